@@ -1,0 +1,52 @@
+"""Every maximum in one place, each with its reason (INV-7).
+
+A limit here guards against a peer, a disk or a bucket; what an operator may want to tune is a setting instead
+(``app/configs.py``). Sizes are in bytes, times in milliseconds, everything else is a count.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+# --- the wire -------------------------------------------------------------------------------------------------------
+
+REQUEST_BYTES_MAX: Final = 100 * MIB
+"""Largest request frame: Kafka's default of ``socket.request.max.bytes``."""
+
+ARRAY_ELEMENTS_MAX: Final = 1_000_000
+"""Elements that any one array of a request may claim. Kafka 4.4 draws the same line before it allocates."""
+
+TAGGED_FIELDS_MAX: Final = 10_000
+"""Tagged fields in one section, known or not. Kafka 4.4 draws the same line."""
+
+CLIENT_ID_BYTES_MAX: Final = 32_767
+"""A client id is a STRING of the request header, whose length is an int16."""
+
+TOPIC_NAME_CHARS_MAX: Final = 249
+"""Kafka's limit: the directory name ``<topic>-<partition>`` must fit in 255 bytes."""
+
+# --- records --------------------------------------------------------------------------------------------------------
+
+BATCH_OVERHEAD_BYTES: Final = 61
+"""Size of a v2 record batch header, hence of the smallest batch."""
+
+DECOMPRESSED_BATCH_BYTES_MAX: Final = 256 * MIB
+"""Raw bytes that one compressed batch may unfold to; beyond it the batch is refused as a decompression bomb."""
+
+RECORD_HEADERS_MAX: Final = 100_000
+"""Headers of a single record."""
+
+# --- numbered logs and segments -------------------------------------------------------------------------------------
+
+LOG_ENTRY_BYTES_MAX: Final = 8 * MIB
+"""Largest entry of a numbered log; a larger change is split into several entries."""
+
+SEGMENT_FOOTER_BYTES_MAX: Final = 64 * MIB
+"""Largest footer of a segment object: 2 GiB in chunks of 4 MiB need under 64 KiB, the rest is producer state."""
+
+CHUNK_BYTES_MAX: Final = 128 * MIB
+"""Largest raw chunk: a chunk holds whole batches, so one batch of ``REQUEST_BYTES_MAX`` must fit."""

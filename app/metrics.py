@@ -1,0 +1,100 @@
+"""Counters and histograms cheap enough for the hot path: plain attributes, summed up only when somebody looks.
+
+A ``Registry`` belongs to one process and is read by ``samples()``; the HTTP process renders the samples of all processes in
+Prometheus' text format. Nothing here locks: every registry belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from typing import Final, Literal, NamedTuple
+
+LATENCY_BUCKETS_S: Final = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+)  # fmt: skip
+"""Upper bounds, in seconds, of every latency histogram: a page-cache append to a stuck object store."""
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class Sample(NamedTuple):
+    """One exposed number. ``name`` carries Prometheus' suffix (``_total``, ``_bucket``, …) already."""
+
+    family: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    name: str
+    labels: Labels
+    value: float
+
+
+class Counter:
+    """A number that only rises. Add to ``value`` directly."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value: float = 0
+
+
+class Histogram:
+    """Counts of observations by upper bound."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...] = LATENCY_BUCKETS_S) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class Registry:
+    """The metrics of one process."""
+
+    def __init__(self) -> None:
+        self._help: dict[str, tuple[Literal["counter", "gauge", "histogram"], str]] = {}
+        self._counters: dict[tuple[str, Labels], Counter] = {}
+        self._histograms: dict[tuple[str, Labels], Histogram] = {}
+        self._gauges: list[tuple[str, Callable[[], Iterable[tuple[Labels, float]]]]] = []
+
+    def counter(self, name: str, help: str, **labels: str) -> Counter:
+        """The counter of this name (ending in ``_total``) and labels, made on first use. Keep it; do not look it up hot."""
+        assert name.endswith("_total"), name
+        self._help.setdefault(name, ("counter", help))
+        return self._counters.setdefault((name, tuple(sorted(labels.items()))), Counter())
+
+    def histogram(self, name: str, help: str, **labels: str) -> Histogram:
+        """The histogram of this name (ending in its unit) and labels, made on first use."""
+        self._help.setdefault(name, ("histogram", help))
+        return self._histograms.setdefault((name, tuple(sorted(labels.items()))), Histogram())
+
+    def gauge(self, name: str, help: str, read: Callable[[], Iterable[tuple[Labels, float]]]) -> None:
+        """Register a gauge that is computed only when the metrics are read: ``read`` yields (labels, value) pairs."""
+        self._help.setdefault(name, ("gauge", help))
+        self._gauges.append((name, read))
+
+    def samples(self) -> list[Sample]:
+        """Everything as of now, sorted by family."""
+        out: list[Sample] = []
+        for (name, labels), counter in self._counters.items():
+            kind, text = self._help[name]
+            out.append(Sample(name, kind, text, name, labels, counter.value))
+        for (name, labels), histogram in self._histograms.items():
+            kind, text = self._help[name]
+            running = 0
+            for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
+                running += count
+                le = "+Inf" if bound == float("inf") else repr(bound)
+                out.append(Sample(name, kind, text, f"{name}_bucket", (*labels, ("le", le)), running))
+            out.append(Sample(name, kind, text, f"{name}_sum", labels, histogram.total))
+            out.append(Sample(name, kind, text, f"{name}_count", labels, running))
+        for name, read in self._gauges:
+            kind, text = self._help[name]
+            out.extend(Sample(name, kind, text, name, labels, value) for labels, value in read())
+        out.sort(key=lambda sample: sample.family)
+        return out

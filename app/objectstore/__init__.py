@@ -1,0 +1,1 @@
+"""The object store seam and its adapters."""

@@ -1,0 +1,1 @@
+"""Kafka's record format, v2, pure: bytes in, bytes out."""

@@ -1,0 +1,38 @@
+"""The seams through which time, randomness and blocking work come in.
+
+Nothing below the composition root (``app/broker.py``) builds a clock, a thread pool or a source of randomness: they are
+passed in, so that the same code runs on the machine's clock in production and on a virtual clock in the simulation.
+
+Loop time (``asyncio.get_running_loop().time()`` and ``asyncio.sleep``) may be used directly by asynchronous shells, because
+the simulation runs them on a virtual event loop; wall-clock time may not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from app.units import TimestampMs
+
+T = TypeVar("T")
+
+
+class Clock(Protocol):
+    """Wall-clock time, for what is stored or shown. Never used to decide who may write (INV-2)."""
+
+    def now_ms(self) -> TimestampMs:
+        """Milliseconds since the Unix epoch. May step backwards, as machines' clocks do."""
+        ...
+
+
+class BlockingPool(Protocol):
+    """Where blocking system calls and long computations go, so that the event loop never waits for them."""
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run ``work`` on a pool thread and return its result.
+
+        The work is not cancelled with the caller: a cancelled ``run`` leaves it to finish by itself.
+
+        Raises: whatever ``work`` raises.
+        """
+        ...
