@@ -1,0 +1,60 @@
+# Firn: `make run` shows the main job on real input, `make test` proves it. Both set up what they need, and are quick the
+# second time: the environment is rebuilt only when pyproject.toml or constraints.txt change.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+# The Kafka command-line tools and client that some tests drive; FIRN_KAFKA_LIBS may point at a copy made elsewhere.
+KAFKA_LIBS := $(CURDIR)/.cache/kafka/libs
+export FIRN_KAFKA_LIBS ?= $(KAFKA_LIBS)
+
+.PHONY: help run test test-slow lint bench clean system-packages kafka-libs
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
+
+$(VENV)/bin/python:
+	@echo "==> creating $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit("Firn needs Python 3.11 or newer; say make PYTHON=python3.12 …" if sys.version_info < (3, 11) else 0)'
+	@tools/ensure-venv.sh "$(PYTHON)" "$(VENV)"
+
+$(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "==> installing Firn and its demo into $(VENV)"
+	@$(PIP) install --constraint constraints.txt --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "==> installing Firn with everything that its tests and linters need into $(VENV)"
+	@$(PIP) install --constraint constraints.txt --editable '.[demo,test,lint]'
+	@touch $@ $(VENV)/.run
+
+run: $(VENV)/.run ## Produce, tier, drop local, replay: the main job on 336,776 real records
+	@$(BIN)/firn demo
+
+system-packages:
+	@tools/system-packages.sh redis-server:redis-server kcat:kcat strace:strace java:default-jdk-headless mvn:maven
+
+kafka-libs: system-packages
+	@tools/kafka-libs.sh "$(FIRN_KAFKA_LIBS)"
+
+test: $(VENV)/.test system-packages kafka-libs ## The default suite (a few minutes)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow' $(ARGS)
+
+test-slow: $(VENV)/.test system-packages kafka-libs ## The long ones: kill loops, thousands of simulation seeds, fuzzing
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m slow $(ARGS)
+
+lint: $(VENV)/.test ## ruff, mypy --strict, import layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.test kafka-libs ## Measure the broker against bare limits, and against Apache Kafka where its jars are there
+	@$(BIN)/python -m loadtests $(ARGS)
+
+clean: ## Remove the environment, caches and demo data
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache firn-demo dist *.egg-info
