@@ -6,7 +6,7 @@ A field is named like its Kafka setting with ``.`` and ``-`` turned into ``_``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -87,3 +87,49 @@ class TopicConfig:
     def tiered(self) -> bool:
         """Whether segments of the topic go to the object store. Compacted topics stay local."""
         return self.remote_storage_enable and not self.compacted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Settings of one broker process, fixed when it starts. Fields are named like ``TopicConfig``'s."""
+
+    node_id: int = 1
+    broker_rack: str | None = None
+    data_dir: str = "./firn-data"
+    store_url: str = ""
+    """``file:///path`` or ``s3://bucket/prefix``; empty is the directory ``<data-dir>-store`` beside the data."""
+    listen_host: str = "127.0.0.1"
+    listen_port: int = 9092
+    """0 lets the system choose a free port."""
+    advertised_host: str = ""
+    """What clients are told to connect to; empty is ``listen_host``."""
+    advertised_port: int = 0
+    """0 is the port that is listened on."""
+    http_address: str = "127.0.0.1:8080"
+    """``host:port`` of the HTTP process, or ``off``."""
+    redis_url: str | None = None
+    take_over: bool = False
+
+    topic_defaults: TopicConfig = field(default_factory=TopicConfig)
+    """What a topic has where neither it nor a broker override says otherwise."""
+    num_partitions: int = 1
+    default_replication_factor: int = 1
+    auto_create_topics_enable: bool = True
+
+    socket_request_max_bytes: int = 104_857_600
+    queued_max_request_bytes: int = 268_435_456
+    """Memory for request frames that are still arriving, over all connections (Kafka: -1, none). Past it, reading waits."""
+    connections_max_idle_ms: int = 600_000
+    max_connections: int = 2_147_483_647
+    fetch_max_bytes: int = 57_671_680
+    max_incremental_fetch_session_cache_slots: int = 1000
+    max_request_partition_size_limit: int = 2000
+    producer_id_expiration_ms: int = 86_400_000
+    remote_log_manager_task_interval_ms: int = 30_000
+    log_retention_check_interval_ms: int = 300_000
+    firn_chunk_cache_bytes: int = 1_073_741_824
+    """Room on the local disk for chunks fetched from the object store."""
+    firn_read_ahead_bytes: int = 268_435_456
+    """Bytes of chunks asked for ahead of sequential remote readers, over all of them."""
+    firn_log_dir_free_bytes_min: int = 1_073_741_824
+    """Below this much free room on the data directory's disk producers get a retriable error."""
