@@ -1,7 +1,7 @@
 """Settings by Kafka's names, typed.
 
-``TopicConfig`` is what the log, the tier and the handlers read: every setting that a topic can carry, with its effective value.
-A field is named like its Kafka setting with ``.`` and ``-`` turned into ``_``.
+``TopicConfig`` is what the log, the tier and the handlers read: every setting that a topic can carry, with its effective
+value. A field is named like its Kafka setting with ``.`` and ``-`` turned into ``_``.
 """
 
 from __future__ import annotations
