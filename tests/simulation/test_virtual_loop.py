@@ -1,0 +1,61 @@
+"""The virtual loop is itself under test: everything the simulation claims rests on it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.support.virtual_loop import Deadlock, VirtualClock, VirtualLoop, VirtualPool, run_virtual
+
+
+def test_sleeping_moves_virtual_time_only() -> None:
+    async def main(loop: VirtualLoop) -> tuple[float, int]:
+        clock = VirtualClock(loop, epoch_ms=1000)
+        await asyncio.sleep(86_400)
+        return loop.time(), clock.now_ms()
+
+    assert run_virtual(main) == (86_400.0, 86_401_000)
+
+
+def test_waiting_for_nothing_is_a_deadlock_not_a_hang() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        await loop.create_future()
+
+    with pytest.raises(Deadlock):
+        run_virtual(main)
+
+
+def test_endless_retrying_is_found() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        while True:
+            await asyncio.sleep(1)
+
+    with pytest.raises(Deadlock):
+        run_virtual(main, seconds_max=100)
+
+
+def test_pool_work_goes_on_when_its_caller_is_cancelled() -> None:
+    done: list[str] = []
+
+    async def main(loop: VirtualLoop) -> None:
+        pool = VirtualPool(lambda: 5.0)
+        task = loop.create_task(pool.run(lambda: done.append("written")))
+        await asyncio.sleep(1)
+        task.cancel()
+        await asyncio.sleep(10)
+
+    run_virtual(main)
+    assert done == ["written"]
+
+
+def test_a_task_that_fails_unseen_fails_the_run() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        def fail() -> None:
+            raise ValueError("nobody looks")
+
+        loop.call_soon(fail)
+        await asyncio.sleep(1)
+
+    with pytest.raises(AssertionError, match="nobody looks"):
+        run_virtual(main)

@@ -1,0 +1,1 @@
+"""What tests share: the virtual loop, simulated disks, real servers on loopback."""
