@@ -1,0 +1,30 @@
+"""The shape of a handler.
+
+An API family is a module of this package with a table ``APIS``; ``dispatch.py`` gathers them. A handler takes the broker's
+parts, the request's header and the decoded message (a superset dataclass of ``app.wire.apis``) and returns the response
+message, or is ``async`` if it has to wait. It may raise any ``FirnError`` that concerns the request as a whole: ``refuse``
+then makes the response that carries the code the way that API carries it; ``None`` from it closes the connection.
+
+A synchronous handler runs inside the socket's callback and must be done in well under 10 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+from app.errors import ErrorCode
+from app.handlers.context import Context, Request
+from app.wire.apikeys import ApiKey
+
+
+class Api(NamedTuple):
+    """How one API is answered."""
+
+    handle: Callable[[Context, Request, Any], Any | Awaitable[Any]]
+    """(context, request, message) to the response message; ``async def`` only if it can wait."""
+    refuse: Callable[[Request, Any, ErrorCode, str], Any]
+    """(request, message, code, sentence) to a response that carries the code for everything that was asked."""
+
+
+ApiTable = Mapping[ApiKey, Api]

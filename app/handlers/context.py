@@ -1,0 +1,77 @@
+"""What every handler is given: the broker's parts, and the request it answers.
+
+``Context`` is built once by the composition root (``app/broker.py``) and shared by all connections of a broker; ``Request``
+is one per request. Handlers reach everything through these two and keep no state of their own, except the parts that are
+named here (fetch sessions, producer ids).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from app.configs import BrokerConfig
+from app.metrics import Registry
+from app.seams import BlockingPool, Clock
+from app.units import BrokerId
+
+if TYPE_CHECKING:
+    from app.handlers.fetch_sessions import FetchSessions
+    from app.handlers.metrics import ApiMetrics
+    from app.handlers.producer_ids import ProducerIds
+    from app.hot.log import PartitionLog
+    from app.hot.manager import LogManager
+    from app.metadata.cluster import ClusterImage
+    from app.metadata.controller import Controller
+    from app.tiering.remote_log_manager import RemoteLogManager
+    from app.tiering.remote_reader import RemoteReader
+
+
+@dataclass(slots=True, kw_only=True)
+class Context:
+    """The parts of one running broker. Everything belongs to its event loop."""
+
+    config: BrokerConfig
+    clock: Clock
+    rng: random.Random
+    pool: BlockingPool
+    registry: Registry
+    controller: Controller
+    """Changes to the cluster go through it; its ``image`` is what reads answer from."""
+    logs: LogManager
+    remote_reader: RemoteReader
+    remote_log_manager: RemoteLogManager
+    metrics: ApiMetrics
+    fetch_sessions: FetchSessions
+    producer_ids: ProducerIds
+    advertised_host: str
+    advertised_port: int
+    log_line: Callable[[str], None]
+    """Where one-line notices for the operator go."""
+
+    @property
+    def node_id(self) -> BrokerId:
+        return BrokerId(self.config.node_id)
+
+    @property
+    def image(self) -> ClusterImage:
+        """The cluster as of now; immutable, so one handler that reads it twice should keep it in a variable."""
+        return self.controller.image
+
+    def log_of(self, topic: str, partition: int) -> PartitionLog | None:
+        """The log of a partition that this broker leads, if it does."""
+        return self.logs.get(topic, partition)
+
+
+@dataclass(slots=True)
+class Request:
+    """Who asks, and in which version the answer must be."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    peer: str
+    """``host:port`` of the other end, for log lines."""

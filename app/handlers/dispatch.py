@@ -1,0 +1,34 @@
+"""Which function answers which API: the tables of the families put together.
+
+Produce and Fetch are not here: ``connection.py`` calls them with raw bytes.
+"""
+
+from __future__ import annotations
+
+from app.handlers import (
+    api_versions,
+    epochs,
+    metadata,
+    offsets,
+    producer_ids,
+)
+from app.handlers.api import Api, ApiTable
+
+FAMILIES: tuple[ApiTable, ...] = (
+    api_versions.APIS,
+    metadata.APIS,
+    offsets.APIS,
+    epochs.APIS,
+    producer_ids.APIS,
+)
+"""A new family adds its table here."""
+
+
+def api_table() -> dict[int, Api]:
+    """API key to its handler. Raises: AssertionError if two families answer one key."""
+    table: dict[int, Api] = {}
+    for family in FAMILIES:
+        for key, api in family.items():
+            assert int(key) not in table, key
+            table[int(key)] = api
+    return table
