@@ -5,8 +5,9 @@ What every adapter promises (tests/objectstore holds all of them to it):
 - a read sees every write that was acknowledged before it began, LIST included (strong consistency);
 - ``put_if_absent`` and ``Upload.complete`` decide atomically: of any number of writers of one key, one succeeds;
 - an operation that raises ``StorageUnavailable`` is *undecided*: it may or may not have been applied;
-- keys are relative to the store's root, made of ``[A-Za-z0-9._-]`` and ``/``, never absolute, never with an empty,
-  ``.`` or ``..`` part; LIST answers in byte order of the keys.
+- keys are relative to the store's root, made of ``[A-Za-z0-9._-]`` and ``/``, never absolute, never with a part that is
+  empty or begins with a dot (such names are hidden and belong to the adapter), and no key is the directory of another
+  (``a`` and ``a/b``); LIST answers in byte order of the keys. Any other key is ``InvalidKey``, and nothing is touched.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ class AlreadyExists(FirnError):
 
 class RangeUnsatisfiable(FirnError):
     """The range starts at or past the end of the object."""
+
+
+class InvalidKey(FirnError):
+    """The key or prefix is not one that the seam allows; nothing was touched."""
 
 
 class ObjectInfo(NamedTuple):
@@ -55,14 +60,17 @@ class Upload(Protocol):
         """Store part ``number`` (from 1). Every part but the last is at least ``part_bytes_min`` long.
 
         ``data`` must not change until this returns.
-        Raises: StorageUnavailable (undecided; put the same bytes again).
+        Raises: ObjectMissing (the upload is gone: begin another), StorageUnavailable (undecided; put the same bytes again).
         """
         ...
 
     async def complete(self) -> None:
-        """Make the object visible, made of the parts in number order, unless its key exists.
+        """Make the object visible, made of the parts in number order, unless its key exists. Durable when this returns.
 
-        Raises: AlreadyExists (nothing written), ObjectMissing (the upload was aborted), StorageUnavailable (undecided).
+        Completing again what was completed either succeeds or raises AlreadyExists.
+
+        Raises: AlreadyExists (not written by this call; it may have been by an earlier undecided attempt; parts stay until
+        ``abort``), ObjectMissing (the upload is gone and so is the key: begin another), StorageUnavailable (undecided).
         """
         ...
 
