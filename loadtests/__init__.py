@@ -1,0 +1,1 @@
+"""The laboratory: load generators, peers and bare limits, compared within one run."""

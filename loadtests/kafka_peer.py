@@ -1,0 +1,136 @@
+"""Apache Kafka as a peer: one KRaft process on loopback, started from Maven's jars, ended by its process id.
+
+Default settings besides what a fair comparison needs, all of them in ``server_properties``: one node, 2 GiB heap, topics
+created by hand, and its test plugin ``LocalTieredStorage`` (a directory) as remote storage where cold reads are measured.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+HEAP = "2g"
+START_TIMEOUT_S = 90.0
+
+
+class PeerMissing(Exception):
+    """Kafka cannot run here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaPeer:
+    host: str
+    port: int
+    pid: int
+    start_s: float
+    """Seconds from exec to the first accepted connection."""
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def kafka_libs() -> Path:
+    """Folder of Kafka's jars, as `make kafka-libs` leaves it. Raises: PeerMissing."""
+    libs = Path(os.environ.get("FIRN_KAFKA_LIBS", Path(__file__).parent.parent / ".cache" / "kafka" / "libs"))
+    if shutil.which("java") is None:
+        raise PeerMissing("no Java here")
+    if not any(libs.glob("kafka_2.13-*.jar")):
+        raise PeerMissing("Kafka's jars are not here (make kafka-libs)")
+    return libs
+
+
+def server_properties(directory: Path, port: int, controller_port: int, *, tiered: bool) -> dict[str, str]:
+    properties = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "log.dirs": str(directory / "logs"),
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "group.initial.rebalance.delay.ms": "0",
+        "auto.create.topics.enable": "false",
+    }
+    if tiered:
+        properties |= {
+            "remote.log.storage.system.enable": "true",
+            "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
+            "rsm.config.dir": str(directory / "remote"),
+            "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+            "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
+            "remote.log.manager.task.interval.ms": "1000",
+            "log.retention.check.interval.ms": "1000",
+        }
+    return properties
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def kafka_running(directory: Path, *, core: int | None = None, tiered: bool = False) -> Iterator[KafkaPeer]:
+    """Format ``directory``, start Kafka in it (pinned to ``core`` if given), and end it when the block is left.
+
+    Raises: PeerMissing.
+    """
+    libs = kafka_libs()
+    directory.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    properties = directory / "server.properties"
+    settings = server_properties(directory, port, free_port(), tiered=tiered)
+    properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    java = ["java", "-cp", f"{libs}/*"]
+    pin = [] if core is None else ["taskset", "-c", str(core)]
+    with (directory / "kafka.out").open("wb") as out:
+        formatted = subprocess.run(
+            [*java, "kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c", str(properties)],
+            stdout=out,
+            stderr=out,
+            check=False,
+        )
+        if formatted.returncode != 0:
+            raise PeerMissing(f"Kafka's storage tool failed, see {directory / 'kafka.out'}")
+        started = time.monotonic()
+        process = subprocess.Popen(
+            [*pin, java[0], f"-Xms{HEAP}", f"-Xmx{HEAP}", "-XX:+UseG1GC", *java[1:], "kafka.Kafka", str(properties)],
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+        try:
+            while True:
+                if process.poll() is not None:
+                    raise PeerMissing(f"Kafka ended at once, see {directory / 'kafka.out'}")
+                if time.monotonic() - started > START_TIMEOUT_S:
+                    raise PeerMissing(f"Kafka did not listen within {START_TIMEOUT_S:.0f} s")
+                try:
+                    socket.create_connection(("127.0.0.1", port), 1).close()
+                    break
+                except OSError:
+                    time.sleep(0.05)
+            yield KafkaPeer("127.0.0.1", port, process.pid, time.monotonic() - started)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
