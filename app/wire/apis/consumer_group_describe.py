@@ -1,0 +1,103 @@
+"""ConsumerGroupDescribe, key 69, versions 0 to 1. Written by tools/generate_wire.py; do not edit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from app.wire.schema import ZERO_UUID, Rows
+
+
+@dataclass(slots=True)
+class ConsumerGroupDescribeRequest:
+    group_ids: list[str] = field(default_factory=list)
+    include_authorized_operations: bool = False
+
+
+@dataclass(slots=True)
+class TopicPartitions:
+    topic_id: UUID = ZERO_UUID
+    topic_name: str = ""
+    partitions: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Assignment:
+    topic_partitions: list[TopicPartitions] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Member:
+    member_id: str = ""
+    instance_id: str | None = None
+    rack_id: str | None = None
+    member_epoch: int = 0
+    client_id: str = ""
+    client_host: str = ""
+    subscribed_topic_names: list[str] = field(default_factory=list)
+    subscribed_topic_regex: str | None = None
+    assignment: Assignment = field(default_factory=Assignment)
+    target_assignment: Assignment = field(default_factory=Assignment)
+    member_type: int = -1
+
+
+@dataclass(slots=True)
+class DescribedGroup:
+    error_code: int = 0
+    error_message: str | None = None
+    group_id: str = ""
+    group_state: str = ""
+    group_epoch: int = 0
+    assignment_epoch: int = 0
+    assignor_name: str = ""
+    members: list[Member] = field(default_factory=list)
+    authorized_operations: int = -2147483648
+
+
+@dataclass(slots=True)
+class ConsumerGroupDescribeResponse:
+    throttle_time_ms: int = 0
+    groups: list[DescribedGroup] = field(default_factory=list)
+
+
+FIELDS: Final[Rows] = {
+    "ConsumerGroupDescribeRequest": (
+        ("group_ids", "string", True, 0, 1, False, None, ""),
+        ("include_authorized_operations", "bool", False, 0, 1, False, None, False),
+    ),
+    "TopicPartitions": (
+        ("topic_id", "uuid", False, 0, 1, False, None, ""),
+        ("topic_name", "string", False, 0, 1, False, None, ""),
+        ("partitions", "int32", True, 0, 1, False, None, ""),
+    ),
+    "Assignment": (("topic_partitions", "TopicPartitions", True, 0, 1, False, None, ""),),
+    "Member": (
+        ("member_id", "string", False, 0, 1, False, None, ""),
+        ("instance_id", "string", False, 0, 1, True, None, None),
+        ("rack_id", "string", False, 0, 1, True, None, None),
+        ("member_epoch", "int32", False, 0, 1, False, None, 0),
+        ("client_id", "string", False, 0, 1, False, None, ""),
+        ("client_host", "string", False, 0, 1, False, None, ""),
+        ("subscribed_topic_names", "string", True, 0, 1, False, None, ""),
+        ("subscribed_topic_regex", "string", False, 0, 1, True, None, None),
+        ("assignment", "Assignment", False, 0, 1, False, None, ""),
+        ("target_assignment", "Assignment", False, 0, 1, False, None, ""),
+        ("member_type", "int8", False, 1, 1, False, None, -1),
+    ),
+    "DescribedGroup": (
+        ("error_code", "int16", False, 0, 1, False, None, 0),
+        ("error_message", "string", False, 0, 1, True, None, None),
+        ("group_id", "string", False, 0, 1, False, None, ""),
+        ("group_state", "string", False, 0, 1, False, None, ""),
+        ("group_epoch", "int32", False, 0, 1, False, None, 0),
+        ("assignment_epoch", "int32", False, 0, 1, False, None, 0),
+        ("assignor_name", "string", False, 0, 1, False, None, ""),
+        ("members", "Member", True, 0, 1, False, None, ""),
+        ("authorized_operations", "int32", False, 0, 1, False, None, -2147483648),
+    ),
+    "ConsumerGroupDescribeResponse": (
+        ("throttle_time_ms", "int32", False, 0, 1, False, None, 0),
+        ("groups", "DescribedGroup", True, 0, 1, False, None, ""),
+    ),
+}

@@ -1,0 +1,70 @@
+"""IncrementalAlterConfigs, key 44, versions 0 to 1. Written by tools/generate_wire.py; do not edit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from app.wire.schema import Rows
+
+
+@dataclass(slots=True)
+class AlterableConfig:
+    name: str = ""
+    config_operation: int = 0
+    value: str | None = ""
+
+
+@dataclass(slots=True)
+class AlterConfigsResource:
+    resource_type: int = 0
+    resource_name: str = ""
+    configs: list[AlterableConfig] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class IncrementalAlterConfigsRequest:
+    resources: list[AlterConfigsResource] = field(default_factory=list)
+    validate_only: bool = False
+
+
+@dataclass(slots=True)
+class AlterConfigsResourceResponse:
+    error_code: int = 0
+    error_message: str | None = ""
+    resource_type: int = 0
+    resource_name: str = ""
+
+
+@dataclass(slots=True)
+class IncrementalAlterConfigsResponse:
+    throttle_time_ms: int = 0
+    responses: list[AlterConfigsResourceResponse] = field(default_factory=list)
+
+
+FIELDS: Final[Rows] = {
+    "AlterableConfig": (
+        ("name", "string", False, 0, 1, False, None, ""),
+        ("config_operation", "int8", False, 0, 1, False, None, 0),
+        ("value", "string", False, 0, 1, True, None, ""),
+    ),
+    "AlterConfigsResource": (
+        ("resource_type", "int8", False, 0, 1, False, None, 0),
+        ("resource_name", "string", False, 0, 1, False, None, ""),
+        ("configs", "AlterableConfig", True, 0, 1, False, None, ""),
+    ),
+    "IncrementalAlterConfigsRequest": (
+        ("resources", "AlterConfigsResource", True, 0, 1, False, None, ""),
+        ("validate_only", "bool", False, 0, 1, False, None, False),
+    ),
+    "AlterConfigsResourceResponse": (
+        ("error_code", "int16", False, 0, 1, False, None, 0),
+        ("error_message", "string", False, 0, 1, True, None, ""),
+        ("resource_type", "int8", False, 0, 1, False, None, 0),
+        ("resource_name", "string", False, 0, 1, False, None, ""),
+    ),
+    "IncrementalAlterConfigsResponse": (
+        ("throttle_time_ms", "int32", False, 0, 1, False, None, 0),
+        ("responses", "AlterConfigsResourceResponse", True, 0, 1, False, None, ""),
+    ),
+}

@@ -1,0 +1,66 @@
+"""Which versions of which API Firn's brokers serve, and which are flexible (KIP-482)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from app.wire.apikeys import ApiKey
+from app.wire.apis import APIS
+
+SERVED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
+    {
+        ApiKey.PRODUCE: (3, 13),
+        ApiKey.FETCH: (4, 18),
+        ApiKey.LIST_OFFSETS: (1, 11),
+        ApiKey.METADATA: (0, 13),
+        ApiKey.FIND_COORDINATOR: (0, 6),
+        ApiKey.API_VERSIONS: (0, 4),
+        ApiKey.CREATE_TOPICS: (2, 7),
+        ApiKey.DELETE_TOPICS: (1, 6),
+        ApiKey.DELETE_RECORDS: (0, 2),
+        ApiKey.INIT_PRODUCER_ID: (0, 5),
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
+        ApiKey.DESCRIBE_CONFIGS: (1, 4),
+        ApiKey.ALTER_CONFIGS: (0, 2),
+        ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
+        ApiKey.CREATE_PARTITIONS: (0, 3),
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
+        ApiKey.DESCRIBE_CLUSTER: (0, 2),
+        ApiKey.LIST_CONFIG_RESOURCES: (0, 1),
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
+    }
+)
+"""First and last version served of each API: the stable ranges of Kafka 4.2."""
+
+ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType({**SERVED, ApiKey.PRODUCE: (0, 13)})
+"""What ApiVersions answers. Produce 0 to 2 are refused, as Kafka refuses them, but old librdkafka disables features if the
+first version is not 0 (KAFKA-18659)."""
+
+PRIVATE: Final[frozenset[int]] = frozenset({ApiKey.FIRN_METRICS, ApiKey.FIRN_TIER_STATUS, ApiKey.FIRN_TIER_SEGMENTS})
+"""Firn's own keys: version 0 only, flexible headers, a body of one compact bytes field."""
+
+
+def is_served(key: int, version: int) -> bool:
+    """Whether Firn's brokers answer this version of this API with more than UNSUPPORTED_VERSION."""
+    if key in PRIVATE:
+        return version == 0
+    served = SERVED.get(key)  # type: ignore[call-overload]
+    return served is not None and served[0] <= version <= served[1]
+
+
+def first_flexible(key: int) -> int:
+    """First version of an API with compact lengths and tagged fields; above its last version if there is none.
+
+    Raises: KeyError for a key that has no schema.
+    """
+    return 0 if key in PRIVATE else APIS[key].flexible_first
+
+
+def is_flexible(key: int, version: int) -> bool:
+    """Whether this version uses compact lengths and tagged fields, hence a flexible request header.
+
+    Raises: KeyError for a key that has no schema.
+    """
+    return version >= first_flexible(key)
