@@ -237,9 +237,20 @@ def literal(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
-def write_struct(struct: Struct) -> Iterator[str]:
+def describe(struct: Struct, uses: list[tuple[str, str]]) -> str:
+    """The docstring of a struct's class: what it is part of, or which versions it has."""
+    if uses:
+        return ", ".join(f"``{name}`` of {parent}" for name, parent in uses) + "."
+    return "The request." if struct.name.endswith("Request") else "The response."
+
+
+def write_struct(struct: Struct, uses: list[tuple[str, str]]) -> Iterator[str]:
     yield "@dataclass(slots=True)"
     yield f"class {struct.name}:"
+    # Besides telling, a docstring spares the import: dataclass() inspects a signature to make up a missing one.
+    yield f'    """{describe(struct, uses)}"""'
+    if struct.runs:
+        yield ""
     by_name: dict[str, list[Run]] = {}
     for run in struct.runs:
         by_name.setdefault(run.spec.name, []).append(run)
@@ -248,8 +259,6 @@ def write_struct(struct: Struct) -> Iterator[str]:
         assert len({(run.spec.kind, run.spec.is_array, run.spec.tag, run.spec.default) for run in runs}) == 1, runs
         nullable = any(run.spec.is_nullable for run in runs)
         yield f"    {newest.name}: {python_type(newest, nullable)} = {python_default(newest)}"
-    if not struct.runs:
-        yield "    pass"
     yield ""
     yield ""
 
@@ -276,7 +285,15 @@ def title(package: str) -> str:
 
 def write_module(package: str, request: Message, response: Message) -> str:
     structs = {**request.structs, **response.structs}
-    body = [line for struct in structs.values() for line in write_struct(struct)]
+    body: list[str] = []
+    for struct in structs.values():
+        parents = [
+            (run.spec.name, parent.name)
+            for parent in structs.values()
+            for run in parent.runs
+            if run.spec.kind == struct.name
+        ]
+        body += write_struct(struct, list(dict.fromkeys(parents)))
     text = "\n".join(body)
     first, last = request.versions
     versions = f"version {first}" if first == last else f"versions {first} to {last}"

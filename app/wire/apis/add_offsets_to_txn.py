@@ -10,6 +10,8 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class AddOffsetsToTxnRequest:
+    """The request."""
+
     transactional_id: str = ""
     producer_id: int = 0
     producer_epoch: int = 0
@@ -18,6 +20,8 @@ class AddOffsetsToTxnRequest:
 
 @dataclass(slots=True)
 class AddOffsetsToTxnResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
 

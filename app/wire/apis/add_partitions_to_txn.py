@@ -10,12 +10,16 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class AddPartitionsToTxnTopic:
+    """``topics`` of AddPartitionsToTxnTransaction, ``v3_and_below_topics`` of AddPartitionsToTxnRequest."""
+
     name: str = ""
     partitions: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class AddPartitionsToTxnTransaction:
+    """``transactions`` of AddPartitionsToTxnRequest."""
+
     transactional_id: str = ""
     producer_id: int = 0
     producer_epoch: int = 0
@@ -25,6 +29,8 @@ class AddPartitionsToTxnTransaction:
 
 @dataclass(slots=True)
 class AddPartitionsToTxnRequest:
+    """The request."""
+
     transactions: list[AddPartitionsToTxnTransaction] = field(default_factory=list)
     v3_and_below_transactional_id: str = ""
     v3_and_below_producer_id: int = 0
@@ -34,24 +40,32 @@ class AddPartitionsToTxnRequest:
 
 @dataclass(slots=True)
 class AddPartitionsToTxnPartitionResult:
+    """``results_by_partition`` of AddPartitionsToTxnTopicResult."""
+
     partition_index: int = 0
     partition_error_code: int = 0
 
 
 @dataclass(slots=True)
 class AddPartitionsToTxnTopicResult:
+    """``topic_results`` of AddPartitionsToTxnResult, ``results_by_topic_v3_and_below`` of AddPartitionsToTxnResponse."""
+
     name: str = ""
     results_by_partition: list[AddPartitionsToTxnPartitionResult] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class AddPartitionsToTxnResult:
+    """``results_by_transaction`` of AddPartitionsToTxnResponse."""
+
     transactional_id: str = ""
     topic_results: list[AddPartitionsToTxnTopicResult] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class AddPartitionsToTxnResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     results_by_transaction: list[AddPartitionsToTxnResult] = field(default_factory=list)

@@ -11,6 +11,8 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class Listener:
+    """``listeners`` of AddRaftVoterRequest."""
+
     name: str = ""
     host: str = ""
     port: int = 0
@@ -18,6 +20,8 @@ class Listener:
 
 @dataclass(slots=True)
 class AddRaftVoterRequest:
+    """The request."""
+
     cluster_id: str | None = ""
     timeout_ms: int = 0
     voter_id: int = 0
@@ -28,6 +32,8 @@ class AddRaftVoterRequest:
 
 @dataclass(slots=True)
 class AddRaftVoterResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     error_message: str | None = ""

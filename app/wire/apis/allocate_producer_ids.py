@@ -10,12 +10,16 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class AllocateProducerIdsRequest:
+    """The request."""
+
     broker_id: int = 0
     broker_epoch: int = -1
 
 
 @dataclass(slots=True)
 class AllocateProducerIdsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     producer_id_start: int = 0

@@ -10,12 +10,16 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class EntityData:
+    """``entity`` of AlterClientQuotasRequestEntryData, ``entity`` of AlterClientQuotasResponseEntryData."""
+
     entity_type: str = ""
     entity_name: str | None = ""
 
 
 @dataclass(slots=True)
 class OpData:
+    """``ops`` of AlterClientQuotasRequestEntryData."""
+
     key: str = ""
     value: float = 0.0
     remove: bool = False
@@ -23,18 +27,24 @@ class OpData:
 
 @dataclass(slots=True)
 class AlterClientQuotasRequestEntryData:
+    """``entries`` of AlterClientQuotasRequest."""
+
     entity: list[EntityData] = field(default_factory=list)
     ops: list[OpData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class AlterClientQuotasRequest:
+    """The request."""
+
     entries: list[AlterClientQuotasRequestEntryData] = field(default_factory=list)
     validate_only: bool = False
 
 
 @dataclass(slots=True)
 class AlterClientQuotasResponseEntryData:
+    """``entries`` of AlterClientQuotasResponse."""
+
     error_code: int = 0
     error_message: str | None = ""
     entity: list[EntityData] = field(default_factory=list)
@@ -42,6 +52,8 @@ class AlterClientQuotasResponseEntryData:
 
 @dataclass(slots=True)
 class AlterClientQuotasResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     entries: list[AlterClientQuotasResponseEntryData] = field(default_factory=list)
 

@@ -10,12 +10,16 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class AlterableConfig:
+    """``configs`` of AlterConfigsResource."""
+
     name: str = ""
     value: str | None = ""
 
 
 @dataclass(slots=True)
 class AlterConfigsResource:
+    """``resources`` of AlterConfigsRequest."""
+
     resource_type: int = 0
     resource_name: str = ""
     configs: list[AlterableConfig] = field(default_factory=list)
@@ -23,12 +27,16 @@ class AlterConfigsResource:
 
 @dataclass(slots=True)
 class AlterConfigsRequest:
+    """The request."""
+
     resources: list[AlterConfigsResource] = field(default_factory=list)
     validate_only: bool = False
 
 
 @dataclass(slots=True)
 class AlterConfigsResourceResponse:
+    """``responses`` of AlterConfigsResponse."""
+
     error_code: int = 0
     error_message: str | None = ""
     resource_type: int = 0
@@ -37,6 +45,8 @@ class AlterConfigsResourceResponse:
 
 @dataclass(slots=True)
 class AlterConfigsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     responses: list[AlterConfigsResourceResponse] = field(default_factory=list)
 

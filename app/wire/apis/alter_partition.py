@@ -11,12 +11,16 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class BrokerState:
+    """``new_isr_with_epochs`` of AlterPartitionRequestPartitionData."""
+
     broker_id: int = 0
     broker_epoch: int = -1
 
 
 @dataclass(slots=True)
 class AlterPartitionRequestPartitionData:
+    """``partitions`` of AlterPartitionRequestTopicData."""
+
     partition_index: int = 0
     leader_epoch: int = 0
     new_isr_with_epochs: list[BrokerState] = field(default_factory=list)
@@ -27,12 +31,16 @@ class AlterPartitionRequestPartitionData:
 
 @dataclass(slots=True)
 class AlterPartitionRequestTopicData:
+    """``topics`` of AlterPartitionRequest."""
+
     topic_id: UUID = ZERO_UUID
     partitions: list[AlterPartitionRequestPartitionData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class AlterPartitionRequest:
+    """The request."""
+
     broker_id: int = 0
     broker_epoch: int = -1
     topics: list[AlterPartitionRequestTopicData] = field(default_factory=list)
@@ -40,6 +48,8 @@ class AlterPartitionRequest:
 
 @dataclass(slots=True)
 class AlterPartitionResponsePartitionData:
+    """``partitions`` of AlterPartitionResponseTopicData."""
+
     partition_index: int = 0
     error_code: int = 0
     leader_id: int = 0
@@ -51,12 +61,16 @@ class AlterPartitionResponsePartitionData:
 
 @dataclass(slots=True)
 class AlterPartitionResponseTopicData:
+    """``topics`` of AlterPartitionResponse."""
+
     topic_id: UUID = ZERO_UUID
     partitions: list[AlterPartitionResponsePartitionData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class AlterPartitionResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     topics: list[AlterPartitionResponseTopicData] = field(default_factory=list)

@@ -10,18 +10,24 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class ReassignablePartition:
+    """``partitions`` of ReassignableTopic."""
+
     partition_index: int = 0
     replicas: list[int] | None = None
 
 
 @dataclass(slots=True)
 class ReassignableTopic:
+    """``topics`` of AlterPartitionReassignmentsRequest."""
+
     name: str = ""
     partitions: list[ReassignablePartition] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class AlterPartitionReassignmentsRequest:
+    """The request."""
+
     timeout_ms: int = 60000
     allow_replication_factor_change: bool = True
     topics: list[ReassignableTopic] = field(default_factory=list)
@@ -29,6 +35,8 @@ class AlterPartitionReassignmentsRequest:
 
 @dataclass(slots=True)
 class ReassignablePartitionResponse:
+    """``partitions`` of ReassignableTopicResponse."""
+
     partition_index: int = 0
     error_code: int = 0
     error_message: str | None = ""
@@ -36,12 +44,16 @@ class ReassignablePartitionResponse:
 
 @dataclass(slots=True)
 class ReassignableTopicResponse:
+    """``responses`` of AlterPartitionReassignmentsResponse."""
+
     name: str = ""
     partitions: list[ReassignablePartitionResponse] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class AlterPartitionReassignmentsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     allow_replication_factor_change: bool = True
     error_code: int = 0

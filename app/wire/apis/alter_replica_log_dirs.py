@@ -10,35 +10,47 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class AlterReplicaLogDirTopic:
+    """``topics`` of AlterReplicaLogDir."""
+
     name: str = ""
     partitions: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class AlterReplicaLogDir:
+    """``dirs`` of AlterReplicaLogDirsRequest."""
+
     path: str = ""
     topics: list[AlterReplicaLogDirTopic] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class AlterReplicaLogDirsRequest:
+    """The request."""
+
     dirs: list[AlterReplicaLogDir] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class AlterReplicaLogDirPartitionResult:
+    """``partitions`` of AlterReplicaLogDirTopicResult."""
+
     partition_index: int = 0
     error_code: int = 0
 
 
 @dataclass(slots=True)
 class AlterReplicaLogDirTopicResult:
+    """``results`` of AlterReplicaLogDirsResponse."""
+
     topic_name: str = ""
     partitions: list[AlterReplicaLogDirPartitionResult] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class AlterReplicaLogDirsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     results: list[AlterReplicaLogDirTopicResult] = field(default_factory=list)
 

@@ -11,24 +11,32 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class AlterShareGroupOffsetsRequestPartition:
+    """``partitions`` of AlterShareGroupOffsetsRequestTopic."""
+
     partition_index: int = 0
     start_offset: int = 0
 
 
 @dataclass(slots=True)
 class AlterShareGroupOffsetsRequestTopic:
+    """``topics`` of AlterShareGroupOffsetsRequest."""
+
     topic_name: str = ""
     partitions: list[AlterShareGroupOffsetsRequestPartition] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class AlterShareGroupOffsetsRequest:
+    """The request."""
+
     group_id: str = ""
     topics: list[AlterShareGroupOffsetsRequestTopic] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class AlterShareGroupOffsetsResponsePartition:
+    """``partitions`` of AlterShareGroupOffsetsResponseTopic."""
+
     partition_index: int = 0
     error_code: int = 0
     error_message: str | None = None
@@ -36,6 +44,8 @@ class AlterShareGroupOffsetsResponsePartition:
 
 @dataclass(slots=True)
 class AlterShareGroupOffsetsResponseTopic:
+    """``responses`` of AlterShareGroupOffsetsResponse."""
+
     topic_name: str = ""
     topic_id: UUID = ZERO_UUID
     partitions: list[AlterShareGroupOffsetsResponsePartition] = field(default_factory=list)
@@ -43,6 +53,8 @@ class AlterShareGroupOffsetsResponseTopic:
 
 @dataclass(slots=True)
 class AlterShareGroupOffsetsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     error_message: str | None = None

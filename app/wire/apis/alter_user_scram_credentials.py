@@ -10,12 +10,16 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class ScramCredentialDeletion:
+    """``deletions`` of AlterUserScramCredentialsRequest."""
+
     name: str = ""
     mechanism: int = 0
 
 
 @dataclass(slots=True)
 class ScramCredentialUpsertion:
+    """``upsertions`` of AlterUserScramCredentialsRequest."""
+
     name: str = ""
     mechanism: int = 0
     iterations: int = 0
@@ -25,12 +29,16 @@ class ScramCredentialUpsertion:
 
 @dataclass(slots=True)
 class AlterUserScramCredentialsRequest:
+    """The request."""
+
     deletions: list[ScramCredentialDeletion] = field(default_factory=list)
     upsertions: list[ScramCredentialUpsertion] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class AlterUserScramCredentialsResult:
+    """``results`` of AlterUserScramCredentialsResponse."""
+
     user: str = ""
     error_code: int = 0
     error_message: str | None = ""
@@ -38,6 +46,8 @@ class AlterUserScramCredentialsResult:
 
 @dataclass(slots=True)
 class AlterUserScramCredentialsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     results: list[AlterUserScramCredentialsResult] = field(default_factory=list)
 

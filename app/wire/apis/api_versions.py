@@ -10,12 +10,16 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class ApiVersionsRequest:
+    """The request."""
+
     client_software_name: str = ""
     client_software_version: str = ""
 
 
 @dataclass(slots=True)
 class ApiVersion:
+    """``api_keys`` of ApiVersionsResponse."""
+
     api_key: int = 0
     min_version: int = 0
     max_version: int = 0
@@ -23,6 +27,8 @@ class ApiVersion:
 
 @dataclass(slots=True)
 class SupportedFeatureKey:
+    """``supported_features`` of ApiVersionsResponse."""
+
     name: str = ""
     min_version: int = 0
     max_version: int = 0
@@ -30,6 +36,8 @@ class SupportedFeatureKey:
 
 @dataclass(slots=True)
 class FinalizedFeatureKey:
+    """``finalized_features`` of ApiVersionsResponse."""
+
     name: str = ""
     max_version_level: int = 0
     min_version_level: int = 0
@@ -37,6 +45,8 @@ class FinalizedFeatureKey:
 
 @dataclass(slots=True)
 class ApiVersionsResponse:
+    """The response."""
+
     error_code: int = 0
     api_keys: list[ApiVersion] = field(default_factory=list)
     throttle_time_ms: int = 0

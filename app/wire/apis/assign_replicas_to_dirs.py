@@ -11,23 +11,31 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class AssignReplicasToDirsRequestPartitionData:
+    """``partitions`` of AssignReplicasToDirsRequestTopicData."""
+
     partition_index: int = 0
 
 
 @dataclass(slots=True)
 class AssignReplicasToDirsRequestTopicData:
+    """``topics`` of AssignReplicasToDirsRequestDirectoryData."""
+
     topic_id: UUID = ZERO_UUID
     partitions: list[AssignReplicasToDirsRequestPartitionData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class AssignReplicasToDirsRequestDirectoryData:
+    """``directories`` of AssignReplicasToDirsRequest."""
+
     id_: UUID = ZERO_UUID
     topics: list[AssignReplicasToDirsRequestTopicData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class AssignReplicasToDirsRequest:
+    """The request."""
+
     broker_id: int = 0
     broker_epoch: int = -1
     directories: list[AssignReplicasToDirsRequestDirectoryData] = field(default_factory=list)
@@ -35,24 +43,32 @@ class AssignReplicasToDirsRequest:
 
 @dataclass(slots=True)
 class AssignReplicasToDirsResponsePartitionData:
+    """``partitions`` of AssignReplicasToDirsResponseTopicData."""
+
     partition_index: int = 0
     error_code: int = 0
 
 
 @dataclass(slots=True)
 class AssignReplicasToDirsResponseTopicData:
+    """``topics`` of AssignReplicasToDirsResponseDirectoryData."""
+
     topic_id: UUID = ZERO_UUID
     partitions: list[AssignReplicasToDirsResponsePartitionData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class AssignReplicasToDirsResponseDirectoryData:
+    """``directories`` of AssignReplicasToDirsResponse."""
+
     id_: UUID = ZERO_UUID
     topics: list[AssignReplicasToDirsResponseTopicData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class AssignReplicasToDirsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     directories: list[AssignReplicasToDirsResponseDirectoryData] = field(default_factory=list)

@@ -11,6 +11,8 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class BeginQuorumEpochRequestPartitionData:
+    """``partitions`` of BeginQuorumEpochRequestTopicData."""
+
     partition_index: int = 0
     voter_directory_id: UUID = ZERO_UUID
     leader_id: int = 0
@@ -19,12 +21,16 @@ class BeginQuorumEpochRequestPartitionData:
 
 @dataclass(slots=True)
 class BeginQuorumEpochRequestTopicData:
+    """``topics`` of BeginQuorumEpochRequest."""
+
     topic_name: str = ""
     partitions: list[BeginQuorumEpochRequestPartitionData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class LeaderEndpoint:
+    """``leader_endpoints`` of BeginQuorumEpochRequest."""
+
     name: str = ""
     host: str = ""
     port: int = 0
@@ -32,6 +38,8 @@ class LeaderEndpoint:
 
 @dataclass(slots=True)
 class BeginQuorumEpochRequest:
+    """The request."""
+
     cluster_id: str | None = None
     voter_id: int = -1
     topics: list[BeginQuorumEpochRequestTopicData] = field(default_factory=list)
@@ -40,6 +48,8 @@ class BeginQuorumEpochRequest:
 
 @dataclass(slots=True)
 class BeginQuorumEpochResponsePartitionData:
+    """``partitions`` of BeginQuorumEpochResponseTopicData."""
+
     partition_index: int = 0
     error_code: int = 0
     leader_id: int = 0
@@ -48,12 +58,16 @@ class BeginQuorumEpochResponsePartitionData:
 
 @dataclass(slots=True)
 class BeginQuorumEpochResponseTopicData:
+    """``topics`` of BeginQuorumEpochResponse."""
+
     topic_name: str = ""
     partitions: list[BeginQuorumEpochResponsePartitionData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class NodeEndpoint:
+    """``node_endpoints`` of BeginQuorumEpochResponse."""
+
     node_id: int = 0
     host: str = ""
     port: int = 0
@@ -61,6 +75,8 @@ class NodeEndpoint:
 
 @dataclass(slots=True)
 class BeginQuorumEpochResponse:
+    """The response."""
+
     error_code: int = 0
     topics: list[BeginQuorumEpochResponseTopicData] = field(default_factory=list)
     node_endpoints: list[NodeEndpoint] = field(default_factory=list)

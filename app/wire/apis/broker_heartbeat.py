@@ -11,6 +11,8 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class BrokerHeartbeatRequest:
+    """The request."""
+
     broker_id: int = 0
     broker_epoch: int = -1
     current_metadata_offset: int = 0
@@ -22,6 +24,8 @@ class BrokerHeartbeatRequest:
 
 @dataclass(slots=True)
 class BrokerHeartbeatResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     is_caught_up: bool = False

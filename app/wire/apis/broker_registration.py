@@ -11,6 +11,8 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class Listener:
+    """``listeners`` of BrokerRegistrationRequest."""
+
     name: str = ""
     host: str = ""
     port: int = 0
@@ -19,6 +21,8 @@ class Listener:
 
 @dataclass(slots=True)
 class Feature:
+    """``features`` of BrokerRegistrationRequest."""
+
     name: str = ""
     min_supported_version: int = 0
     max_supported_version: int = 0
@@ -26,6 +30,8 @@ class Feature:
 
 @dataclass(slots=True)
 class BrokerRegistrationRequest:
+    """The request."""
+
     broker_id: int = 0
     cluster_id: str = ""
     incarnation_id: UUID = ZERO_UUID
@@ -39,6 +45,8 @@ class BrokerRegistrationRequest:
 
 @dataclass(slots=True)
 class BrokerRegistrationResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     broker_epoch: int = -1

@@ -11,12 +11,16 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class ConsumerGroupDescribeRequest:
+    """The request."""
+
     group_ids: list[str] = field(default_factory=list)
     include_authorized_operations: bool = False
 
 
 @dataclass(slots=True)
 class TopicPartitions:
+    """``topic_partitions`` of Assignment."""
+
     topic_id: UUID = ZERO_UUID
     topic_name: str = ""
     partitions: list[int] = field(default_factory=list)
@@ -24,11 +28,15 @@ class TopicPartitions:
 
 @dataclass(slots=True)
 class Assignment:
+    """``assignment`` of Member, ``target_assignment`` of Member."""
+
     topic_partitions: list[TopicPartitions] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Member:
+    """``members`` of DescribedGroup."""
+
     member_id: str = ""
     instance_id: str | None = None
     rack_id: str | None = None
@@ -44,6 +52,8 @@ class Member:
 
 @dataclass(slots=True)
 class DescribedGroup:
+    """``groups`` of ConsumerGroupDescribeResponse."""
+
     error_code: int = 0
     error_message: str | None = None
     group_id: str = ""
@@ -57,6 +67,8 @@ class DescribedGroup:
 
 @dataclass(slots=True)
 class ConsumerGroupDescribeResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     groups: list[DescribedGroup] = field(default_factory=list)
 

@@ -11,12 +11,16 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class TopicPartitions:
+    """``topic_partitions`` of ConsumerGroupHeartbeatRequest, ``topic_partitions`` of Assignment."""
+
     topic_id: UUID = ZERO_UUID
     partitions: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class ConsumerGroupHeartbeatRequest:
+    """The request."""
+
     group_id: str = ""
     member_id: str = ""
     member_epoch: int = 0
@@ -31,11 +35,15 @@ class ConsumerGroupHeartbeatRequest:
 
 @dataclass(slots=True)
 class Assignment:
+    """``assignment`` of ConsumerGroupHeartbeatResponse."""
+
     topic_partitions: list[TopicPartitions] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class ConsumerGroupHeartbeatResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     error_message: str | None = None

@@ -11,6 +11,8 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class Listener:
+    """``listeners`` of ControllerRegistrationRequest."""
+
     name: str = ""
     host: str = ""
     port: int = 0
@@ -19,6 +21,8 @@ class Listener:
 
 @dataclass(slots=True)
 class Feature:
+    """``features`` of ControllerRegistrationRequest."""
+
     name: str = ""
     min_supported_version: int = 0
     max_supported_version: int = 0
@@ -26,6 +30,8 @@ class Feature:
 
 @dataclass(slots=True)
 class ControllerRegistrationRequest:
+    """The request."""
+
     controller_id: int = 0
     incarnation_id: UUID = ZERO_UUID
     zk_migration_ready: bool = False
@@ -35,6 +41,8 @@ class ControllerRegistrationRequest:
 
 @dataclass(slots=True)
 class ControllerRegistrationResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     error_message: str | None = ""

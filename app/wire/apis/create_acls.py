@@ -10,6 +10,8 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class AclCreation:
+    """``creations`` of CreateAclsRequest."""
+
     resource_type: int = 0
     resource_name: str = ""
     resource_pattern_type: int = 3
@@ -21,17 +23,23 @@ class AclCreation:
 
 @dataclass(slots=True)
 class CreateAclsRequest:
+    """The request."""
+
     creations: list[AclCreation] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class AclCreationResult:
+    """``results`` of CreateAclsResponse."""
+
     error_code: int = 0
     error_message: str | None = ""
 
 
 @dataclass(slots=True)
 class CreateAclsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     results: list[AclCreationResult] = field(default_factory=list)
 

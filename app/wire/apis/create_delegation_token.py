@@ -10,12 +10,16 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class CreatableRenewers:
+    """``renewers`` of CreateDelegationTokenRequest."""
+
     principal_type: str = ""
     principal_name: str = ""
 
 
 @dataclass(slots=True)
 class CreateDelegationTokenRequest:
+    """The request."""
+
     owner_principal_type: str | None = ""
     owner_principal_name: str | None = ""
     renewers: list[CreatableRenewers] = field(default_factory=list)
@@ -24,6 +28,8 @@ class CreateDelegationTokenRequest:
 
 @dataclass(slots=True)
 class CreateDelegationTokenResponse:
+    """The response."""
+
     error_code: int = 0
     principal_type: str = ""
     principal_name: str = ""

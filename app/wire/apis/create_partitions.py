@@ -10,11 +10,15 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class CreatePartitionsAssignment:
+    """``assignments`` of CreatePartitionsTopic."""
+
     broker_ids: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class CreatePartitionsTopic:
+    """``topics`` of CreatePartitionsRequest."""
+
     name: str = ""
     count: int = 0
     assignments: list[CreatePartitionsAssignment] | None = field(default_factory=list)
@@ -22,6 +26,8 @@ class CreatePartitionsTopic:
 
 @dataclass(slots=True)
 class CreatePartitionsRequest:
+    """The request."""
+
     topics: list[CreatePartitionsTopic] = field(default_factory=list)
     timeout_ms: int = 0
     validate_only: bool = False
@@ -29,6 +35,8 @@ class CreatePartitionsRequest:
 
 @dataclass(slots=True)
 class CreatePartitionsTopicResult:
+    """``results`` of CreatePartitionsResponse."""
+
     name: str = ""
     error_code: int = 0
     error_message: str | None = None
@@ -36,6 +44,8 @@ class CreatePartitionsTopicResult:
 
 @dataclass(slots=True)
 class CreatePartitionsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     results: list[CreatePartitionsTopicResult] = field(default_factory=list)
 

@@ -11,18 +11,24 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class CreatableReplicaAssignment:
+    """``assignments`` of CreatableTopic."""
+
     partition_index: int = 0
     broker_ids: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class CreatableTopicConfig:
+    """``configs`` of CreatableTopic."""
+
     name: str = ""
     value: str | None = ""
 
 
 @dataclass(slots=True)
 class CreatableTopic:
+    """``topics`` of CreateTopicsRequest."""
+
     name: str = ""
     num_partitions: int = 0
     replication_factor: int = 0
@@ -32,6 +38,8 @@ class CreatableTopic:
 
 @dataclass(slots=True)
 class CreateTopicsRequest:
+    """The request."""
+
     topics: list[CreatableTopic] = field(default_factory=list)
     timeout_ms: int = 60000
     validate_only: bool = False
@@ -39,6 +47,8 @@ class CreateTopicsRequest:
 
 @dataclass(slots=True)
 class CreatableTopicConfigs:
+    """``configs`` of CreatableTopicResult."""
+
     name: str = ""
     value: str | None = ""
     read_only: bool = False
@@ -48,6 +58,8 @@ class CreatableTopicConfigs:
 
 @dataclass(slots=True)
 class CreatableTopicResult:
+    """``topics`` of CreateTopicsResponse."""
+
     name: str = ""
     topic_id: UUID = ZERO_UUID
     error_code: int = 0
@@ -60,6 +72,8 @@ class CreatableTopicResult:
 
 @dataclass(slots=True)
 class CreateTopicsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     topics: list[CreatableTopicResult] = field(default_factory=list)
 

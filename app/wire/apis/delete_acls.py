@@ -10,6 +10,8 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class DeleteAclsFilter:
+    """``filters`` of DeleteAclsRequest."""
+
     resource_type_filter: int = 0
     resource_name_filter: str | None = ""
     pattern_type_filter: int = 3
@@ -21,11 +23,15 @@ class DeleteAclsFilter:
 
 @dataclass(slots=True)
 class DeleteAclsRequest:
+    """The request."""
+
     filters: list[DeleteAclsFilter] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class DeleteAclsMatchingAcl:
+    """``matching_acls`` of DeleteAclsFilterResult."""
+
     error_code: int = 0
     error_message: str | None = ""
     resource_type: int = 0
@@ -39,6 +45,8 @@ class DeleteAclsMatchingAcl:
 
 @dataclass(slots=True)
 class DeleteAclsFilterResult:
+    """``filter_results`` of DeleteAclsResponse."""
+
     error_code: int = 0
     error_message: str | None = ""
     matching_acls: list[DeleteAclsMatchingAcl] = field(default_factory=list)
@@ -46,6 +54,8 @@ class DeleteAclsFilterResult:
 
 @dataclass(slots=True)
 class DeleteAclsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     filter_results: list[DeleteAclsFilterResult] = field(default_factory=list)
 

@@ -10,17 +10,23 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class DeleteGroupsRequest:
+    """The request."""
+
     groups_names: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class DeletableGroupResult:
+    """``results`` of DeleteGroupsResponse."""
+
     group_id: str = ""
     error_code: int = 0
 
 
 @dataclass(slots=True)
 class DeleteGroupsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     results: list[DeletableGroupResult] = field(default_factory=list)
 

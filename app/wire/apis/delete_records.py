@@ -10,24 +10,32 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class DeleteRecordsPartition:
+    """``partitions`` of DeleteRecordsTopic."""
+
     partition_index: int = 0
     offset: int = 0
 
 
 @dataclass(slots=True)
 class DeleteRecordsTopic:
+    """``topics`` of DeleteRecordsRequest."""
+
     name: str = ""
     partitions: list[DeleteRecordsPartition] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class DeleteRecordsRequest:
+    """The request."""
+
     topics: list[DeleteRecordsTopic] = field(default_factory=list)
     timeout_ms: int = 0
 
 
 @dataclass(slots=True)
 class DeleteRecordsPartitionResult:
+    """``partitions`` of DeleteRecordsTopicResult."""
+
     partition_index: int = 0
     low_watermark: int = 0
     error_code: int = 0
@@ -35,12 +43,16 @@ class DeleteRecordsPartitionResult:
 
 @dataclass(slots=True)
 class DeleteRecordsTopicResult:
+    """``topics`` of DeleteRecordsResponse."""
+
     name: str = ""
     partitions: list[DeleteRecordsPartitionResult] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class DeleteRecordsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     topics: list[DeleteRecordsTopicResult] = field(default_factory=list)
 

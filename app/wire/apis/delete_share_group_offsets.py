@@ -11,17 +11,23 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class DeleteShareGroupOffsetsRequestTopic:
+    """``topics`` of DeleteShareGroupOffsetsRequest."""
+
     topic_name: str = ""
 
 
 @dataclass(slots=True)
 class DeleteShareGroupOffsetsRequest:
+    """The request."""
+
     group_id: str = ""
     topics: list[DeleteShareGroupOffsetsRequestTopic] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class DeleteShareGroupOffsetsResponseTopic:
+    """``responses`` of DeleteShareGroupOffsetsResponse."""
+
     topic_name: str = ""
     topic_id: UUID = ZERO_UUID
     error_code: int = 0
@@ -30,6 +36,8 @@ class DeleteShareGroupOffsetsResponseTopic:
 
 @dataclass(slots=True)
 class DeleteShareGroupOffsetsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     error_message: str | None = None

@@ -11,23 +11,31 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class PartitionData:
+    """``partitions`` of DeleteStateData."""
+
     partition: int = 0
 
 
 @dataclass(slots=True)
 class DeleteStateData:
+    """``topics`` of DeleteShareGroupStateRequest."""
+
     topic_id: UUID = ZERO_UUID
     partitions: list[PartitionData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class DeleteShareGroupStateRequest:
+    """The request."""
+
     group_id: str = ""
     topics: list[DeleteStateData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class PartitionResult:
+    """``partitions`` of DeleteStateResult."""
+
     partition: int = 0
     error_code: int = 0
     error_message: str | None = None
@@ -35,12 +43,16 @@ class PartitionResult:
 
 @dataclass(slots=True)
 class DeleteStateResult:
+    """``results`` of DeleteShareGroupStateResponse."""
+
     topic_id: UUID = ZERO_UUID
     partitions: list[PartitionResult] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class DeleteShareGroupStateResponse:
+    """The response."""
+
     results: list[DeleteStateResult] = field(default_factory=list)
 
 

@@ -11,12 +11,16 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class DeleteTopicState:
+    """``topics`` of DeleteTopicsRequest."""
+
     name: str | None = None
     topic_id: UUID = ZERO_UUID
 
 
 @dataclass(slots=True)
 class DeleteTopicsRequest:
+    """The request."""
+
     topics: list[DeleteTopicState] = field(default_factory=list)
     topic_names: list[str] = field(default_factory=list)
     timeout_ms: int = 0
@@ -24,6 +28,8 @@ class DeleteTopicsRequest:
 
 @dataclass(slots=True)
 class DeletableTopicResult:
+    """``responses`` of DeleteTopicsResponse."""
+
     name: str | None = ""
     topic_id: UUID = ZERO_UUID
     error_code: int = 0
@@ -32,6 +38,8 @@ class DeletableTopicResult:
 
 @dataclass(slots=True)
 class DeleteTopicsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     responses: list[DeletableTopicResult] = field(default_factory=list)
 

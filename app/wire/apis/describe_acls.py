@@ -10,6 +10,8 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class DescribeAclsRequest:
+    """The request."""
+
     resource_type_filter: int = 0
     resource_name_filter: str | None = ""
     pattern_type_filter: int = 3
@@ -21,6 +23,8 @@ class DescribeAclsRequest:
 
 @dataclass(slots=True)
 class AclDescription:
+    """``acls`` of DescribeAclsResource."""
+
     principal: str = ""
     host: str = ""
     operation: int = 0
@@ -29,6 +33,8 @@ class AclDescription:
 
 @dataclass(slots=True)
 class DescribeAclsResource:
+    """``resources`` of DescribeAclsResponse."""
+
     resource_type: int = 0
     resource_name: str = ""
     pattern_type: int = 3
@@ -37,6 +43,8 @@ class DescribeAclsResource:
 
 @dataclass(slots=True)
 class DescribeAclsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     error_message: str | None = ""

@@ -10,6 +10,8 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class ComponentData:
+    """``components`` of DescribeClientQuotasRequest."""
+
     entity_type: str = ""
     match_type: int = 0
     match: str | None = ""
@@ -17,30 +19,40 @@ class ComponentData:
 
 @dataclass(slots=True)
 class DescribeClientQuotasRequest:
+    """The request."""
+
     components: list[ComponentData] = field(default_factory=list)
     strict: bool = False
 
 
 @dataclass(slots=True)
 class EntityData:
+    """``entity`` of EntryData."""
+
     entity_type: str = ""
     entity_name: str | None = ""
 
 
 @dataclass(slots=True)
 class ValueData:
+    """``values`` of EntryData."""
+
     key: str = ""
     value: float = 0.0
 
 
 @dataclass(slots=True)
 class EntryData:
+    """``entries`` of DescribeClientQuotasResponse."""
+
     entity: list[EntityData] = field(default_factory=list)
     values: list[ValueData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class DescribeClientQuotasResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     error_message: str | None = ""

@@ -10,6 +10,8 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class DescribeClusterRequest:
+    """The request."""
+
     include_cluster_authorized_operations: bool = False
     endpoint_type: int = 1
     include_fenced_brokers: bool = False
@@ -17,6 +19,8 @@ class DescribeClusterRequest:
 
 @dataclass(slots=True)
 class DescribeClusterBroker:
+    """``brokers`` of DescribeClusterResponse."""
+
     broker_id: int = 0
     host: str = ""
     port: int = 0
@@ -26,6 +30,8 @@ class DescribeClusterBroker:
 
 @dataclass(slots=True)
 class DescribeClusterResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     error_message: str | None = None

@@ -10,6 +10,8 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class DescribeConfigsResource:
+    """``resources`` of DescribeConfigsRequest."""
+
     resource_type: int = 0
     resource_name: str = ""
     configuration_keys: list[str] | None = field(default_factory=list)
@@ -17,6 +19,8 @@ class DescribeConfigsResource:
 
 @dataclass(slots=True)
 class DescribeConfigsRequest:
+    """The request."""
+
     resources: list[DescribeConfigsResource] = field(default_factory=list)
     include_synonyms: bool = False
     include_documentation: bool = False
@@ -24,6 +28,8 @@ class DescribeConfigsRequest:
 
 @dataclass(slots=True)
 class DescribeConfigsSynonym:
+    """``synonyms`` of DescribeConfigsResourceResult."""
+
     name: str = ""
     value: str | None = ""
     source: int = 0
@@ -31,6 +37,8 @@ class DescribeConfigsSynonym:
 
 @dataclass(slots=True)
 class DescribeConfigsResourceResult:
+    """``configs`` of DescribeConfigsResult."""
+
     name: str = ""
     value: str | None = ""
     read_only: bool = False
@@ -43,6 +51,8 @@ class DescribeConfigsResourceResult:
 
 @dataclass(slots=True)
 class DescribeConfigsResult:
+    """``results`` of DescribeConfigsResponse."""
+
     error_code: int = 0
     error_message: str | None = ""
     resource_type: int = 0
@@ -52,6 +62,8 @@ class DescribeConfigsResult:
 
 @dataclass(slots=True)
 class DescribeConfigsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     results: list[DescribeConfigsResult] = field(default_factory=list)
 

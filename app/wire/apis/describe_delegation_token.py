@@ -10,23 +10,31 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class DescribeDelegationTokenOwner:
+    """``owners`` of DescribeDelegationTokenRequest."""
+
     principal_type: str = ""
     principal_name: str = ""
 
 
 @dataclass(slots=True)
 class DescribeDelegationTokenRequest:
+    """The request."""
+
     owners: list[DescribeDelegationTokenOwner] | None = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class DescribedDelegationTokenRenewer:
+    """``renewers`` of DescribedDelegationToken."""
+
     principal_type: str = ""
     principal_name: str = ""
 
 
 @dataclass(slots=True)
 class DescribedDelegationToken:
+    """``tokens`` of DescribeDelegationTokenResponse."""
+
     principal_type: str = ""
     principal_name: str = ""
     token_requester_principal_type: str = ""
@@ -41,6 +49,8 @@ class DescribedDelegationToken:
 
 @dataclass(slots=True)
 class DescribeDelegationTokenResponse:
+    """The response."""
+
     error_code: int = 0
     tokens: list[DescribedDelegationToken] = field(default_factory=list)
     throttle_time_ms: int = 0

@@ -10,12 +10,16 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class DescribeGroupsRequest:
+    """The request."""
+
     groups: list[str] = field(default_factory=list)
     include_authorized_operations: bool = False
 
 
 @dataclass(slots=True)
 class DescribedGroupMember:
+    """``members`` of DescribedGroup."""
+
     member_id: str = ""
     group_instance_id: str | None = None
     client_id: str = ""
@@ -26,6 +30,8 @@ class DescribedGroupMember:
 
 @dataclass(slots=True)
 class DescribedGroup:
+    """``groups`` of DescribeGroupsResponse."""
+
     error_code: int = 0
     error_message: str | None = None
     group_id: str = ""
@@ -38,6 +44,8 @@ class DescribedGroup:
 
 @dataclass(slots=True)
 class DescribeGroupsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     groups: list[DescribedGroup] = field(default_factory=list)
 

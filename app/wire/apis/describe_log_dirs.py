@@ -10,17 +10,23 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class DescribableLogDirTopic:
+    """``topics`` of DescribeLogDirsRequest."""
+
     topic: str = ""
     partitions: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class DescribeLogDirsRequest:
+    """The request."""
+
     topics: list[DescribableLogDirTopic] | None = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class DescribeLogDirsPartition:
+    """``partitions`` of DescribeLogDirsTopic."""
+
     partition_index: int = 0
     partition_size: int = 0
     offset_lag: int = 0
@@ -29,12 +35,16 @@ class DescribeLogDirsPartition:
 
 @dataclass(slots=True)
 class DescribeLogDirsTopic:
+    """``topics`` of DescribeLogDirsResult."""
+
     name: str = ""
     partitions: list[DescribeLogDirsPartition] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class DescribeLogDirsResult:
+    """``results`` of DescribeLogDirsResponse."""
+
     error_code: int = 0
     log_dir: str = ""
     topics: list[DescribeLogDirsTopic] = field(default_factory=list)
@@ -45,6 +55,8 @@ class DescribeLogDirsResult:
 
 @dataclass(slots=True)
 class DescribeLogDirsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     results: list[DescribeLogDirsResult] = field(default_factory=list)

@@ -10,17 +10,23 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class TopicRequest:
+    """``topics`` of DescribeProducersRequest."""
+
     name: str = ""
     partition_indexes: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class DescribeProducersRequest:
+    """The request."""
+
     topics: list[TopicRequest] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class ProducerState:
+    """``active_producers`` of PartitionResponse."""
+
     producer_id: int = 0
     producer_epoch: int = 0
     last_sequence: int = -1
@@ -31,6 +37,8 @@ class ProducerState:
 
 @dataclass(slots=True)
 class PartitionResponse:
+    """``partitions`` of TopicResponse."""
+
     partition_index: int = 0
     error_code: int = 0
     error_message: str | None = None
@@ -39,12 +47,16 @@ class PartitionResponse:
 
 @dataclass(slots=True)
 class TopicResponse:
+    """``topics`` of DescribeProducersResponse."""
+
     name: str = ""
     partitions: list[PartitionResponse] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class DescribeProducersResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     topics: list[TopicResponse] = field(default_factory=list)
 

@@ -11,22 +11,30 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class DescribeQuorumRequestPartitionData:
+    """``partitions`` of DescribeQuorumRequestTopicData."""
+
     partition_index: int = 0
 
 
 @dataclass(slots=True)
 class DescribeQuorumRequestTopicData:
+    """``topics`` of DescribeQuorumRequest."""
+
     topic_name: str = ""
     partitions: list[DescribeQuorumRequestPartitionData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class DescribeQuorumRequest:
+    """The request."""
+
     topics: list[DescribeQuorumRequestTopicData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class ReplicaState:
+    """``current_voters`` of DescribeQuorumResponsePartitionData, ``observers`` of DescribeQuorumResponsePartitionData."""
+
     replica_id: int = 0
     replica_directory_id: UUID = ZERO_UUID
     log_end_offset: int = 0
@@ -36,6 +44,8 @@ class ReplicaState:
 
 @dataclass(slots=True)
 class DescribeQuorumResponsePartitionData:
+    """``partitions`` of DescribeQuorumResponseTopicData."""
+
     partition_index: int = 0
     error_code: int = 0
     error_message: str | None = ""
@@ -48,12 +58,16 @@ class DescribeQuorumResponsePartitionData:
 
 @dataclass(slots=True)
 class DescribeQuorumResponseTopicData:
+    """``topics`` of DescribeQuorumResponse."""
+
     topic_name: str = ""
     partitions: list[DescribeQuorumResponsePartitionData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Listener:
+    """``listeners`` of Node."""
+
     name: str = ""
     host: str = ""
     port: int = 0
@@ -61,12 +75,16 @@ class Listener:
 
 @dataclass(slots=True)
 class Node:
+    """``nodes`` of DescribeQuorumResponse."""
+
     node_id: int = 0
     listeners: list[Listener] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class DescribeQuorumResponse:
+    """The response."""
+
     error_code: int = 0
     error_message: str | None = ""
     topics: list[DescribeQuorumResponseTopicData] = field(default_factory=list)

@@ -11,23 +11,31 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class DescribeShareGroupOffsetsRequestTopic:
+    """``topics`` of DescribeShareGroupOffsetsRequestGroup."""
+
     topic_name: str = ""
     partitions: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class DescribeShareGroupOffsetsRequestGroup:
+    """``groups`` of DescribeShareGroupOffsetsRequest."""
+
     group_id: str = ""
     topics: list[DescribeShareGroupOffsetsRequestTopic] | None = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class DescribeShareGroupOffsetsRequest:
+    """The request."""
+
     groups: list[DescribeShareGroupOffsetsRequestGroup] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class DescribeShareGroupOffsetsResponsePartition:
+    """``partitions`` of DescribeShareGroupOffsetsResponseTopic."""
+
     partition_index: int = 0
     start_offset: int = 0
     leader_epoch: int = 0
@@ -38,6 +46,8 @@ class DescribeShareGroupOffsetsResponsePartition:
 
 @dataclass(slots=True)
 class DescribeShareGroupOffsetsResponseTopic:
+    """``topics`` of DescribeShareGroupOffsetsResponseGroup."""
+
     topic_name: str = ""
     topic_id: UUID = ZERO_UUID
     partitions: list[DescribeShareGroupOffsetsResponsePartition] = field(default_factory=list)
@@ -45,6 +55,8 @@ class DescribeShareGroupOffsetsResponseTopic:
 
 @dataclass(slots=True)
 class DescribeShareGroupOffsetsResponseGroup:
+    """``groups`` of DescribeShareGroupOffsetsResponse."""
+
     group_id: str = ""
     topics: list[DescribeShareGroupOffsetsResponseTopic] = field(default_factory=list)
     error_code: int = 0
@@ -53,6 +65,8 @@ class DescribeShareGroupOffsetsResponseGroup:
 
 @dataclass(slots=True)
 class DescribeShareGroupOffsetsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     groups: list[DescribeShareGroupOffsetsResponseGroup] = field(default_factory=list)
 

@@ -11,17 +11,23 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class TopicRequest:
+    """``topics`` of DescribeTopicPartitionsRequest."""
+
     name: str = ""
 
 
 @dataclass(slots=True)
 class Cursor:
+    """``cursor`` of DescribeTopicPartitionsRequest, ``next_cursor`` of DescribeTopicPartitionsResponse."""
+
     topic_name: str = ""
     partition_index: int = 0
 
 
 @dataclass(slots=True)
 class DescribeTopicPartitionsRequest:
+    """The request."""
+
     topics: list[TopicRequest] = field(default_factory=list)
     response_partition_limit: int = 2000
     cursor: Cursor | None = None
@@ -29,6 +35,8 @@ class DescribeTopicPartitionsRequest:
 
 @dataclass(slots=True)
 class DescribeTopicPartitionsResponsePartition:
+    """``partitions`` of DescribeTopicPartitionsResponseTopic."""
+
     error_code: int = 0
     partition_index: int = 0
     leader_id: int = 0
@@ -42,6 +50,8 @@ class DescribeTopicPartitionsResponsePartition:
 
 @dataclass(slots=True)
 class DescribeTopicPartitionsResponseTopic:
+    """``topics`` of DescribeTopicPartitionsResponse."""
+
     error_code: int = 0
     name: str | None = ""
     topic_id: UUID = ZERO_UUID
@@ -52,6 +62,8 @@ class DescribeTopicPartitionsResponseTopic:
 
 @dataclass(slots=True)
 class DescribeTopicPartitionsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     topics: list[DescribeTopicPartitionsResponseTopic] = field(default_factory=list)
     next_cursor: Cursor | None = None

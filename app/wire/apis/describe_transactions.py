@@ -10,17 +10,23 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class DescribeTransactionsRequest:
+    """The request."""
+
     transactional_ids: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class TopicData:
+    """``topics`` of TransactionState."""
+
     topic: str = ""
     partitions: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class TransactionState:
+    """``transaction_states`` of DescribeTransactionsResponse."""
+
     error_code: int = 0
     transactional_id: str = ""
     transaction_state: str = ""
@@ -33,6 +39,8 @@ class TransactionState:
 
 @dataclass(slots=True)
 class DescribeTransactionsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     transaction_states: list[TransactionState] = field(default_factory=list)
 

@@ -10,22 +10,30 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class UserName:
+    """``users`` of DescribeUserScramCredentialsRequest."""
+
     name: str = ""
 
 
 @dataclass(slots=True)
 class DescribeUserScramCredentialsRequest:
+    """The request."""
+
     users: list[UserName] | None = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class CredentialInfo:
+    """``credential_infos`` of DescribeUserScramCredentialsResult."""
+
     mechanism: int = 0
     iterations: int = 0
 
 
 @dataclass(slots=True)
 class DescribeUserScramCredentialsResult:
+    """``results`` of DescribeUserScramCredentialsResponse."""
+
     user: str = ""
     error_code: int = 0
     error_message: str | None = ""
@@ -34,6 +42,8 @@ class DescribeUserScramCredentialsResult:
 
 @dataclass(slots=True)
 class DescribeUserScramCredentialsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     error_message: str | None = ""

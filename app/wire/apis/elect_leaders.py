@@ -10,12 +10,16 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class TopicPartitions:
+    """``topic_partitions`` of ElectLeadersRequest."""
+
     topic: str = ""
     partitions: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class ElectLeadersRequest:
+    """The request."""
+
     election_type: int = 0
     topic_partitions: list[TopicPartitions] | None = field(default_factory=list)
     timeout_ms: int = 60000
@@ -23,6 +27,8 @@ class ElectLeadersRequest:
 
 @dataclass(slots=True)
 class PartitionResult:
+    """``partition_result`` of ReplicaElectionResult."""
+
     partition_id: int = 0
     error_code: int = 0
     error_message: str | None = ""
@@ -30,12 +36,16 @@ class PartitionResult:
 
 @dataclass(slots=True)
 class ReplicaElectionResult:
+    """``replica_election_results`` of ElectLeadersResponse."""
+
     topic: str = ""
     partition_result: list[PartitionResult] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class ElectLeadersResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     replica_election_results: list[ReplicaElectionResult] = field(default_factory=list)

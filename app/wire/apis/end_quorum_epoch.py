@@ -11,12 +11,16 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class ReplicaInfo:
+    """``preferred_candidates`` of EndQuorumEpochRequestPartitionData."""
+
     candidate_id: int = 0
     candidate_directory_id: UUID = ZERO_UUID
 
 
 @dataclass(slots=True)
 class EndQuorumEpochRequestPartitionData:
+    """``partitions`` of EndQuorumEpochRequestTopicData."""
+
     partition_index: int = 0
     leader_id: int = 0
     leader_epoch: int = 0
@@ -26,12 +30,16 @@ class EndQuorumEpochRequestPartitionData:
 
 @dataclass(slots=True)
 class EndQuorumEpochRequestTopicData:
+    """``topics`` of EndQuorumEpochRequest."""
+
     topic_name: str = ""
     partitions: list[EndQuorumEpochRequestPartitionData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class LeaderEndpoint:
+    """``leader_endpoints`` of EndQuorumEpochRequest."""
+
     name: str = ""
     host: str = ""
     port: int = 0
@@ -39,6 +47,8 @@ class LeaderEndpoint:
 
 @dataclass(slots=True)
 class EndQuorumEpochRequest:
+    """The request."""
+
     cluster_id: str | None = None
     topics: list[EndQuorumEpochRequestTopicData] = field(default_factory=list)
     leader_endpoints: list[LeaderEndpoint] = field(default_factory=list)
@@ -46,6 +56,8 @@ class EndQuorumEpochRequest:
 
 @dataclass(slots=True)
 class EndQuorumEpochResponsePartitionData:
+    """``partitions`` of EndQuorumEpochResponseTopicData."""
+
     partition_index: int = 0
     error_code: int = 0
     leader_id: int = 0
@@ -54,12 +66,16 @@ class EndQuorumEpochResponsePartitionData:
 
 @dataclass(slots=True)
 class EndQuorumEpochResponseTopicData:
+    """``topics`` of EndQuorumEpochResponse."""
+
     topic_name: str = ""
     partitions: list[EndQuorumEpochResponsePartitionData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class NodeEndpoint:
+    """``node_endpoints`` of EndQuorumEpochResponse."""
+
     node_id: int = 0
     host: str = ""
     port: int = 0
@@ -67,6 +83,8 @@ class NodeEndpoint:
 
 @dataclass(slots=True)
 class EndQuorumEpochResponse:
+    """The response."""
+
     error_code: int = 0
     topics: list[EndQuorumEpochResponseTopicData] = field(default_factory=list)
     node_endpoints: list[NodeEndpoint] = field(default_factory=list)

@@ -10,6 +10,8 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class EnvelopeRequest:
+    """The request."""
+
     request_data: bytes = b""
     request_principal: bytes | None = b""
     client_host_address: bytes = b""
@@ -17,6 +19,8 @@ class EnvelopeRequest:
 
 @dataclass(slots=True)
 class EnvelopeResponse:
+    """The response."""
+
     response_data: bytes | None = None
     error_code: int = 0
 

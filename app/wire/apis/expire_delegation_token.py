@@ -10,12 +10,16 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class ExpireDelegationTokenRequest:
+    """The request."""
+
     hmac: bytes = b""
     expiry_time_period_ms: int = 0
 
 
 @dataclass(slots=True)
 class ExpireDelegationTokenResponse:
+    """The response."""
+
     error_code: int = 0
     expiry_timestamp_ms: int = 0
     throttle_time_ms: int = 0

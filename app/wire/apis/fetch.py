@@ -11,12 +11,16 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class ReplicaState:
+    """``replica_state`` of FetchRequest."""
+
     replica_id: int = -1
     replica_epoch: int = -1
 
 
 @dataclass(slots=True)
 class FetchPartition:
+    """``partitions`` of FetchTopic."""
+
     partition: int = 0
     current_leader_epoch: int = -1
     fetch_offset: int = 0
@@ -29,6 +33,8 @@ class FetchPartition:
 
 @dataclass(slots=True)
 class FetchTopic:
+    """``topics`` of FetchRequest."""
+
     topic_id: UUID = ZERO_UUID
     topic: str = ""
     partitions: list[FetchPartition] = field(default_factory=list)
@@ -36,6 +42,8 @@ class FetchTopic:
 
 @dataclass(slots=True)
 class ForgottenTopic:
+    """``forgotten_topics_data`` of FetchRequest."""
+
     topic_id: UUID = ZERO_UUID
     topic: str = ""
     partitions: list[int] = field(default_factory=list)
@@ -43,6 +51,8 @@ class ForgottenTopic:
 
 @dataclass(slots=True)
 class FetchRequest:
+    """The request."""
+
     cluster_id: str | None = None
     replica_state: ReplicaState = field(default_factory=ReplicaState)
     replica_id: int = -1
@@ -59,30 +69,40 @@ class FetchRequest:
 
 @dataclass(slots=True)
 class EpochEndOffset:
+    """``diverging_epoch`` of PartitionData."""
+
     epoch: int = -1
     end_offset: int = -1
 
 
 @dataclass(slots=True)
 class LeaderIdAndEpoch:
+    """``current_leader`` of PartitionData."""
+
     leader_id: int = -1
     leader_epoch: int = -1
 
 
 @dataclass(slots=True)
 class SnapshotId:
+    """``snapshot_id`` of PartitionData."""
+
     end_offset: int = -1
     epoch: int = -1
 
 
 @dataclass(slots=True)
 class AbortedTransaction:
+    """``aborted_transactions`` of PartitionData."""
+
     producer_id: int = 0
     first_offset: int = 0
 
 
 @dataclass(slots=True)
 class PartitionData:
+    """``partitions`` of FetchableTopicResponse."""
+
     partition_index: int = 0
     error_code: int = 0
     high_watermark: int = 0
@@ -98,6 +118,8 @@ class PartitionData:
 
 @dataclass(slots=True)
 class FetchableTopicResponse:
+    """``responses`` of FetchResponse."""
+
     topic_id: UUID = ZERO_UUID
     topic: str = ""
     partitions: list[PartitionData] = field(default_factory=list)
@@ -105,6 +127,8 @@ class FetchableTopicResponse:
 
 @dataclass(slots=True)
 class NodeEndpoint:
+    """``node_endpoints`` of FetchResponse."""
+
     node_id: int = 0
     host: str = ""
     port: int = 0
@@ -113,6 +137,8 @@ class NodeEndpoint:
 
 @dataclass(slots=True)
 class FetchResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     session_id: int = 0

@@ -11,12 +11,16 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class SnapshotId:
+    """``snapshot_id`` of FetchSnapshotRequestPartitionSnapshot, ``snapshot_id`` of FetchSnapshotResponsePartitionSnapshot."""
+
     end_offset: int = 0
     epoch: int = 0
 
 
 @dataclass(slots=True)
 class FetchSnapshotRequestPartitionSnapshot:
+    """``partitions`` of FetchSnapshotRequestTopicSnapshot."""
+
     partition: int = 0
     current_leader_epoch: int = 0
     snapshot_id: SnapshotId = field(default_factory=SnapshotId)
@@ -26,12 +30,16 @@ class FetchSnapshotRequestPartitionSnapshot:
 
 @dataclass(slots=True)
 class FetchSnapshotRequestTopicSnapshot:
+    """``topics`` of FetchSnapshotRequest."""
+
     name: str = ""
     partitions: list[FetchSnapshotRequestPartitionSnapshot] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class FetchSnapshotRequest:
+    """The request."""
+
     cluster_id: str | None = None
     replica_id: int = -1
     max_bytes: int = 2147483647
@@ -40,12 +48,16 @@ class FetchSnapshotRequest:
 
 @dataclass(slots=True)
 class LeaderIdAndEpoch:
+    """``current_leader`` of FetchSnapshotResponsePartitionSnapshot."""
+
     leader_id: int = 0
     leader_epoch: int = 0
 
 
 @dataclass(slots=True)
 class FetchSnapshotResponsePartitionSnapshot:
+    """``partitions`` of FetchSnapshotResponseTopicSnapshot."""
+
     index: int = 0
     error_code: int = 0
     snapshot_id: SnapshotId = field(default_factory=SnapshotId)
@@ -57,12 +69,16 @@ class FetchSnapshotResponsePartitionSnapshot:
 
 @dataclass(slots=True)
 class FetchSnapshotResponseTopicSnapshot:
+    """``topics`` of FetchSnapshotResponse."""
+
     name: str = ""
     partitions: list[FetchSnapshotResponsePartitionSnapshot] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class NodeEndpoint:
+    """``node_endpoints`` of FetchSnapshotResponse."""
+
     node_id: int = 0
     host: str = ""
     port: int = 0
@@ -70,6 +86,8 @@ class NodeEndpoint:
 
 @dataclass(slots=True)
 class FetchSnapshotResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     topics: list[FetchSnapshotResponseTopicSnapshot] = field(default_factory=list)

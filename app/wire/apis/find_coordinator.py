@@ -10,6 +10,8 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class FindCoordinatorRequest:
+    """The request."""
+
     key: str = ""
     key_type: int = 0
     coordinator_keys: list[str] = field(default_factory=list)
@@ -17,6 +19,8 @@ class FindCoordinatorRequest:
 
 @dataclass(slots=True)
 class Coordinator:
+    """``coordinators`` of FindCoordinatorResponse."""
+
     key: str = ""
     node_id: int = 0
     host: str = ""
@@ -27,6 +31,8 @@ class Coordinator:
 
 @dataclass(slots=True)
 class FindCoordinatorResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     coordinators: list[Coordinator] = field(default_factory=list)
     error_code: int = 0

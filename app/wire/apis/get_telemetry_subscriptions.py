@@ -11,11 +11,15 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class GetTelemetrySubscriptionsRequest:
+    """The request."""
+
     client_instance_id: UUID = ZERO_UUID
 
 
 @dataclass(slots=True)
 class GetTelemetrySubscriptionsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     client_instance_id: UUID = ZERO_UUID

@@ -10,6 +10,8 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class HeartbeatRequest:
+    """The request."""
+
     group_id: str = ""
     generation_id: int = 0
     member_id: str = ""
@@ -18,6 +20,8 @@ class HeartbeatRequest:
 
 @dataclass(slots=True)
 class HeartbeatResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
 

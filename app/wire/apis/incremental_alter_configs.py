@@ -10,6 +10,8 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class AlterableConfig:
+    """``configs`` of AlterConfigsResource."""
+
     name: str = ""
     config_operation: int = 0
     value: str | None = ""
@@ -17,6 +19,8 @@ class AlterableConfig:
 
 @dataclass(slots=True)
 class AlterConfigsResource:
+    """``resources`` of IncrementalAlterConfigsRequest."""
+
     resource_type: int = 0
     resource_name: str = ""
     configs: list[AlterableConfig] = field(default_factory=list)
@@ -24,12 +28,16 @@ class AlterConfigsResource:
 
 @dataclass(slots=True)
 class IncrementalAlterConfigsRequest:
+    """The request."""
+
     resources: list[AlterConfigsResource] = field(default_factory=list)
     validate_only: bool = False
 
 
 @dataclass(slots=True)
 class AlterConfigsResourceResponse:
+    """``responses`` of IncrementalAlterConfigsResponse."""
+
     error_code: int = 0
     error_message: str | None = ""
     resource_type: int = 0
@@ -38,6 +46,8 @@ class AlterConfigsResourceResponse:
 
 @dataclass(slots=True)
 class IncrementalAlterConfigsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     responses: list[AlterConfigsResourceResponse] = field(default_factory=list)
 

@@ -10,6 +10,8 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class InitProducerIdRequest:
+    """The request."""
+
     transactional_id: str | None = ""
     transaction_timeout_ms: int = 0
     producer_id: int = -1
@@ -20,6 +22,8 @@ class InitProducerIdRequest:
 
 @dataclass(slots=True)
 class InitProducerIdResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     producer_id: int = -1

@@ -11,6 +11,8 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class PartitionData:
+    """``partitions`` of InitializeStateData."""
+
     partition: int = 0
     state_epoch: int = 0
     start_offset: int = 0
@@ -18,18 +20,24 @@ class PartitionData:
 
 @dataclass(slots=True)
 class InitializeStateData:
+    """``topics`` of InitializeShareGroupStateRequest."""
+
     topic_id: UUID = ZERO_UUID
     partitions: list[PartitionData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class InitializeShareGroupStateRequest:
+    """The request."""
+
     group_id: str = ""
     topics: list[InitializeStateData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class PartitionResult:
+    """``partitions`` of InitializeStateResult."""
+
     partition: int = 0
     error_code: int = 0
     error_message: str | None = None
@@ -37,12 +45,16 @@ class PartitionResult:
 
 @dataclass(slots=True)
 class InitializeStateResult:
+    """``results`` of InitializeShareGroupStateResponse."""
+
     topic_id: UUID = ZERO_UUID
     partitions: list[PartitionResult] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class InitializeShareGroupStateResponse:
+    """The response."""
+
     results: list[InitializeStateResult] = field(default_factory=list)
 
 

@@ -10,12 +10,16 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class JoinGroupRequestProtocol:
+    """``protocols`` of JoinGroupRequest."""
+
     name: str = ""
     metadata: bytes = b""
 
 
 @dataclass(slots=True)
 class JoinGroupRequest:
+    """The request."""
+
     group_id: str = ""
     session_timeout_ms: int = 0
     rebalance_timeout_ms: int = -1
@@ -28,6 +32,8 @@ class JoinGroupRequest:
 
 @dataclass(slots=True)
 class JoinGroupResponseMember:
+    """``members`` of JoinGroupResponse."""
+
     member_id: str = ""
     group_instance_id: str | None = None
     metadata: bytes = b""
@@ -35,6 +41,8 @@ class JoinGroupResponseMember:
 
 @dataclass(slots=True)
 class JoinGroupResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     generation_id: int = -1

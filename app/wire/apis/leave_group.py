@@ -10,6 +10,8 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class MemberIdentity:
+    """``members`` of LeaveGroupRequest."""
+
     member_id: str = ""
     group_instance_id: str | None = None
     reason: str | None = None
@@ -17,6 +19,8 @@ class MemberIdentity:
 
 @dataclass(slots=True)
 class LeaveGroupRequest:
+    """The request."""
+
     group_id: str = ""
     members: list[MemberIdentity] = field(default_factory=list)
     member_id: str = ""
@@ -24,6 +28,8 @@ class LeaveGroupRequest:
 
 @dataclass(slots=True)
 class MemberResponse:
+    """``members`` of LeaveGroupResponse."""
+
     member_id: str = ""
     group_instance_id: str | None = ""
     error_code: int = 0
@@ -31,6 +37,8 @@ class MemberResponse:
 
 @dataclass(slots=True)
 class LeaveGroupResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     members: list[MemberResponse] = field(default_factory=list)

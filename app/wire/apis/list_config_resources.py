@@ -10,17 +10,23 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class ListConfigResourcesRequest:
+    """The request."""
+
     resource_types: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class ConfigResource:
+    """``config_resources`` of ListConfigResourcesResponse."""
+
     resource_name: str = ""
     resource_type: int = 16
 
 
 @dataclass(slots=True)
 class ListConfigResourcesResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     config_resources: list[ConfigResource] = field(default_factory=list)

@@ -10,12 +10,16 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class ListGroupsRequest:
+    """The request."""
+
     states_filter: list[str] = field(default_factory=list)
     types_filter: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class ListedGroup:
+    """``groups`` of ListGroupsResponse."""
+
     group_id: str = ""
     protocol_type: str = ""
     group_state: str = ""
@@ -24,6 +28,8 @@ class ListedGroup:
 
 @dataclass(slots=True)
 class ListGroupsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     groups: list[ListedGroup] = field(default_factory=list)

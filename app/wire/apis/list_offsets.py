@@ -10,6 +10,8 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class ListOffsetsPartition:
+    """``partitions`` of ListOffsetsTopic."""
+
     partition_index: int = 0
     current_leader_epoch: int = -1
     timestamp: int = 0
@@ -17,12 +19,16 @@ class ListOffsetsPartition:
 
 @dataclass(slots=True)
 class ListOffsetsTopic:
+    """``topics`` of ListOffsetsRequest."""
+
     name: str = ""
     partitions: list[ListOffsetsPartition] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class ListOffsetsRequest:
+    """The request."""
+
     replica_id: int = 0
     isolation_level: int = 0
     topics: list[ListOffsetsTopic] = field(default_factory=list)
@@ -31,6 +37,8 @@ class ListOffsetsRequest:
 
 @dataclass(slots=True)
 class ListOffsetsPartitionResponse:
+    """``partitions`` of ListOffsetsTopicResponse."""
+
     partition_index: int = 0
     error_code: int = 0
     timestamp: int = -1
@@ -40,12 +48,16 @@ class ListOffsetsPartitionResponse:
 
 @dataclass(slots=True)
 class ListOffsetsTopicResponse:
+    """``topics`` of ListOffsetsResponse."""
+
     name: str = ""
     partitions: list[ListOffsetsPartitionResponse] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class ListOffsetsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     topics: list[ListOffsetsTopicResponse] = field(default_factory=list)
 

@@ -10,18 +10,24 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class ListPartitionReassignmentsTopics:
+    """``topics`` of ListPartitionReassignmentsRequest."""
+
     name: str = ""
     partition_indexes: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class ListPartitionReassignmentsRequest:
+    """The request."""
+
     timeout_ms: int = 60000
     topics: list[ListPartitionReassignmentsTopics] | None = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class OngoingPartitionReassignment:
+    """``partitions`` of OngoingTopicReassignment."""
+
     partition_index: int = 0
     replicas: list[int] = field(default_factory=list)
     adding_replicas: list[int] = field(default_factory=list)
@@ -30,12 +36,16 @@ class OngoingPartitionReassignment:
 
 @dataclass(slots=True)
 class OngoingTopicReassignment:
+    """``topics`` of ListPartitionReassignmentsResponse."""
+
     name: str = ""
     partitions: list[OngoingPartitionReassignment] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class ListPartitionReassignmentsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     error_message: str | None = ""

@@ -10,6 +10,8 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class ListTransactionsRequest:
+    """The request."""
+
     state_filters: list[str] = field(default_factory=list)
     producer_id_filters: list[int] = field(default_factory=list)
     duration_filter: int = -1
@@ -18,6 +20,8 @@ class ListTransactionsRequest:
 
 @dataclass(slots=True)
 class TransactionState:
+    """``transaction_states`` of ListTransactionsResponse."""
+
     transactional_id: str = ""
     producer_id: int = 0
     transaction_state: str = ""
@@ -25,6 +29,8 @@ class TransactionState:
 
 @dataclass(slots=True)
 class ListTransactionsResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     unknown_state_filters: list[str] = field(default_factory=list)

@@ -11,12 +11,16 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class MetadataRequestTopic:
+    """``topics`` of MetadataRequest."""
+
     topic_id: UUID = ZERO_UUID
     name: str | None = ""
 
 
 @dataclass(slots=True)
 class MetadataRequest:
+    """The request."""
+
     topics: list[MetadataRequestTopic] | None = field(default_factory=list)
     allow_auto_topic_creation: bool = True
     include_cluster_authorized_operations: bool = False
@@ -25,6 +29,8 @@ class MetadataRequest:
 
 @dataclass(slots=True)
 class MetadataResponseBroker:
+    """``brokers`` of MetadataResponse."""
+
     node_id: int = 0
     host: str = ""
     port: int = 0
@@ -33,6 +39,8 @@ class MetadataResponseBroker:
 
 @dataclass(slots=True)
 class MetadataResponsePartition:
+    """``partitions`` of MetadataResponseTopic."""
+
     error_code: int = 0
     partition_index: int = 0
     leader_id: int = 0
@@ -44,6 +52,8 @@ class MetadataResponsePartition:
 
 @dataclass(slots=True)
 class MetadataResponseTopic:
+    """``topics`` of MetadataResponse."""
+
     error_code: int = 0
     name: str | None = ""
     topic_id: UUID = ZERO_UUID
@@ -54,6 +64,8 @@ class MetadataResponseTopic:
 
 @dataclass(slots=True)
 class MetadataResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     brokers: list[MetadataResponseBroker] = field(default_factory=list)
     cluster_id: str | None = None

@@ -11,6 +11,8 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class OffsetCommitRequestPartition:
+    """``partitions`` of OffsetCommitRequestTopic."""
+
     partition_index: int = 0
     committed_offset: int = 0
     committed_leader_epoch: int = -1
@@ -19,6 +21,8 @@ class OffsetCommitRequestPartition:
 
 @dataclass(slots=True)
 class OffsetCommitRequestTopic:
+    """``topics`` of OffsetCommitRequest."""
+
     topic_id: UUID = ZERO_UUID
     name: str = ""
     partitions: list[OffsetCommitRequestPartition] = field(default_factory=list)
@@ -26,6 +30,8 @@ class OffsetCommitRequestTopic:
 
 @dataclass(slots=True)
 class OffsetCommitRequest:
+    """The request."""
+
     group_id: str = ""
     generation_id_or_member_epoch: int = -1
     member_id: str = ""
@@ -36,12 +42,16 @@ class OffsetCommitRequest:
 
 @dataclass(slots=True)
 class OffsetCommitResponsePartition:
+    """``partitions`` of OffsetCommitResponseTopic."""
+
     partition_index: int = 0
     error_code: int = 0
 
 
 @dataclass(slots=True)
 class OffsetCommitResponseTopic:
+    """``topics`` of OffsetCommitResponse."""
+
     topic_id: UUID = ZERO_UUID
     name: str = ""
     partitions: list[OffsetCommitResponsePartition] = field(default_factory=list)
@@ -49,6 +59,8 @@ class OffsetCommitResponseTopic:
 
 @dataclass(slots=True)
 class OffsetCommitResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     topics: list[OffsetCommitResponseTopic] = field(default_factory=list)
 

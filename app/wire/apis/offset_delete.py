@@ -10,35 +10,47 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class OffsetDeleteRequestPartition:
+    """``partitions`` of OffsetDeleteRequestTopic."""
+
     partition_index: int = 0
 
 
 @dataclass(slots=True)
 class OffsetDeleteRequestTopic:
+    """``topics`` of OffsetDeleteRequest."""
+
     name: str = ""
     partitions: list[OffsetDeleteRequestPartition] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class OffsetDeleteRequest:
+    """The request."""
+
     group_id: str = ""
     topics: list[OffsetDeleteRequestTopic] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class OffsetDeleteResponsePartition:
+    """``partitions`` of OffsetDeleteResponseTopic."""
+
     partition_index: int = 0
     error_code: int = 0
 
 
 @dataclass(slots=True)
 class OffsetDeleteResponseTopic:
+    """``topics`` of OffsetDeleteResponse."""
+
     name: str = ""
     partitions: list[OffsetDeleteResponsePartition] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class OffsetDeleteResponse:
+    """The response."""
+
     error_code: int = 0
     throttle_time_ms: int = 0
     topics: list[OffsetDeleteResponseTopic] = field(default_factory=list)

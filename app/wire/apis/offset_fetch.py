@@ -11,6 +11,8 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class OffsetFetchRequestTopics:
+    """``topics`` of OffsetFetchRequestGroup."""
+
     topic_id: UUID = ZERO_UUID
     name: str = ""
     partition_indexes: list[int] = field(default_factory=list)
@@ -18,6 +20,8 @@ class OffsetFetchRequestTopics:
 
 @dataclass(slots=True)
 class OffsetFetchRequestGroup:
+    """``groups`` of OffsetFetchRequest."""
+
     group_id: str = ""
     member_id: str | None = None
     member_epoch: int = -1
@@ -26,12 +30,16 @@ class OffsetFetchRequestGroup:
 
 @dataclass(slots=True)
 class OffsetFetchRequestTopic:
+    """``topics`` of OffsetFetchRequest."""
+
     name: str = ""
     partition_indexes: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class OffsetFetchRequest:
+    """The request."""
+
     groups: list[OffsetFetchRequestGroup] = field(default_factory=list)
     group_id: str = ""
     topics: list[OffsetFetchRequestTopic] | None = field(default_factory=list)
@@ -40,6 +48,8 @@ class OffsetFetchRequest:
 
 @dataclass(slots=True)
 class OffsetFetchResponsePartitions:
+    """``partitions`` of OffsetFetchResponseTopics."""
+
     partition_index: int = 0
     committed_offset: int = 0
     committed_leader_epoch: int = -1
@@ -49,6 +59,8 @@ class OffsetFetchResponsePartitions:
 
 @dataclass(slots=True)
 class OffsetFetchResponseTopics:
+    """``topics`` of OffsetFetchResponseGroup."""
+
     topic_id: UUID = ZERO_UUID
     name: str = ""
     partitions: list[OffsetFetchResponsePartitions] = field(default_factory=list)
@@ -56,6 +68,8 @@ class OffsetFetchResponseTopics:
 
 @dataclass(slots=True)
 class OffsetFetchResponseGroup:
+    """``groups`` of OffsetFetchResponse."""
+
     group_id: str = ""
     topics: list[OffsetFetchResponseTopics] = field(default_factory=list)
     error_code: int = 0
@@ -63,6 +77,8 @@ class OffsetFetchResponseGroup:
 
 @dataclass(slots=True)
 class OffsetFetchResponsePartition:
+    """``partitions`` of OffsetFetchResponseTopic."""
+
     partition_index: int = 0
     committed_offset: int = 0
     committed_leader_epoch: int = -1
@@ -72,12 +88,16 @@ class OffsetFetchResponsePartition:
 
 @dataclass(slots=True)
 class OffsetFetchResponseTopic:
+    """``topics`` of OffsetFetchResponse."""
+
     name: str = ""
     partitions: list[OffsetFetchResponsePartition] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class OffsetFetchResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     groups: list[OffsetFetchResponseGroup] = field(default_factory=list)
     topics: list[OffsetFetchResponseTopic] = field(default_factory=list)

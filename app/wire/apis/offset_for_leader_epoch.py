@@ -10,6 +10,8 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class OffsetForLeaderPartition:
+    """``partitions`` of OffsetForLeaderTopic."""
+
     partition: int = 0
     current_leader_epoch: int = -1
     leader_epoch: int = 0
@@ -17,18 +19,24 @@ class OffsetForLeaderPartition:
 
 @dataclass(slots=True)
 class OffsetForLeaderTopic:
+    """``topics`` of OffsetForLeaderEpochRequest."""
+
     topic: str = ""
     partitions: list[OffsetForLeaderPartition] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class OffsetForLeaderEpochRequest:
+    """The request."""
+
     replica_id: int = -2
     topics: list[OffsetForLeaderTopic] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class EpochEndOffset:
+    """``partitions`` of OffsetForLeaderTopicResult."""
+
     error_code: int = 0
     partition: int = 0
     leader_epoch: int = -1
@@ -37,12 +45,16 @@ class EpochEndOffset:
 
 @dataclass(slots=True)
 class OffsetForLeaderTopicResult:
+    """``topics`` of OffsetForLeaderEpochResponse."""
+
     topic: str = ""
     partitions: list[EpochEndOffset] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class OffsetForLeaderEpochResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     topics: list[OffsetForLeaderTopicResult] = field(default_factory=list)
 

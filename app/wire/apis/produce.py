@@ -11,12 +11,16 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class PartitionProduceData:
+    """``partition_data`` of TopicProduceData."""
+
     index: int = 0
     records: bytes | memoryview | None = None
 
 
 @dataclass(slots=True)
 class TopicProduceData:
+    """``topic_data`` of ProduceRequest."""
+
     topic_id: UUID = ZERO_UUID
     name: str = ""
     partition_data: list[PartitionProduceData] = field(default_factory=list)
@@ -24,6 +28,8 @@ class TopicProduceData:
 
 @dataclass(slots=True)
 class ProduceRequest:
+    """The request."""
+
     transactional_id: str | None = None
     acks: int = 0
     timeout_ms: int = 0
@@ -32,18 +38,24 @@ class ProduceRequest:
 
 @dataclass(slots=True)
 class BatchIndexAndErrorMessage:
+    """``record_errors`` of PartitionProduceResponse."""
+
     batch_index: int = 0
     batch_index_error_message: str | None = None
 
 
 @dataclass(slots=True)
 class LeaderIdAndEpoch:
+    """``current_leader`` of PartitionProduceResponse."""
+
     leader_id: int = -1
     leader_epoch: int = -1
 
 
 @dataclass(slots=True)
 class PartitionProduceResponse:
+    """``partition_responses`` of TopicProduceResponse."""
+
     index: int = 0
     error_code: int = 0
     base_offset: int = 0
@@ -56,6 +68,8 @@ class PartitionProduceResponse:
 
 @dataclass(slots=True)
 class TopicProduceResponse:
+    """``responses`` of ProduceResponse."""
+
     topic_id: UUID = ZERO_UUID
     name: str = ""
     partition_responses: list[PartitionProduceResponse] = field(default_factory=list)
@@ -63,6 +77,8 @@ class TopicProduceResponse:
 
 @dataclass(slots=True)
 class NodeEndpoint:
+    """``node_endpoints`` of ProduceResponse."""
+
     node_id: int = 0
     host: str = ""
     port: int = 0
@@ -71,6 +87,8 @@ class NodeEndpoint:
 
 @dataclass(slots=True)
 class ProduceResponse:
+    """The response."""
+
     responses: list[TopicProduceResponse] = field(default_factory=list)
     throttle_time_ms: int = 0
     node_endpoints: list[NodeEndpoint] = field(default_factory=list)

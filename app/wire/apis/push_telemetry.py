@@ -11,6 +11,8 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class PushTelemetryRequest:
+    """The request."""
+
     client_instance_id: UUID = ZERO_UUID
     subscription_id: int = 0
     terminating: bool = False
@@ -20,6 +22,8 @@ class PushTelemetryRequest:
 
 @dataclass(slots=True)
 class PushTelemetryResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
 

@@ -11,24 +11,32 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class PartitionData:
+    """``partitions`` of ReadStateData."""
+
     partition: int = 0
     leader_epoch: int = 0
 
 
 @dataclass(slots=True)
 class ReadStateData:
+    """``topics`` of ReadShareGroupStateRequest."""
+
     topic_id: UUID = ZERO_UUID
     partitions: list[PartitionData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class ReadShareGroupStateRequest:
+    """The request."""
+
     group_id: str = ""
     topics: list[ReadStateData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class StateBatch:
+    """``state_batches`` of PartitionResult."""
+
     first_offset: int = 0
     last_offset: int = 0
     delivery_state: int = 0
@@ -37,6 +45,8 @@ class StateBatch:
 
 @dataclass(slots=True)
 class PartitionResult:
+    """``partitions`` of ReadStateResult."""
+
     partition: int = 0
     error_code: int = 0
     error_message: str | None = None
@@ -47,12 +57,16 @@ class PartitionResult:
 
 @dataclass(slots=True)
 class ReadStateResult:
+    """``results`` of ReadShareGroupStateResponse."""
+
     topic_id: UUID = ZERO_UUID
     partitions: list[PartitionResult] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class ReadShareGroupStateResponse:
+    """The response."""
+
     results: list[ReadStateResult] = field(default_factory=list)
 
 

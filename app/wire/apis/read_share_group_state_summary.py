@@ -11,24 +11,32 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class PartitionData:
+    """``partitions`` of ReadStateSummaryData."""
+
     partition: int = 0
     leader_epoch: int = 0
 
 
 @dataclass(slots=True)
 class ReadStateSummaryData:
+    """``topics`` of ReadShareGroupStateSummaryRequest."""
+
     topic_id: UUID = ZERO_UUID
     partitions: list[PartitionData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class ReadShareGroupStateSummaryRequest:
+    """The request."""
+
     group_id: str = ""
     topics: list[ReadStateSummaryData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class PartitionResult:
+    """``partitions`` of ReadStateSummaryResult."""
+
     partition: int = 0
     error_code: int = 0
     error_message: str | None = None
@@ -40,12 +48,16 @@ class PartitionResult:
 
 @dataclass(slots=True)
 class ReadStateSummaryResult:
+    """``results`` of ReadShareGroupStateSummaryResponse."""
+
     topic_id: UUID = ZERO_UUID
     partitions: list[PartitionResult] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class ReadShareGroupStateSummaryResponse:
+    """The response."""
+
     results: list[ReadStateSummaryResult] = field(default_factory=list)
 
 

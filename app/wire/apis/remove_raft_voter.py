@@ -11,6 +11,8 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class RemoveRaftVoterRequest:
+    """The request."""
+
     cluster_id: str | None = ""
     voter_id: int = 0
     voter_directory_id: UUID = ZERO_UUID
@@ -18,6 +20,8 @@ class RemoveRaftVoterRequest:
 
 @dataclass(slots=True)
 class RemoveRaftVoterResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     error_message: str | None = ""

@@ -10,12 +10,16 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class RenewDelegationTokenRequest:
+    """The request."""
+
     hmac: bytes = b""
     renew_period_ms: int = 0
 
 
 @dataclass(slots=True)
 class RenewDelegationTokenResponse:
+    """The response."""
+
     error_code: int = 0
     expiry_timestamp_ms: int = 0
     throttle_time_ms: int = 0

@@ -10,11 +10,15 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class SaslAuthenticateRequest:
+    """The request."""
+
     auth_bytes: bytes = b""
 
 
 @dataclass(slots=True)
 class SaslAuthenticateResponse:
+    """The response."""
+
     error_code: int = 0
     error_message: str | None = ""
     auth_bytes: bytes = b""

@@ -10,11 +10,15 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class SaslHandshakeRequest:
+    """The request."""
+
     mechanism: str = ""
 
 
 @dataclass(slots=True)
 class SaslHandshakeResponse:
+    """The response."""
+
     error_code: int = 0
     mechanisms: list[str] = field(default_factory=list)
 

@@ -11,6 +11,8 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class AcknowledgementBatch:
+    """``acknowledgement_batches`` of AcknowledgePartition."""
+
     first_offset: int = 0
     last_offset: int = 0
     acknowledge_types: list[int] = field(default_factory=list)
@@ -18,18 +20,24 @@ class AcknowledgementBatch:
 
 @dataclass(slots=True)
 class AcknowledgePartition:
+    """``partitions`` of AcknowledgeTopic."""
+
     partition_index: int = 0
     acknowledgement_batches: list[AcknowledgementBatch] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class AcknowledgeTopic:
+    """``topics`` of ShareAcknowledgeRequest."""
+
     topic_id: UUID = ZERO_UUID
     partitions: list[AcknowledgePartition] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class ShareAcknowledgeRequest:
+    """The request."""
+
     group_id: str | None = None
     member_id: str | None = ""
     share_session_epoch: int = 0
@@ -39,12 +47,16 @@ class ShareAcknowledgeRequest:
 
 @dataclass(slots=True)
 class LeaderIdAndEpoch:
+    """``current_leader`` of PartitionData."""
+
     leader_id: int = 0
     leader_epoch: int = 0
 
 
 @dataclass(slots=True)
 class PartitionData:
+    """``partitions`` of ShareAcknowledgeTopicResponse."""
+
     partition_index: int = 0
     error_code: int = 0
     error_message: str | None = None
@@ -53,12 +65,16 @@ class PartitionData:
 
 @dataclass(slots=True)
 class ShareAcknowledgeTopicResponse:
+    """``responses`` of ShareAcknowledgeResponse."""
+
     topic_id: UUID = ZERO_UUID
     partitions: list[PartitionData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class NodeEndpoint:
+    """``node_endpoints`` of ShareAcknowledgeResponse."""
+
     node_id: int = 0
     host: str = ""
     port: int = 0
@@ -67,6 +83,8 @@ class NodeEndpoint:
 
 @dataclass(slots=True)
 class ShareAcknowledgeResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     error_message: str | None = None

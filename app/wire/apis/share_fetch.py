@@ -11,6 +11,8 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class AcknowledgementBatch:
+    """``acknowledgement_batches`` of FetchPartition."""
+
     first_offset: int = 0
     last_offset: int = 0
     acknowledge_types: list[int] = field(default_factory=list)
@@ -18,24 +20,32 @@ class AcknowledgementBatch:
 
 @dataclass(slots=True)
 class FetchPartition:
+    """``partitions`` of FetchTopic."""
+
     partition_index: int = 0
     acknowledgement_batches: list[AcknowledgementBatch] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class FetchTopic:
+    """``topics`` of ShareFetchRequest."""
+
     topic_id: UUID = ZERO_UUID
     partitions: list[FetchPartition] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class ForgottenTopic:
+    """``forgotten_topics_data`` of ShareFetchRequest."""
+
     topic_id: UUID = ZERO_UUID
     partitions: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class ShareFetchRequest:
+    """The request."""
+
     group_id: str | None = None
     member_id: str | None = ""
     share_session_epoch: int = 0
@@ -52,12 +62,16 @@ class ShareFetchRequest:
 
 @dataclass(slots=True)
 class LeaderIdAndEpoch:
+    """``current_leader`` of PartitionData."""
+
     leader_id: int = 0
     leader_epoch: int = 0
 
 
 @dataclass(slots=True)
 class AcquiredRecords:
+    """``acquired_records`` of PartitionData."""
+
     first_offset: int = 0
     last_offset: int = 0
     delivery_count: int = 0
@@ -65,6 +79,8 @@ class AcquiredRecords:
 
 @dataclass(slots=True)
 class PartitionData:
+    """``partitions`` of ShareFetchableTopicResponse."""
+
     partition_index: int = 0
     error_code: int = 0
     error_message: str | None = None
@@ -77,12 +93,16 @@ class PartitionData:
 
 @dataclass(slots=True)
 class ShareFetchableTopicResponse:
+    """``responses`` of ShareFetchResponse."""
+
     topic_id: UUID = ZERO_UUID
     partitions: list[PartitionData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class NodeEndpoint:
+    """``node_endpoints`` of ShareFetchResponse."""
+
     node_id: int = 0
     host: str = ""
     port: int = 0
@@ -91,6 +111,8 @@ class NodeEndpoint:
 
 @dataclass(slots=True)
 class ShareFetchResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     error_message: str | None = None

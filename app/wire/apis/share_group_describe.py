@@ -11,12 +11,16 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class ShareGroupDescribeRequest:
+    """The request."""
+
     group_ids: list[str] = field(default_factory=list)
     include_authorized_operations: bool = False
 
 
 @dataclass(slots=True)
 class TopicPartitions:
+    """``topic_partitions`` of Assignment."""
+
     topic_id: UUID = ZERO_UUID
     topic_name: str = ""
     partitions: list[int] = field(default_factory=list)
@@ -24,11 +28,15 @@ class TopicPartitions:
 
 @dataclass(slots=True)
 class Assignment:
+    """``assignment`` of Member."""
+
     topic_partitions: list[TopicPartitions] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Member:
+    """``members`` of DescribedGroup."""
+
     member_id: str = ""
     rack_id: str | None = None
     member_epoch: int = 0
@@ -40,6 +48,8 @@ class Member:
 
 @dataclass(slots=True)
 class DescribedGroup:
+    """``groups`` of ShareGroupDescribeResponse."""
+
     error_code: int = 0
     error_message: str | None = None
     group_id: str = ""
@@ -53,6 +63,8 @@ class DescribedGroup:
 
 @dataclass(slots=True)
 class ShareGroupDescribeResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     groups: list[DescribedGroup] = field(default_factory=list)
 

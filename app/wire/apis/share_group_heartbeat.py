@@ -11,6 +11,8 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class ShareGroupHeartbeatRequest:
+    """The request."""
+
     group_id: str = ""
     member_id: str = ""
     member_epoch: int = 0
@@ -20,17 +22,23 @@ class ShareGroupHeartbeatRequest:
 
 @dataclass(slots=True)
 class TopicPartitions:
+    """``topic_partitions`` of Assignment."""
+
     topic_id: UUID = ZERO_UUID
     partitions: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Assignment:
+    """``assignment`` of ShareGroupHeartbeatResponse."""
+
     topic_partitions: list[TopicPartitions] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class ShareGroupHeartbeatResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     error_message: str | None = None

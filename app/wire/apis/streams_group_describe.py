@@ -10,18 +10,24 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class StreamsGroupDescribeRequest:
+    """The request."""
+
     group_ids: list[str] = field(default_factory=list)
     include_authorized_operations: bool = False
 
 
 @dataclass(slots=True)
 class KeyValue:
+    """``topic_configs`` of TopicInfo, ``client_tags`` of Member."""
+
     key: str = ""
     value: str = ""
 
 
 @dataclass(slots=True)
 class TopicInfo:
+    """``state_changelog_topics`` of Subtopology, ``repartition_source_topics`` of Subtopology."""
+
     name: str = ""
     partitions: int = 0
     replication_factor: int = 0
@@ -30,6 +36,8 @@ class TopicInfo:
 
 @dataclass(slots=True)
 class Subtopology:
+    """``subtopologies`` of Topology."""
+
     subtopology_id: str = ""
     source_topics: list[str] = field(default_factory=list)
     repartition_sink_topics: list[str] = field(default_factory=list)
@@ -39,18 +47,24 @@ class Subtopology:
 
 @dataclass(slots=True)
 class Topology:
+    """``topology`` of DescribedGroup."""
+
     epoch: int = 0
     subtopologies: list[Subtopology] | None = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Endpoint:
+    """``user_endpoint`` of Member."""
+
     host: str = ""
     port: int = 0
 
 
 @dataclass(slots=True)
 class TaskOffset:
+    """``task_offsets`` of Member, ``task_end_offsets`` of Member."""
+
     subtopology_id: str = ""
     partition: int = 0
     offset: int = 0
@@ -58,12 +72,16 @@ class TaskOffset:
 
 @dataclass(slots=True)
 class TaskIds:
+    """``active_tasks`` of Assignment, ``standby_tasks`` of Assignment, ``warmup_tasks`` of Assignment."""
+
     subtopology_id: str = ""
     partitions: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Assignment:
+    """``assignment`` of Member, ``target_assignment`` of Member."""
+
     active_tasks: list[TaskIds] = field(default_factory=list)
     standby_tasks: list[TaskIds] = field(default_factory=list)
     warmup_tasks: list[TaskIds] = field(default_factory=list)
@@ -71,6 +89,8 @@ class Assignment:
 
 @dataclass(slots=True)
 class Member:
+    """``members`` of DescribedGroup."""
+
     member_id: str = ""
     member_epoch: int = 0
     instance_id: str | None = None
@@ -90,6 +110,8 @@ class Member:
 
 @dataclass(slots=True)
 class DescribedGroup:
+    """``groups`` of StreamsGroupDescribeResponse."""
+
     error_code: int = 0
     error_message: str | None = None
     group_id: str = ""
@@ -103,6 +125,8 @@ class DescribedGroup:
 
 @dataclass(slots=True)
 class StreamsGroupDescribeResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     groups: list[DescribedGroup] = field(default_factory=list)
 

@@ -10,12 +10,16 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class KeyValue:
+    """``topic_configs`` of TopicInfo, ``client_tags`` of StreamsGroupHeartbeatRequest."""
+
     key: str = ""
     value: str = ""
 
 
 @dataclass(slots=True)
 class TopicInfo:
+    """``state_changelog_topics`` of Subtopology, ``repartition_source_topics`` of Subtopology."""
+
     name: str = ""
     partitions: int = 0
     replication_factor: int = 0
@@ -24,6 +28,8 @@ class TopicInfo:
 
 @dataclass(slots=True)
 class CopartitionGroup:
+    """``copartition_groups`` of Subtopology."""
+
     source_topics: list[int] = field(default_factory=list)
     source_topic_regex: list[int] = field(default_factory=list)
     repartition_source_topics: list[int] = field(default_factory=list)
@@ -31,6 +37,8 @@ class CopartitionGroup:
 
 @dataclass(slots=True)
 class Subtopology:
+    """``subtopologies`` of Topology."""
+
     subtopology_id: str = ""
     source_topics: list[str] = field(default_factory=list)
     source_topic_regex: list[str] = field(default_factory=list)
@@ -42,24 +50,32 @@ class Subtopology:
 
 @dataclass(slots=True)
 class Topology:
+    """``topology`` of StreamsGroupHeartbeatRequest."""
+
     epoch: int = 0
     subtopologies: list[Subtopology] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class TaskIds:
+    """``active_tasks`` of StreamsGroupHeartbeatRequest, ``standby_tasks`` of StreamsGroupHeartbeatRequest, ``warmup_tasks`` of StreamsGroupHeartbeatRequest, ``active_tasks`` of StreamsGroupHeartbeatResponse, ``standby_tasks`` of StreamsGroupHeartbeatResponse, ``warmup_tasks`` of StreamsGroupHeartbeatResponse."""
+
     subtopology_id: str = ""
     partitions: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Endpoint:
+    """``user_endpoint`` of StreamsGroupHeartbeatRequest, ``user_endpoint`` of EndpointToPartitions."""
+
     host: str = ""
     port: int = 0
 
 
 @dataclass(slots=True)
 class TaskOffset:
+    """``task_offsets`` of StreamsGroupHeartbeatRequest, ``task_end_offsets`` of StreamsGroupHeartbeatRequest."""
+
     subtopology_id: str = ""
     partition: int = 0
     offset: int = 0
@@ -67,6 +83,8 @@ class TaskOffset:
 
 @dataclass(slots=True)
 class StreamsGroupHeartbeatRequest:
+    """The request."""
+
     group_id: str = ""
     member_id: str = ""
     member_epoch: int = 0
@@ -88,18 +106,24 @@ class StreamsGroupHeartbeatRequest:
 
 @dataclass(slots=True)
 class Status:
+    """``status`` of StreamsGroupHeartbeatResponse."""
+
     status_code: int = 0
     status_detail: str = ""
 
 
 @dataclass(slots=True)
 class TopicPartition:
+    """``active_partitions`` of EndpointToPartitions, ``standby_partitions`` of EndpointToPartitions."""
+
     topic: str = ""
     partitions: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class EndpointToPartitions:
+    """``partitions_by_user_endpoint`` of StreamsGroupHeartbeatResponse."""
+
     user_endpoint: Endpoint = field(default_factory=Endpoint)
     active_partitions: list[TopicPartition] = field(default_factory=list)
     standby_partitions: list[TopicPartition] = field(default_factory=list)
@@ -107,6 +131,8 @@ class EndpointToPartitions:
 
 @dataclass(slots=True)
 class StreamsGroupHeartbeatResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     error_message: str | None = None

@@ -10,12 +10,16 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class SyncGroupRequestAssignment:
+    """``assignments`` of SyncGroupRequest."""
+
     member_id: str = ""
     assignment: bytes = b""
 
 
 @dataclass(slots=True)
 class SyncGroupRequest:
+    """The request."""
+
     group_id: str = ""
     generation_id: int = 0
     member_id: str = ""
@@ -27,6 +31,8 @@ class SyncGroupRequest:
 
 @dataclass(slots=True)
 class SyncGroupResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     protocol_type: str | None = None

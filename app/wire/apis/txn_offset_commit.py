@@ -10,6 +10,8 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class TxnOffsetCommitRequestPartition:
+    """``partitions`` of TxnOffsetCommitRequestTopic."""
+
     partition_index: int = 0
     committed_offset: int = 0
     committed_leader_epoch: int = -1
@@ -18,12 +20,16 @@ class TxnOffsetCommitRequestPartition:
 
 @dataclass(slots=True)
 class TxnOffsetCommitRequestTopic:
+    """``topics`` of TxnOffsetCommitRequest."""
+
     name: str = ""
     partitions: list[TxnOffsetCommitRequestPartition] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class TxnOffsetCommitRequest:
+    """The request."""
+
     transactional_id: str = ""
     group_id: str = ""
     producer_id: int = 0
@@ -36,18 +42,24 @@ class TxnOffsetCommitRequest:
 
 @dataclass(slots=True)
 class TxnOffsetCommitResponsePartition:
+    """``partitions`` of TxnOffsetCommitResponseTopic."""
+
     partition_index: int = 0
     error_code: int = 0
 
 
 @dataclass(slots=True)
 class TxnOffsetCommitResponseTopic:
+    """``topics`` of TxnOffsetCommitResponse."""
+
     name: str = ""
     partitions: list[TxnOffsetCommitResponsePartition] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class TxnOffsetCommitResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     topics: list[TxnOffsetCommitResponseTopic] = field(default_factory=list)
 

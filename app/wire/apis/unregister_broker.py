@@ -10,11 +10,15 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class UnregisterBrokerRequest:
+    """The request."""
+
     broker_id: int = 0
 
 
 @dataclass(slots=True)
 class UnregisterBrokerResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     error_message: str | None = ""

@@ -10,6 +10,8 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class FeatureUpdateKey:
+    """``feature_updates`` of UpdateFeaturesRequest."""
+
     feature: str = ""
     max_version_level: int = 0
     upgrade_type: int = 1
@@ -18,6 +20,8 @@ class FeatureUpdateKey:
 
 @dataclass(slots=True)
 class UpdateFeaturesRequest:
+    """The request."""
+
     timeout_ms: int = 60000
     feature_updates: list[FeatureUpdateKey] = field(default_factory=list)
     validate_only: bool = False
@@ -25,6 +29,8 @@ class UpdateFeaturesRequest:
 
 @dataclass(slots=True)
 class UpdatableFeatureResult:
+    """``results`` of UpdateFeaturesResponse."""
+
     feature: str = ""
     error_code: int = 0
     error_message: str | None = ""
@@ -32,6 +38,8 @@ class UpdatableFeatureResult:
 
 @dataclass(slots=True)
 class UpdateFeaturesResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     error_message: str | None = ""

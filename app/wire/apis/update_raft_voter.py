@@ -11,6 +11,8 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class Listener:
+    """``listeners`` of UpdateRaftVoterRequest."""
+
     name: str = ""
     host: str = ""
     port: int = 0
@@ -18,12 +20,16 @@ class Listener:
 
 @dataclass(slots=True)
 class KRaftVersionFeature:
+    """``k_raft_version_feature`` of UpdateRaftVoterRequest."""
+
     min_supported_version: int = 0
     max_supported_version: int = 0
 
 
 @dataclass(slots=True)
 class UpdateRaftVoterRequest:
+    """The request."""
+
     cluster_id: str | None = ""
     current_leader_epoch: int = 0
     voter_id: int = 0
@@ -34,6 +40,8 @@ class UpdateRaftVoterRequest:
 
 @dataclass(slots=True)
 class CurrentLeader:
+    """``current_leader`` of UpdateRaftVoterResponse."""
+
     leader_id: int = -1
     leader_epoch: int = -1
     host: str = ""
@@ -42,6 +50,8 @@ class CurrentLeader:
 
 @dataclass(slots=True)
 class UpdateRaftVoterResponse:
+    """The response."""
+
     throttle_time_ms: int = 0
     error_code: int = 0
     current_leader: CurrentLeader = field(default_factory=CurrentLeader)

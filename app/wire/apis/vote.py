@@ -11,6 +11,8 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class VoteRequestPartitionData:
+    """``partitions`` of VoteRequestTopicData."""
+
     partition_index: int = 0
     replica_epoch: int = 0
     replica_id: int = 0
@@ -23,12 +25,16 @@ class VoteRequestPartitionData:
 
 @dataclass(slots=True)
 class VoteRequestTopicData:
+    """``topics`` of VoteRequest."""
+
     topic_name: str = ""
     partitions: list[VoteRequestPartitionData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class VoteRequest:
+    """The request."""
+
     cluster_id: str | None = None
     voter_id: int = -1
     topics: list[VoteRequestTopicData] = field(default_factory=list)
@@ -36,6 +42,8 @@ class VoteRequest:
 
 @dataclass(slots=True)
 class VoteResponsePartitionData:
+    """``partitions`` of VoteResponseTopicData."""
+
     partition_index: int = 0
     error_code: int = 0
     leader_id: int = 0
@@ -45,12 +53,16 @@ class VoteResponsePartitionData:
 
 @dataclass(slots=True)
 class VoteResponseTopicData:
+    """``topics`` of VoteResponse."""
+
     topic_name: str = ""
     partitions: list[VoteResponsePartitionData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class NodeEndpoint:
+    """``node_endpoints`` of VoteResponse."""
+
     node_id: int = 0
     host: str = ""
     port: int = 0
@@ -58,6 +70,8 @@ class NodeEndpoint:
 
 @dataclass(slots=True)
 class VoteResponse:
+    """The response."""
+
     error_code: int = 0
     topics: list[VoteResponseTopicData] = field(default_factory=list)
     node_endpoints: list[NodeEndpoint] = field(default_factory=list)

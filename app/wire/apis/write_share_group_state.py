@@ -11,6 +11,8 @@ from app.wire.schema import ZERO_UUID, Rows
 
 @dataclass(slots=True)
 class StateBatch:
+    """``state_batches`` of PartitionData."""
+
     first_offset: int = 0
     last_offset: int = 0
     delivery_state: int = 0
@@ -19,6 +21,8 @@ class StateBatch:
 
 @dataclass(slots=True)
 class PartitionData:
+    """``partitions`` of WriteStateData."""
+
     partition: int = 0
     state_epoch: int = 0
     leader_epoch: int = 0
@@ -29,18 +33,24 @@ class PartitionData:
 
 @dataclass(slots=True)
 class WriteStateData:
+    """``topics`` of WriteShareGroupStateRequest."""
+
     topic_id: UUID = ZERO_UUID
     partitions: list[PartitionData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class WriteShareGroupStateRequest:
+    """The request."""
+
     group_id: str = ""
     topics: list[WriteStateData] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class PartitionResult:
+    """``partitions`` of WriteStateResult."""
+
     partition: int = 0
     error_code: int = 0
     error_message: str | None = None
@@ -48,12 +58,16 @@ class PartitionResult:
 
 @dataclass(slots=True)
 class WriteStateResult:
+    """``results`` of WriteShareGroupStateResponse."""
+
     topic_id: UUID = ZERO_UUID
     partitions: list[PartitionResult] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class WriteShareGroupStateResponse:
+    """The response."""
+
     results: list[WriteStateResult] = field(default_factory=list)
 
 

@@ -10,12 +10,16 @@ from app.wire.schema import Rows
 
 @dataclass(slots=True)
 class WritableTxnMarkerTopic:
+    """``topics`` of WritableTxnMarker."""
+
     name: str = ""
     partition_indexes: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class WritableTxnMarker:
+    """``markers`` of WriteTxnMarkersRequest."""
+
     producer_id: int = 0
     producer_epoch: int = 0
     transaction_result: bool = False
@@ -26,29 +30,39 @@ class WritableTxnMarker:
 
 @dataclass(slots=True)
 class WriteTxnMarkersRequest:
+    """The request."""
+
     markers: list[WritableTxnMarker] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class WritableTxnMarkerPartitionResult:
+    """``partitions`` of WritableTxnMarkerTopicResult."""
+
     partition_index: int = 0
     error_code: int = 0
 
 
 @dataclass(slots=True)
 class WritableTxnMarkerTopicResult:
+    """``topics`` of WritableTxnMarkerResult."""
+
     name: str = ""
     partitions: list[WritableTxnMarkerPartitionResult] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class WritableTxnMarkerResult:
+    """``markers`` of WriteTxnMarkersResponse."""
+
     producer_id: int = 0
     topics: list[WritableTxnMarkerTopicResult] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class WriteTxnMarkersResponse:
+    """The response."""
+
     markers: list[WritableTxnMarkerResult] = field(default_factory=list)
 
 
