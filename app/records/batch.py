@@ -20,6 +20,10 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
+from crc32c import crc32c
+
+from app.errors import CorruptionError, ErrorCode, ProtocolError, RequestRejected
+from app.limits import DECOMPRESSED_BATCH_BYTES_MAX
 from app.units import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
@@ -37,6 +41,20 @@ LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 HAS_DELETE_HORIZON: Final = 0x40
+
+_PRODUCED_ATTRIBUTES: Final = CODEC_MASK | TRANSACTIONAL
+"""What a client may set."""
+_CODEC_MAX: Final = 4
+_LENGTH_MIN: Final = HEADER_BYTES - LENGTH_PREFIX_BYTES
+"""Smallest value of the length field."""
+_MAGIC_POSITION: Final = 16
+_CRC_POSITION: Final = 17
+_RECORD_BYTES_MIN: Final = 7
+"""A record's length, attributes, two deltas, two null lengths and header count, of a byte each."""
+_RECORDS_MAX: Final = DECOMPRESSED_BATCH_BYTES_MAX // _RECORD_BYTES_MIN
+_OFFSET: Final = Struct(">q")
+_EPOCH: Final = Struct(">i")
+_CRC: Final = Struct(">I")
 
 
 class BatchHeader(NamedTuple):
@@ -94,3 +112,202 @@ def iter_headers(view: memoryview | bytes | bytearray) -> Iterator[tuple[int, Ba
             return
         yield position, header
         position += header.size_bytes
+
+
+# --- checks: bytes of a peer ----------------------------------------------------------------------------------------
+
+
+def check_batches(
+    view: memoryview, *, max_batch_bytes: int, batches_max: int | None = None
+) -> list[tuple[int, BatchHeader]]:
+    """(position, header) of each batch of produced bytes, every one checked as INV-6 asks; interiors are not looked at.
+
+    Checked: the lengths, magic 2, size, CRC, codec and attributes, base offset 0, offsets 0 to count-1, room for the
+    count, timestamps, producer fields. ``max_batch_bytes`` is the topic's ``max.message.bytes``. ``batches_max``, if
+    given, limits the batches (Kafka allows one for a partition in a request).
+
+    Raises, with nothing changed: ProtocolError UNSUPPORTED_FOR_MESSAGE_FORMAT (magic 0 or 1), CORRUPT_MESSAGE (lengths,
+    CRC, no batch at all), UNSUPPORTED_COMPRESSION_TYPE, INVALID_TIMESTAMP, INVALID_RECORD (all else); RequestRejected
+    MESSAGE_TOO_LARGE.
+    """
+    position, view_end = 0, len(view)
+    found: list[tuple[int, BatchHeader]] = []
+    while position < view_end:
+        if position + HEADER_BYTES > view_end:
+            raise _bad_start(view, position)
+        fields = HEADER.unpack_from(view, position)
+        (
+            base_offset,
+            batch_length,
+            _,
+            magic,
+            crc,
+            attributes,
+            last_offset_delta,
+            base_timestamp,
+            max_timestamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            record_count,
+        ) = fields
+        batch_end = position + batch_length + LENGTH_PREFIX_BYTES
+        if magic != MAGIC_V2 or batch_end > view_end or batch_length < _LENGTH_MIN:
+            raise _bad_start(view, position)
+        if batch_end - position > max_batch_bytes:
+            raise RequestRejected(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"a record batch of {batch_end - position} bytes is over max.message.bytes, which is {max_batch_bytes}",
+            )
+        if crc32c(view[position + CRC_START : batch_end]) != crc:
+            raise ProtocolError("a record batch does not match its CRC", ErrorCode.CORRUPT_MESSAGE)
+        # One expression for what a good client sends; what is wrong is worked out only then. Without a producer id the
+        # epoch and the sequence mean nothing, and clients that fill them with zeros are in use. A maximum timestamp of
+        # -1 is "not known", which old clients send.
+        if not (
+            attributes & ~_PRODUCED_ATTRIBUTES == 0
+            and attributes & CODEC_MASK <= _CODEC_MAX
+            and base_offset == 0
+            and record_count > 0
+            and last_offset_delta == record_count - 1
+            and (attributes & CODEC_MASK or record_count * _RECORD_BYTES_MIN <= batch_length - _LENGTH_MIN)
+            and record_count <= _RECORDS_MAX
+            and base_timestamp >= -1
+            and (max_timestamp >= base_timestamp or max_timestamp == -1)
+            and (
+                (producer_id >= 0 and producer_epoch >= 0 and base_sequence >= 0)
+                or (producer_id == -1 and not attributes & TRANSACTIONAL)
+            )
+        ):
+            raise _bad_fields(BatchHeader._make(fields))
+        found.append((position, BatchHeader._make(fields)))
+        position = batch_end
+    if not found:
+        raise ProtocolError("there is no record batch", ErrorCode.CORRUPT_MESSAGE)
+    if batches_max is not None and len(found) > batches_max:
+        raise ProtocolError(
+            f"{len(found)} record batches for a partition where {batches_max} may be", ErrorCode.INVALID_RECORD
+        )
+    return found
+
+
+def _bad_start(view: memoryview, position: int) -> ProtocolError:
+    # Older formats have their magic at the same place but need fewer bytes, so it is looked at first.
+    left = len(view) - position
+    if left > _MAGIC_POSITION and view[position + _MAGIC_POSITION] in (0, 1):
+        return ProtocolError(
+            f"messages of magic {view[position + _MAGIC_POSITION]} are not accepted, only record batches of magic 2",
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        )
+    if left < HEADER_BYTES:
+        return ProtocolError(f"{left} bytes are less than a record batch's header", ErrorCode.CORRUPT_MESSAGE)
+    header = parse_header(view, position)
+    if header.magic != MAGIC_V2:
+        return ProtocolError(f"a record batch of unknown magic {header.magic}", ErrorCode.CORRUPT_MESSAGE)
+    return ProtocolError(
+        f"a record batch claims {header.size_bytes} bytes where {left} are left", ErrorCode.CORRUPT_MESSAGE
+    )
+
+
+def _bad_fields(header: BatchHeader) -> ProtocolError:
+    count = header.record_count
+    code = ErrorCode.INVALID_RECORD
+    if header.codec > _CODEC_MAX:
+        code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+        what = f"names compression codec {header.codec}, which there is not"
+    elif header.is_control:
+        what = "is a control batch, which clients may not write"
+    elif header.attributes & LOG_APPEND_TIME:
+        code = ErrorCode.INVALID_TIMESTAMP
+        what = "has timestamp type LogAppendTime, which only a broker sets"
+    elif header.attributes & ~_PRODUCED_ATTRIBUTES:
+        what = f"has attributes 0x{header.attributes & 0xFFFF:04x}, of which clients may not set all"
+    elif header.base_offset != 0:
+        what = f"has base offset {header.base_offset} where a producer sends 0"
+    elif count <= 0 or count > _RECORDS_MAX:
+        what = f"claims {count} records"
+    elif header.last_offset_delta != count - 1:
+        what = f"has last offset delta {header.last_offset_delta} but {count} records"
+    elif not header.codec and count * _RECORD_BYTES_MIN > header.batch_length - _LENGTH_MIN:
+        what = f"claims {count} records in {header.batch_length - _LENGTH_MIN} bytes"
+    elif header.base_timestamp < -1 or (header.max_timestamp < header.base_timestamp and header.max_timestamp != -1):
+        code = ErrorCode.INVALID_TIMESTAMP
+        what = f"has timestamps from {header.base_timestamp} to {header.max_timestamp}"
+    else:
+        what = (
+            f"has producer id {header.producer_id}, epoch {header.producer_epoch} and sequence {header.base_sequence}"
+            f"{' in a transaction' if header.is_transactional else ''}, which do not fit together"
+        )
+    return ProtocolError(f"a record batch {what}", code)
+
+
+# --- checks: bytes of our own disk or bucket ------------------------------------------------------------------------
+
+
+def check_stored_batch(view: memoryview, position: int = 0) -> BatchHeader:
+    """The header of the stored batch at ``position``, its length, magic, CRC and counts checked.
+
+    A compacted batch may have gaps in its offsets, or no record left; control batches and a broker's own timestamps are
+    at home here. The batch may be followed by others.
+
+    Raises: CorruptionError, which names the position but not the file; a batch that goes on past ``view`` is one too.
+    """
+    left = len(view) - position
+    if left < HEADER_BYTES:
+        raise CorruptionError(f"{max(left, 0)} bytes at position {position} are less than a record batch's header")
+    header = parse_header(view, position)
+    if header.magic != MAGIC_V2:
+        raise CorruptionError(f"magic {header.magic} at position {position}")
+    if header.batch_length < _LENGTH_MIN or header.size_bytes > left:
+        raise CorruptionError(
+            f"a record batch at position {position} claims {header.size_bytes} bytes where {left} are left"
+        )
+    if crc32c(view[position + CRC_START : position + header.size_bytes]) != header.crc:
+        raise CorruptionError(f"the record batch at position {position} does not match its CRC")
+    if (
+        header.base_offset < 0
+        or not 0 <= header.record_count <= header.last_offset_delta + 1
+        or header.codec > _CODEC_MAX
+    ):
+        raise CorruptionError(
+            f"the record batch at position {position} has base offset {header.base_offset}, {header.record_count} records, "
+            f"last offset delta {header.last_offset_delta} and codec {header.codec}"
+        )
+    return header
+
+
+# --- changes in place -----------------------------------------------------------------------------------------------
+
+
+def patch_batch(buffer: memoryview | bytearray, position: int, base_offset: Offset, leader_epoch: LeaderEpoch) -> None:
+    """Give the batch at ``position`` its offset and epoch. The CRC covers neither."""
+    _OFFSET.pack_into(buffer, position, base_offset)
+    _EPOCH.pack_into(buffer, position + LENGTH_PREFIX_BYTES, leader_epoch)
+
+
+def rewrite_header(
+    buffer: memoryview | bytearray,
+    position: int,
+    *,
+    attributes: int | None = None,
+    max_timestamp: TimestampMs | None = None,
+    producer_id: ProducerId | None = None,
+    producer_epoch: ProducerEpoch | None = None,
+    base_sequence: int | None = None,
+) -> BatchHeader:
+    """Set the given fields of the whole batch at ``position`` and its new CRC; answers the header as it now is.
+
+    LogAppendTime is ``attributes=header.attributes | LOG_APPEND_TIME, max_timestamp=now_ms``.
+    """
+    header = parse_header(buffer, position)
+    header = header._replace(
+        attributes=header.attributes if attributes is None else attributes,
+        max_timestamp=header.max_timestamp if max_timestamp is None else max_timestamp,
+        producer_id=header.producer_id if producer_id is None else producer_id,
+        producer_epoch=header.producer_epoch if producer_epoch is None else producer_epoch,
+        base_sequence=header.base_sequence if base_sequence is None else base_sequence,
+    )
+    HEADER.pack_into(buffer, position, *header)
+    crc = crc32c(memoryview(buffer)[position + CRC_START : position + header.size_bytes])
+    _CRC.pack_into(buffer, position + _CRC_POSITION, crc)
+    return header._replace(crc=crc)
