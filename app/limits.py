@@ -20,6 +20,10 @@ REQUEST_BYTES_MAX: Final = 100 * MIB
 ARRAY_ELEMENTS_MAX: Final = 1_000_000
 """Elements that any one array of a request may claim. Kafka 4.4 draws the same line before it allocates."""
 
+MESSAGE_ELEMENTS_MAX: Final = 1_000_000
+"""Array elements of one message, nested ones included. An element of a few bytes becomes an object of a few hundred, so
+that without this a frame of ``REQUEST_BYTES_MAX`` could unfold to gigabytes."""
+
 TAGGED_FIELDS_MAX: Final = 10_000
 """Tagged fields in one section, known or not. Kafka 4.4 draws the same line."""
 
