@@ -1,0 +1,562 @@
+"""The heavy work of tiering, done beside the object store: upload a segment, bring a chunk, read a footer.
+
+``StoreWork`` is a seam. ``InlineStoreWork`` does the work where it is called: inside the store process, and in tests and the
+simulation inside one event loop. ``ProxyStoreWork`` (``store_proxy.py``) asks the store process for it, so that the broker's
+core never compresses, checks or moves cold bytes. Bulk data passes through files: segment files up, chunk-cache files down.
+
+What is promised:
+
+- a batch whose bytes are not what was written is never uploaded: every batch's CRC is checked as the file is read;
+- an object appears whole or not at all, and never replaces another (conditional completion);
+- no byte of a chunk is handed out before the CRC of the chunk was checked;
+- memory is bounded by the number of uploads and reads at a time, never by a segment's size;
+- every wait for the store has a deadline; progress is counted, so that a watchdog sees an upload that stands still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from struct import Struct, pack, unpack_from
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+import msgspec
+from crc32c import crc32c
+
+from app.configs import TierCompression
+from app.errors import ConflictError, CorruptionError, LimitExceeded, StorageUnavailable
+from app.limits import CHUNK_BYTES_MAX, KIB, MIB, SEGMENT_FOOTER_BYTES_MAX
+from app.objectstore.api import AlreadyExists, Buffer, ObjectMissing, ObjectStore, RangeUnsatisfiable, Upload
+from app.records.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES, parse_header
+from app.seams import BlockingPool
+from app.tiering.local_files import LocalFileMissing, LocalFiles
+from app.tiering.segment_format import (
+    TAIL_BYTES,
+    TRAILER_BYTES,
+    AbortedTransaction,
+    ChunkCodec,
+    ChunkEntry,
+    EpochStart,
+    RawChunk,
+    SegmentFooter,
+    check_stored_chunk,
+    encode_footer,
+    footer_tail_bytes,
+    scan_chunk,
+    store_compressed,
+)
+from app.units import FilePosition, LeaderEpoch, Offset, PartitionIndex, ProducerId, SegmentId, TimestampMs, TopicId
+
+T = TypeVar("T")
+
+PART_BYTES: Final = 8 * MIB
+"""Size at which collected chunks are put as one part: large parts cost the fewest requests and the least CPU per byte."""
+PARTS_IN_FLIGHT: Final = 3
+CHUNKS_IN_FLIGHT: Final = 3
+PART_DEADLINE_S: Final = 60.0
+"""For one part of a few MiB; a store slower than that is treated as one that hangs."""
+PART_ATTEMPTS: Final = 3
+GET_DEADLINE_S: Final = 30.0
+RANGE_BYTES: Final = 8 * MIB
+"""A chunk larger than this is fetched by several ranged GETs at a time."""
+ZSTD_LEVEL: Final = 1
+"""The fastest of zstd's ordinary levels: uploads must keep up with producers on one core."""
+RETRY_BASE_S: Final = 0.1
+INDEX_STEP_BYTES: Final = 16 * KIB
+
+_OFFSET_AND_LENGTH: Final = Struct(">qi")
+"""How every batch starts."""
+
+
+class UploadJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is needed to turn a segment file into a segment object."""
+
+    key: str
+    segment_id: bytes
+    topic_id: bytes
+    partition: int
+    path: str
+    """Of the segment's ``.log`` file. It is neither unlinked nor truncated while the job runs."""
+    log_bytes: int
+    """The segment is bytes [0, log_bytes) of the file."""
+    base_offset: int
+    end_offset: int
+    """Expected end of the last batch."""
+    leader_epochs: list[tuple[int, int]]
+    aborted: list[tuple[int, int, int, int]]
+    producer_snapshot: bytes
+    compression: str
+    chunk_bytes: int
+    created_ms: int
+
+
+class UploadedSegment(msgspec.Struct, frozen=True, kw_only=True):
+    """What a finished upload made."""
+
+    size_bytes: int
+    footer_position: int
+    raw_bytes: int
+    record_count: int
+    batch_count: int
+    chunk_count: int
+    min_timestamp: int
+    max_timestamp: int
+
+
+class ChunkLocation(NamedTuple):
+    """Where the raw bytes of a chunk are: a range of a local file, checked."""
+
+    path: str
+    position: FilePosition
+    length: int
+    in_cache: bool
+    """Whether the file is a chunk-cache file, made for this chunk alone; else it is the object itself."""
+    index: bytes
+    """Where batches start, about every ``INDEX_STEP_BYTES``; see ``BatchIndex``."""
+
+
+class BatchIndex:
+    """Some batch starts of a chunk, the first one included, in the order of the chunk.
+
+    A reader that stops where an indexed batch starts needs no scan to go on from there. The encoded form is the offsets as
+    little-endian int64 and then the positions within the chunk as little-endian uint32.
+    """
+
+    __slots__ = ("offsets", "positions")
+
+    def __init__(self, encoded: bytes) -> None:
+        count = len(encoded) // 12
+        self.offsets: tuple[int, ...] = unpack_from(f"<{count}q", encoded)
+        self.positions: tuple[int, ...] = unpack_from(f"<{count}I", encoded, 8 * count)
+
+    @staticmethod
+    def encode(raw: memoryview) -> bytes:
+        """The index of a whole chunk's batches. Costs one header per batch."""
+        unpack = _OFFSET_AND_LENGTH.unpack_from
+        offsets: list[int] = []
+        positions: list[int] = []
+        at, following, end = 0, 0, len(raw)
+        while at + HEADER_BYTES <= end:
+            offset, length = unpack(raw, at)
+            if at >= following:
+                offsets.append(offset)
+                positions.append(at)
+                following = at + INDEX_STEP_BYTES
+            if length < HEADER_BYTES - LENGTH_PREFIX_BYTES:
+                break
+            at += length + LENGTH_PREFIX_BYTES
+        if at != end:
+            raise CorruptionError(f"a chunk of {end} bytes has a batch that ends at {at}")
+        return pack(f"<{len(offsets)}q", *offsets) + pack(f"<{len(positions)}I", *positions)
+
+
+class FooterBytes(NamedTuple):
+    """The tail of an object, to be decoded and checked by whoever asked."""
+
+    tail: bytes
+    object_bytes: int
+
+
+class StoreWork(Protocol):
+    """See the module's page for what is promised."""
+
+    async def upload_segment(self, job: UploadJob) -> UploadedSegment:
+        """Make the segment object, durable when this returns.
+
+        Cancelling gives the upload up; its parts are aborted, now or by the sweeper.
+        Raises: CorruptionError (a batch of the file is bad; nothing was made), ConflictError (the key exists with other
+        bytes), StorageUnavailable (undecided: the object may have been made).
+        """
+        ...
+
+    async def upload_progress(self) -> dict[bytes, int]:
+        """Work done so far by each upload under way, by segment id; rises whenever a chunk is read or a part is stored."""
+        ...
+
+    async def fetch_chunk(self, key: str, chunk: ChunkEntry, cache_path: str) -> ChunkLocation:
+        """Bring one chunk to the local disk, checked and unfolded.
+
+        The bytes go to a new file at ``cache_path``, unless they lie verbatim in an object that is a local file.
+        Raises: ObjectMissing, CorruptionError, StorageFull, StorageUnavailable.
+        """
+        ...
+
+    async def read_footer(self, key: str, place: tuple[int, int] | None) -> FooterBytes:
+        """The tail of a segment object, by one ranged GET unless its footer is huge.
+
+        Args:
+            place: footer position and object bytes, if they are known.
+
+        Raises: ObjectMissing, CorruptionError, StorageUnavailable.
+        """
+        ...
+
+
+class _Packed(NamedTuple):
+    raw: RawChunk
+    stored: Buffer
+    crc: int
+    codec: ChunkCodec
+
+
+class InlineStoreWork:
+    """Does the work in the calling event loop and its pool."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        files: LocalFiles,
+        pool: BlockingPool,
+        rng: random.Random,
+        *,
+        object_path: Callable[[str], str] | None = None,
+        part_deadline_s: float = PART_DEADLINE_S,
+        get_deadline_s: float = GET_DEADLINE_S,
+    ) -> None:
+        """``object_path`` gives the local path of an object where objects are local files."""
+        self._store, self._files, self._pool, self._rng = store, files, pool, rng
+        self._object_path = object_path
+        self._part_deadline_s, self._get_deadline_s = part_deadline_s, get_deadline_s
+        self._progress: dict[bytes, int] = {}
+
+    # --- upload ---------------------------------------------------------------------------------------------------
+
+    async def upload_segment(self, job: UploadJob) -> UploadedSegment:
+        if job.segment_id in self._progress:
+            raise LimitExceeded(f"{job.key}: an upload of this segment id is under way")
+        self._progress[job.segment_id] = 0
+        try:
+            return await self._upload(job)
+        finally:
+            del self._progress[job.segment_id]
+
+    async def upload_progress(self) -> dict[bytes, int]:
+        return dict(self._progress)
+
+    async def _upload(self, job: UploadJob) -> UploadedSegment:
+        writer = _ObjectWriter(self, job)
+        chunks: list[ChunkEntry] = []
+        packing: deque[asyncio.Task[_Packed]] = deque()
+        position = stored_position = 0
+        offset = Offset(job.base_offset)
+
+        async def take_packed() -> None:
+            nonlocal stored_position
+            packed = await packing.popleft()
+            raw = packed.raw
+            chunks.append(
+                ChunkEntry(
+                    FilePosition(stored_position), len(packed.stored), raw.raw_bytes, raw.base_offset, raw.record_count,
+                    raw.batch_count, raw.min_timestamp, raw.max_timestamp, packed.crc, packed.codec,
+                )
+            )  # fmt: skip
+            stored_position += len(packed.stored)
+            await writer.add(packed.stored)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                writer.group = group
+                while position < job.log_bytes:
+                    start, expected = position, offset
+                    raw, view = await self._pool.run(lambda: self._read_chunk(job, start, expected))  # noqa: B023
+                    packing.append(group.create_task(self._pack(raw, view, TierCompression(job.compression))))
+                    position += raw.raw_bytes
+                    offset = raw.end_offset
+                    self._progress[job.segment_id] += 1
+                    if len(packing) >= CHUNKS_IN_FLIGHT:
+                        await take_packed()
+                if offset != job.end_offset:
+                    raise CorruptionError(f"{job.path}: ends at offset {offset}, expected {job.end_offset}")
+                while packing:
+                    await take_packed()
+                footer = _footer_of(job, chunks)
+                encoded = encode_footer(footer)
+                await writer.add(encoded)
+                await writer.flush()
+            await writer.complete(encoded)
+        except BaseExceptionGroup as failures:
+            await writer.abandon()
+            raise _first_of(failures) from failures
+        except (asyncio.CancelledError, StorageUnavailable, ConflictError):
+            await writer.abandon()
+            raise
+        return UploadedSegment(
+            size_bytes=stored_position + len(encoded),
+            footer_position=stored_position,
+            raw_bytes=footer.raw_bytes,
+            record_count=footer.record_count,
+            batch_count=footer.batch_count,
+            chunk_count=len(chunks),
+            min_timestamp=footer.min_timestamp,
+            max_timestamp=footer.max_timestamp,
+        )
+
+    def _read_chunk(self, job: UploadJob, position: int, offset: Offset) -> tuple[RawChunk, memoryview]:
+        """Read and check the chunk that starts at ``position`` of the segment file. Runs on a pool thread."""
+        wanted = min(job.chunk_bytes, job.log_bytes - position)
+        while True:
+            buffer = memoryview(bytearray(wanted))
+            got = self._files.read_into(job.path, position, buffer)
+            if got < wanted:
+                raise CorruptionError(f"{job.path}: ends at {position + got}, {job.log_bytes} bytes were expected")
+            raw = scan_chunk(
+                buffer,
+                chunk_bytes=job.chunk_bytes,
+                expected_offset=offset,
+                end_offset=Offset(job.end_offset),
+                name=job.path,
+                position=position,
+            )
+            if raw is not None:
+                return raw, buffer[: raw.raw_bytes]
+            # The first batch is longer than a chunk: read all of it.
+            size = parse_header(buffer).batch_length + LENGTH_PREFIX_BYTES if wanted >= HEADER_BYTES else 0
+            if not wanted < size <= min(job.log_bytes - position, CHUNK_BYTES_MAX):
+                raise CorruptionError(f"{job.path}: batch at position {position} is cut off")
+            wanted = size
+
+    async def _pack(self, raw: RawChunk, view: memoryview, compression: TierCompression) -> _Packed:
+        return await self._pool.run(lambda: _pack_chunk(raw, view, compression))
+
+    async def attempt(self, what: str, work: Callable[[], Awaitable[T]]) -> T:
+        """Do one request of an upload, again and again within its budget. Raises: StorageUnavailable, and work's own."""
+        failure: StorageUnavailable | None = None
+        for attempt in range(PART_ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(RETRY_BASE_S * 2**attempt * (0.5 + self._rng.random()))
+            try:
+                async with asyncio.timeout(self._part_deadline_s):
+                    return await work()
+            except StorageUnavailable as error:
+                failure = error
+            except TimeoutError:
+                failure = StorageUnavailable(f"{what}: no answer within {self._part_deadline_s:g} s")
+        assert failure is not None
+        raise failure
+
+    def note_progress(self, segment_id: bytes) -> None:
+        self._progress[segment_id] += 1
+
+    @property
+    def store(self) -> ObjectStore:
+        return self._store
+
+    # --- fetch ----------------------------------------------------------------------------------------------------
+
+    async def fetch_chunk(self, key: str, chunk: ChunkEntry, cache_path: str) -> ChunkLocation:
+        if self._object_path is not None and chunk.codec == ChunkCodec.VERBATIM:
+            path = self._object_path(key)
+            index = await self._pool.run(lambda: self._check_in_place(key, path, chunk))
+            return ChunkLocation(path, chunk.position, chunk.raw_bytes, False, index)
+        stored = await self._get_range(key, chunk.position, chunk.position + chunk.stored_bytes)
+        index = await self._pool.run(lambda: self._unfold(key, stored, chunk, cache_path))
+        return ChunkLocation(cache_path, FilePosition(0), chunk.raw_bytes, True, index)
+
+    def _check_in_place(self, key: str, path: str, chunk: ChunkEntry) -> bytes:
+        buffer = memoryview(bytearray(chunk.stored_bytes))
+        try:
+            got = self._files.read_into(path, chunk.position, buffer)
+        except LocalFileMissing as error:
+            raise ObjectMissing(f"{key} is missing") from error
+        check_stored_chunk(buffer[:got], chunk, key)
+        return BatchIndex.encode(buffer)
+
+    def _unfold(self, key: str, stored: bytes, chunk: ChunkEntry, cache_path: str) -> bytes:
+        check_stored_chunk(stored, chunk, key)
+        raw = unfold_chunk(stored, chunk, key)
+        index = BatchIndex.encode(memoryview(raw))
+        self._files.write_whole(cache_path, raw)
+        return index
+
+    async def _get_range(self, key: str, start: int, end: int) -> bytes:
+        try:
+            async with asyncio.timeout(self._get_deadline_s):
+                if end - start <= RANGE_BYTES:
+                    return await self._store.get_range(key, start, end)
+                edges = [*range(start, end, RANGE_BYTES), end]
+                async with asyncio.TaskGroup() as group:
+                    pieces = [group.create_task(self._store.get_range(key, low, high)) for low, high in pairwise(edges)]
+                return b"".join(piece.result() for piece in pieces)
+        except TimeoutError as error:
+            raise StorageUnavailable(f"{key}: no answer within {self._get_deadline_s:g} s") from error
+        except RangeUnsatisfiable as error:
+            raise CorruptionError(f"{key}: ends before position {start}") from error
+        except BaseExceptionGroup as failures:
+            first = _first_of(failures)
+            if isinstance(first, RangeUnsatisfiable):
+                raise CorruptionError(f"{key}: ends before position {end}") from first
+            raise first from failures
+
+    async def read_footer(self, key: str, place: tuple[int, int] | None) -> FooterBytes:
+        try:
+            async with asyncio.timeout(self._get_deadline_s):
+                if place is not None:
+                    start, object_bytes = place
+                    if not 0 < object_bytes - start <= SEGMENT_FOOTER_BYTES_MAX + TRAILER_BYTES:
+                        raise CorruptionError(f"{key}: no footer can lie at [{start}, {object_bytes})")
+                    tail = await self._store.get_range(key, start, object_bytes)
+                    if len(tail) != object_bytes - start:
+                        raise CorruptionError(f"{key}: ends at {start + len(tail)}, {object_bytes} bytes were expected")
+                    return FooterBytes(tail, object_bytes)
+                tail, object_bytes = await self._store.get_tail(key, TAIL_BYTES)
+                wanted = footer_tail_bytes(tail, object_bytes, key)
+                if wanted > len(tail):
+                    tail, object_bytes = await self._store.get_tail(key, wanted)
+                return FooterBytes(tail, object_bytes)
+        except TimeoutError as error:
+            raise StorageUnavailable(f"{key}: no answer within {self._get_deadline_s:g} s") from error
+        except RangeUnsatisfiable as error:
+            raise CorruptionError(f"{key}: ends before its footer") from error
+
+
+class _ObjectWriter:
+    """Collects the bytes of one object into parts and puts them, a few at a time.
+
+    An object that fits into one part is put at once, conditionally; a longer one is a multipart upload.
+    """
+
+    def __init__(self, work: InlineStoreWork, job: UploadJob) -> None:
+        self._work, self._job = work, job
+        self._pending: list[Buffer] = []
+        self._pending_bytes = 0
+        self._upload: Upload | None = None
+        self._parts = 0
+        self._slots = asyncio.Semaphore(PARTS_IN_FLIGHT)
+        self._puts: list[asyncio.Task[None]] = []
+        self.group: asyncio.TaskGroup
+
+    async def add(self, data: Buffer) -> None:
+        """Take bytes that follow what was added before; waits while too many parts are under way."""
+        self._pending.append(data)
+        self._pending_bytes += len(data)
+        if self._pending_bytes >= max(PART_BYTES, self._work.store.part_bytes_min):
+            await self._put_pending()
+
+    async def _put_pending(self) -> None:
+        if self._upload is None:
+            self._upload = await self._work.attempt(
+                f"{self._job.key}: begin", lambda: self._work.store.begin_upload(self._job.key)
+            )
+        data = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)
+        self._pending, self._pending_bytes = [], 0
+        self._parts += 1
+        await self._slots.acquire()
+        self._puts = [task for task in self._puts if not task.done()]
+        self._puts.append(self.group.create_task(self._put(self._upload, self._parts, data)))
+
+    async def _put(self, upload: Upload, number: int, data: Buffer) -> None:
+        try:
+            await self._work.attempt(f"{self._job.key}: part {number}", lambda: upload.put_part(number, data))
+            self._work.note_progress(self._job.segment_id)
+        finally:
+            self._slots.release()
+
+    async def flush(self) -> None:
+        """Put what is left of a multipart upload; the part before the last may not be short, the last may."""
+        if self._upload is not None and self._pending:
+            await self._put_pending()
+
+    async def complete(self, footer: bytes) -> None:
+        """Make the object visible. All parts have been stored. Raises: ConflictError, StorageUnavailable."""
+        key, store = self._job.key, self._work.store
+        upload = self._upload
+        try:
+            if upload is None:
+                data = b"".join(self._pending)
+                await self._work.attempt(f"{key}: put", lambda: store.put_if_absent(key, data))
+            else:
+                await self._work.attempt(f"{key}: complete", upload.complete)
+        except (AlreadyExists, ObjectMissing) as error:
+            # Perhaps an earlier attempt of ours whose answer was lost: the key holds our segment id, and so does its footer.
+            if not await self._is_ours(footer):
+                if isinstance(error, ObjectMissing):
+                    raise StorageUnavailable(f"{key}: the upload was aborted before it was complete") from error
+                raise ConflictError(f"{key}: there is another object of this key") from error
+        self._upload = None
+
+    async def _is_ours(self, footer: bytes) -> bool:
+        try:
+            tail, _ = await self._work.attempt(
+                f"{self._job.key}: read back", lambda: self._work.store.get_tail(self._job.key, len(footer))
+            )
+        except ObjectMissing:
+            return False
+        return tail == footer
+
+    async def abandon(self) -> None:
+        """Abort what was begun, once, without waiting long; what cannot be aborted now is left to the sweeper."""
+        upload, self._upload = self._upload, None
+        if upload is not None:
+            with contextlib.suppress(StorageUnavailable, TimeoutError):
+                async with asyncio.timeout(GET_DEADLINE_S):
+                    await upload.abort()
+
+
+def _footer_of(job: UploadJob, chunks: list[ChunkEntry]) -> SegmentFooter:
+    return SegmentFooter(
+        topic_id=TopicId(uuid.UUID(bytes=job.topic_id)),
+        segment_id=SegmentId(uuid.UUID(bytes=job.segment_id)),
+        partition=PartitionIndex(job.partition),
+        base_offset=Offset(job.base_offset),
+        end_offset=Offset(job.end_offset),
+        min_timestamp=TimestampMs(min(chunk.min_timestamp for chunk in chunks)),
+        max_timestamp=TimestampMs(max(chunk.max_timestamp for chunk in chunks)),
+        record_count=sum(chunk.record_count for chunk in chunks),
+        batch_count=sum(chunk.batch_count for chunk in chunks),
+        raw_bytes=sum(chunk.raw_bytes for chunk in chunks),
+        stored_bytes=sum(chunk.stored_bytes for chunk in chunks),
+        created_ms=TimestampMs(job.created_ms),
+        leader_epochs=tuple(EpochStart(LeaderEpoch(epoch), Offset(start)) for epoch, start in job.leader_epochs),
+        aborted=tuple(
+            AbortedTransaction(ProducerId(producer), Offset(first), Offset(last), Offset(stable))
+            for producer, first, last, stable in job.aborted
+        ),
+        producer_snapshot=job.producer_snapshot,
+        chunks=tuple(chunks),
+    )
+
+
+def _pack_chunk(raw: RawChunk, view: memoryview, compression: TierCompression) -> _Packed:
+    """The stored form of a chunk. Runs on a pool thread."""
+    if store_compressed(raw, compression):
+        import zstandard
+
+        packed = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=False).compress(view)
+        if len(packed) < raw.raw_bytes:
+            return _Packed(raw, packed, crc32c(packed), ChunkCodec.ZSTD)
+    return _Packed(raw, view, crc32c(view), ChunkCodec.VERBATIM)
+
+
+def unfold_chunk(stored: bytes | memoryview, chunk: ChunkEntry, name: str) -> bytes | memoryview:
+    """The raw batches of a stored chunk whose CRC was checked. Raises: CorruptionError."""
+    match chunk.codec:
+        case ChunkCodec.VERBATIM:
+            return stored
+        case ChunkCodec.ZSTD:
+            import zstandard
+
+            try:
+                parameters = zstandard.get_frame_parameters(stored)
+                if parameters.content_size != chunk.raw_bytes:
+                    raise CorruptionError(
+                        f"{name}: chunk at position {chunk.position} unfolds to {parameters.content_size} bytes, "
+                        f"{chunk.raw_bytes} claimed"
+                    )
+                return zstandard.ZstdDecompressor().decompress(stored, allow_extra_data=False)
+            except zstandard.ZstdError as error:
+                raise CorruptionError(
+                    f"{name}: chunk at position {chunk.position} cannot be unfolded: {error}"
+                ) from error
+
+
+def _first_of(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The cause of a failed task group: its first error that is not itself a group."""
+    first: BaseException = failures
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first
