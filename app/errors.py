@@ -5,6 +5,7 @@
     ├── RequestRejected      an expected refusal: has a Kafka error code, state is unchanged
     ├── FencedError          somebody else is the writer now: stop writing, for good
     ├── ConflictError        the state moved on: refresh, re-validate, try again
+    ├── BrokerUnavailable    a broker cannot be reached, or did not answer in time: retry within a budget
     ├── StorageUnavailable   disk or object store cannot answer now: retry within a budget
     │   └── StorageFull      … because it has no room: retry when some is made
     ├── CorruptionError      bytes of a disk or a bucket are not what was written: never retried, always counted
@@ -228,6 +229,10 @@ class ConflictError(FirnError):
     """Another write came first. The caller refreshes its state, validates again and may try again."""
 
 
+class BrokerUnavailable(FirnError):
+    """A broker cannot be reached or did not answer in time. It is not known whether what was asked was done."""
+
+
 class StorageUnavailable(FirnError):
     """A disk or object store did not answer as it should, perhaps only now. It is not known whether a write was applied."""
 
@@ -251,6 +256,7 @@ class ConfigError(FirnError):
 KAFKA_CODE: Final[tuple[tuple[type[FirnError], ErrorCode], ...]] = (
     (FencedError, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     (ConflictError, ErrorCode.REQUEST_TIMED_OUT),
+    (BrokerUnavailable, ErrorCode.NETWORK_EXCEPTION),
     (StorageUnavailable, ErrorCode.KAFKA_STORAGE_ERROR),
     (CorruptionError, ErrorCode.KAFKA_STORAGE_ERROR),
     (LimitExceeded, ErrorCode.POLICY_VIOLATION),
