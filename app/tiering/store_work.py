@@ -30,11 +30,11 @@ from crc32c import crc32c
 
 from app.configs import TierCompression
 from app.errors import ConflictError, CorruptionError, LimitExceeded, StorageUnavailable
+from app.hot.files import FileSystem, replace_file, storage_error, unlink_quietly
 from app.limits import CHUNK_BYTES_MAX, KIB, MIB, SEGMENT_FOOTER_BYTES_MAX
 from app.objectstore.api import AlreadyExists, Buffer, ObjectMissing, ObjectStore, RangeUnsatisfiable, Upload
 from app.records.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES, parse_header
 from app.seams import BlockingPool
-from app.tiering.local_files import LocalFileMissing, LocalFiles
 from app.tiering.segment_format import (
     TAIL_BYTES,
     TRAILER_BYTES,
@@ -116,7 +116,7 @@ class ChunkLocation(NamedTuple):
     length: int
     in_cache: bool
     """Whether the file is a chunk-cache file, made for this chunk alone; else it is the object itself."""
-    index: bytes
+    batch_index: bytes
     """Where batches start, about every ``INDEX_STEP_BYTES``; see ``BatchIndex``."""
 
 
@@ -210,7 +210,7 @@ class InlineStoreWork:
     def __init__(
         self,
         store: ObjectStore,
-        files: LocalFiles,
+        fs: FileSystem,
         pool: BlockingPool,
         rng: random.Random,
         *,
@@ -219,7 +219,7 @@ class InlineStoreWork:
         get_deadline_s: float = GET_DEADLINE_S,
     ) -> None:
         """``object_path`` gives the local path of an object where objects are local files."""
-        self._store, self._files, self._pool, self._rng = store, files, pool, rng
+        self._store, self._fs, self._pool, self._rng = store, fs, pool, rng
         self._object_path = object_path
         self._part_deadline_s, self._get_deadline_s = part_deadline_s, get_deadline_s
         self._progress: dict[bytes, int] = {}
@@ -301,7 +301,10 @@ class InlineStoreWork:
         wanted = min(job.chunk_bytes, job.log_bytes - position)
         while True:
             buffer = memoryview(bytearray(wanted))
-            got = self._files.read_into(job.path, position, buffer)
+            try:
+                got = self._read_into(job.path, position, buffer)
+            except FileNotFoundError as error:
+                raise StorageUnavailable(f"{job.path} is missing") from error
             if got < wanted:
                 raise CorruptionError(f"{job.path}: ends at {position + got}, {job.log_bytes} bytes were expected")
             raw = scan_chunk(
@@ -319,6 +322,19 @@ class InlineStoreWork:
             if not wanted < size <= min(job.log_bytes - position, CHUNK_BYTES_MAX):
                 raise CorruptionError(f"{job.path}: batch at position {position} is cut off")
             wanted = size
+
+    def _read_into(self, path: str, position: int, buffer: memoryview) -> int:
+        """Bytes read; fewer only at the end of the file. Raises: FileNotFoundError, StorageUnavailable."""
+        try:
+            file = self._fs.open(path, read_only=True)
+            try:
+                return file.pread_into(buffer, position)
+            finally:
+                file.close()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise storage_error(error, f"cannot read {path} at {position}") from error
 
     async def _pack(self, raw: RawChunk, view: memoryview, compression: TierCompression) -> _Packed:
         return await self._pool.run(lambda: _pack_chunk(raw, view, compression))
@@ -360,8 +376,8 @@ class InlineStoreWork:
     def _check_in_place(self, key: str, path: str, chunk: ChunkEntry) -> bytes:
         buffer = memoryview(bytearray(chunk.stored_bytes))
         try:
-            got = self._files.read_into(path, chunk.position, buffer)
-        except LocalFileMissing as error:
+            got = self._read_into(path, chunk.position, buffer)
+        except FileNotFoundError as error:
             raise ObjectMissing(f"{key} is missing") from error
         check_stored_chunk(buffer[:got], chunk, key)
         return BatchIndex.encode(buffer)
@@ -370,7 +386,11 @@ class InlineStoreWork:
         check_stored_chunk(stored, chunk, key)
         raw = unfold_chunk(stored, chunk, key)
         index = BatchIndex.encode(memoryview(raw))
-        self._files.write_whole(cache_path, raw)
+        try:
+            replace_file(self._fs, cache_path, raw, durable=False)
+        except OSError as error:
+            unlink_quietly(self._fs, f"{cache_path}.tmp")
+            raise storage_error(error, f"cannot write {cache_path}") from error
         return index
 
     async def _get_range(self, key: str, start: int, end: int) -> bytes:
@@ -415,51 +435,60 @@ class InlineStoreWork:
 
 
 class _ObjectWriter:
-    """Collects the bytes of one object into parts and puts them, a few at a time.
+    """Collects the bytes of one object into parts of equal size and puts them, a few at a time.
 
-    An object that fits into one part is put at once, conditionally; a longer one is a multipart upload.
+    An object that fits into one part is put at once, conditionally; a longer one is a multipart upload. Part buffers are
+    used again once their part is stored (first touch of fresh memory costs more than the copy); one whose request was given
+    up is not, since a pool thread or a socket may still read it.
     """
 
     def __init__(self, work: InlineStoreWork, job: UploadJob) -> None:
         self._work, self._job = work, job
-        self._pending: list[Buffer] = []
-        self._pending_bytes = 0
+        self._part_bytes = max(PART_BYTES, work.store.part_bytes_min)
+        self._buffer = bytearray(self._part_bytes)
+        self._filled = 0
+        self._free: list[bytearray] = []
         self._upload: Upload | None = None
         self._parts = 0
         self._slots = asyncio.Semaphore(PARTS_IN_FLIGHT)
-        self._puts: list[asyncio.Task[None]] = []
         self.group: asyncio.TaskGroup
 
     async def add(self, data: Buffer) -> None:
         """Take bytes that follow what was added before; waits while too many parts are under way."""
-        self._pending.append(data)
-        self._pending_bytes += len(data)
-        if self._pending_bytes >= max(PART_BYTES, self._work.store.part_bytes_min):
-            await self._put_pending()
+        view = memoryview(data)
+        taken = 0
+        while taken < len(view):
+            if self._filled == self._part_bytes:
+                await self._put_part()
+            count = min(len(view) - taken, self._part_bytes - self._filled)
+            self._buffer[self._filled : self._filled + count] = view[taken : taken + count]
+            self._filled += count
+            taken += count
 
-    async def _put_pending(self) -> None:
+    async def _put_part(self) -> None:
         if self._upload is None:
             self._upload = await self._work.attempt(
                 f"{self._job.key}: begin", lambda: self._work.store.begin_upload(self._job.key)
             )
-        data = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)
-        self._pending, self._pending_bytes = [], 0
-        self._parts += 1
         await self._slots.acquire()
-        self._puts = [task for task in self._puts if not task.done()]
-        self._puts.append(self.group.create_task(self._put(self._upload, self._parts, data)))
+        self._parts += 1
+        self.group.create_task(self._put(self._upload, self._parts, self._buffer, self._filled))
+        self._buffer = self._free.pop() if self._free else bytearray(self._part_bytes)
+        self._filled = 0
 
-    async def _put(self, upload: Upload, number: int, data: Buffer) -> None:
+    async def _put(self, upload: Upload, number: int, buffer: bytearray, length: int) -> None:
+        view = memoryview(buffer)[:length]
         try:
-            await self._work.attempt(f"{self._job.key}: part {number}", lambda: upload.put_part(number, data))
+            await self._work.attempt(f"{self._job.key}: part {number}", lambda: upload.put_part(number, view))
             self._work.note_progress(self._job.segment_id)
         finally:
             self._slots.release()
+        self._free.append(buffer)
 
     async def flush(self) -> None:
-        """Put what is left of a multipart upload; the part before the last may not be short, the last may."""
-        if self._upload is not None and self._pending:
-            await self._put_pending()
+        """Put what is left of a multipart upload; its last part may be short."""
+        if self._upload is not None and self._filled:
+            await self._put_part()
 
     async def complete(self, footer: bytes) -> None:
         """Make the object visible. All parts have been stored. Raises: ConflictError, StorageUnavailable."""
@@ -467,7 +496,7 @@ class _ObjectWriter:
         upload = self._upload
         try:
             if upload is None:
-                data = b"".join(self._pending)
+                data = memoryview(self._buffer)[: self._filled]
                 await self._work.attempt(f"{key}: put", lambda: store.put_if_absent(key, data))
             else:
                 await self._work.attempt(f"{key}: complete", upload.complete)
@@ -532,11 +561,11 @@ def _pack_chunk(raw: RawChunk, view: memoryview, compression: TierCompression) -
     return _Packed(raw, view, crc32c(view), ChunkCodec.VERBATIM)
 
 
-def unfold_chunk(stored: bytes | memoryview, chunk: ChunkEntry, name: str) -> bytes | memoryview:
+def unfold_chunk(stored: bytes | memoryview, chunk: ChunkEntry, name: str) -> bytes:
     """The raw batches of a stored chunk whose CRC was checked. Raises: CorruptionError."""
     match chunk.codec:
         case ChunkCodec.VERBATIM:
-            return stored
+            return bytes(stored)
         case ChunkCodec.ZSTD:
             import zstandard
 
