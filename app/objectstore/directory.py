@@ -1,0 +1,141 @@
+"""An object store in a directory of a local or network file system: the default store, and a real one.
+
+Every promise of the seam holds across processes that use the same directory, through power loss too; how is told in
+``directory_work.py``, which does the blocking half. Here is only the asynchronous shell: each operation is one piece of
+work on the pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from app.objectstore.api import Buffer, ObjectInfo, UploadInfo
+from app.objectstore.directory_work import DirectoryWork, UploadWork
+from app.objectstore.keys import LIST_LIMIT_MAX, PART_NUMBER_MAX, check_key, check_prefix, check_range
+from app.seams import BlockingPool
+
+T = TypeVar("T")
+
+
+class DirectPool:
+    """A BlockingPool that works at once, on the caller's thread: for tests and for tools without a loop to keep free."""
+
+    async def run(self, work: Callable[[], T]) -> T:
+        return work()
+
+
+class DirectoryStore:
+    """ObjectStore in the directory ``root``, which is made on the first write.
+
+    ``pool`` runs the system calls; without one they run on the caller's thread and block its loop.
+    """
+
+    part_bytes_min = 1
+
+    def __init__(self, root: Path | str, pool: BlockingPool | None = None) -> None:
+        self.root = Path(root).absolute()
+        self._pool: BlockingPool = pool if pool is not None else DirectPool()
+        self._work = DirectoryWork(self.root)
+
+    async def open(self) -> int:
+        """Make the root and remove what crashed processes left over; other live ones are not disturbed.
+
+        Returns how many leftovers there were. Not needed to use the store: leftovers are invisible anyway.
+        Raises: StorageUnavailable.
+        """
+        return await self._pool.run(self._work.prepare)
+
+    async def check(self) -> None:
+        """Whether conditional writes can work here.
+
+        Raises: ConfigError (the file system has no hard links), StorageUnavailable (it cannot be written now).
+        """
+        await self._pool.run(self._work.check_links)
+
+    def local_path(self, key: str) -> Path:
+        """Where the object's bytes are, to serve them without a copy. The object need not exist; it never changes in place
+        unless it is ``put`` again, and then by a new file. Raises: InvalidKey."""
+        check_key(key)
+        return self.root / key
+
+    async def get(self, key: str) -> bytes:
+        check_key(key)
+        return await self._pool.run(lambda: self._work.read(key, 0, None))
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        check_key(key)
+        check_range(start, end)
+        return await self._pool.run(lambda: self._work.read(key, start, end))
+
+    async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
+        check_key(key)
+        check_range(0, length)
+        return await self._pool.run(lambda: self._work.read_tail(key, length))
+
+    async def head(self, key: str) -> ObjectInfo:
+        check_key(key)
+        return await self._pool.run(lambda: self._work.head(key))
+
+    async def put(self, key: str, data: Buffer) -> None:
+        check_key(key)
+        await self._pool.run(lambda: self._work.put(key, data))
+
+    async def put_if_absent(self, key: str, data: Buffer) -> None:
+        check_key(key)
+        await self._pool.run(lambda: self._work.put_if_absent(key, data))
+
+    async def delete(self, key: str) -> None:
+        check_key(key)
+        await self._pool.run(lambda: self._work.delete([key]))
+
+    async def delete_many(self, keys: list[str]) -> None:
+        assert len(keys) <= LIST_LIMIT_MAX, len(keys)
+        for key in keys:
+            check_key(key)
+        await self._pool.run(lambda: self._work.delete(keys))
+
+    async def list_objects(
+        self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX
+    ) -> list[ObjectInfo]:
+        check_prefix(prefix)
+        assert 0 < limit <= LIST_LIMIT_MAX, limit
+        return await self._pool.run(lambda: self._work.list_objects(prefix, start_after, limit))
+
+    async def begin_upload(self, key: str) -> DirectoryUpload:
+        check_key(key)
+        upload_id = await self._pool.run(lambda: self._work.begin_upload(key))
+        return DirectoryUpload(self._work, self._pool, key, upload_id)
+
+    async def list_uploads(self, prefix: str) -> list[UploadInfo]:
+        check_prefix(prefix)
+        return await self._pool.run(lambda: self._work.list_uploads(prefix))
+
+    async def abort_upload(self, key: str, upload_id: str) -> None:
+        check_key(key)
+        await self._pool.run(lambda: self._work.abort_upload(key, upload_id))
+
+    async def close(self) -> None:
+        await self._pool.run(self._work.close)
+
+
+class DirectoryUpload:
+    """Upload of a DirectoryStore; its parts are on disk, its bookkeeping ends with the process."""
+
+    def __init__(self, work: DirectoryWork, pool: BlockingPool, key: str, upload_id: str) -> None:
+        self.key = key
+        self.upload_id = upload_id
+        self._store_work = work
+        self._pool = pool
+        self._work = UploadWork(work, key, upload_id)
+
+    async def put_part(self, number: int, data: Buffer) -> None:
+        assert 1 <= number <= PART_NUMBER_MAX, number
+        await self._pool.run(lambda: self._work.put_part(number, data))
+
+    async def complete(self) -> None:
+        await self._pool.run(self._work.complete)
+
+    async def abort(self) -> None:
+        await self._pool.run(lambda: self._store_work.abort_upload(self.key, self.upload_id))

@@ -1,0 +1,685 @@
+"""The blocking half of the directory store: plain system calls, to be run on a pool thread.
+
+Layout under the root::
+
+    <key>                              an object, at the path of its key
+    <directory>/.<instance>-<n>.tmp    an object being written; becomes the object by link(2) or rename(2)
+    .uploads/<instance>-<n>/           a multipart upload: ``key``, ``data`` and, rarely, ``part-<number>``
+    .instances/<pid>-<n>               locked with flock(2) by one open store for as long as it lives
+
+Names that begin with a dot are never keys, so nothing half written can be seen. A conditional write is: write the temporary
+file, fdatasync it, link it to its final name (EEXIST is the answer "exists"), unlink the temporary name, fsync the
+directory. The answer "exists" is given after an fsync too, because the object may be an earlier attempt of the same caller
+that stopped before its own.
+
+Temporary files name the instance that made them, and an instance's lock tells whether it still lives: what a crash left
+over can be removed while other processes use the same directory.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import itertools
+import os
+import re
+import shutil
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from app.errors import ConfigError, StorageFull, StorageUnavailable
+from app.objectstore.api import AlreadyExists, Buffer, ObjectInfo, ObjectMissing, RangeUnsatisfiable, UploadInfo
+from app.objectstore.keys import is_visible_name
+from app.units import TimestampMs
+
+UPLOADS: Final = ".uploads"
+INSTANCES: Final = ".instances"
+
+_OWNER: Final = re.compile(r"\.?([0-9]+-[0-9]+)-[0-9a-f]+-[0-9]+(?:\.tmp)?")
+_DURABLE_DIRECTORIES_MAX: Final = 100_000
+_VANISHED_DIRECTORY_ATTEMPTS: Final = 20
+_ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK})
+
+
+def storage_error(error: OSError, doing: str) -> StorageUnavailable:
+    """What an operating system error means to whoever uses the store. ``doing`` says what failed, in words."""
+    reason = error.strerror or str(error)
+    if error.errno in _FULL:
+        return StorageFull(f"{doing}: {reason}; free some space")
+    if error.errno in (errno.EACCES, errno.EROFS):
+        return StorageUnavailable(f"{doing}: {reason}; give this user the right to write there")
+    if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
+        return StorageUnavailable(f"{doing}: {reason}; a file is where a directory must be, or the other way round")
+    return StorageUnavailable(f"{doing}: {reason}")
+
+
+class DirectoryWork:
+    """Every operation on the files of one root. Safe to call from several threads at once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = str(root)
+        self._lock = threading.Lock()
+        self._instance: str | None = None
+        self._release: weakref.finalize[..., DirectoryWork] | None = None
+        self._counter = itertools.count(1)
+        self._durable: set[str] = set()
+        """Directories whose own entries, up to the root, this instance has synced."""
+
+    def path(self, key: str) -> str:
+        return f"{self.root}/{key}"
+
+    # --- reads ------------------------------------------------------------------------------------------------------
+
+    def read(self, key: str, start: int, end: int | None) -> bytes:
+        """Bytes [start, end) of the object, all to its end for None. Raises: ObjectMissing, RangeUnsatisfiable, …"""
+        try:
+            descriptor = os.open(self.path(key), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                size = os.fstat(descriptor).st_size
+                if end is not None and start >= size:
+                    raise RangeUnsatisfiable(f"{key} has {size} bytes; none at {start}")
+                return _pread_exactly(descriptor, start, size if end is None else min(end, size))
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise _read_error(error, key) from error
+
+    def read_tail(self, key: str, length: int) -> tuple[bytes, int]:
+        try:
+            descriptor = os.open(self.path(key), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                size = os.fstat(descriptor).st_size
+                return _pread_exactly(descriptor, max(0, size - length), size), size
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise _read_error(error, key) from error
+
+    def head(self, key: str) -> ObjectInfo:
+        try:
+            status = os.stat(self.path(key))
+        except OSError as error:
+            raise _read_error(error, key) from error
+        if not _is_file(status):
+            raise ObjectMissing(f"{key} is not there")
+        return _info(key, status)
+
+    def list_objects(self, prefix: str, start_after: str, limit: int) -> list[ObjectInfo]:
+        """In byte order, entering only directories that can hold an answer."""
+        directory = prefix.rpartition("/")[0]
+        try:
+            return list(itertools.islice(self._walk(f"{directory}/" if directory else "", prefix, start_after), limit))
+        except OSError as error:
+            raise storage_error(error, f"could not list {self.root}") from error
+
+    def _walk(self, base: str, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+        entries: list[str] = []
+        try:
+            with os.scandir(self.path(base)) as scan:
+                for entry in scan:
+                    if not is_visible_name(entry.name):
+                        continue
+                    # A directory sorts as its keys do: by its name and the slash that follows ("a-b" < "a/b" < "a0").
+                    entries.append(f"{base}{entry.name}/" if entry.is_dir() else base + entry.name)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        entries.sort()
+        for key in entries:
+            if key.endswith("/"):
+                passed = key < start_after and not start_after.startswith(key)
+                if not passed and (key.startswith(prefix) or prefix.startswith(key)):
+                    yield from self._walk(key, prefix, start_after)
+            elif key.startswith(prefix) and key > start_after:
+                try:
+                    status = os.stat(self.path(key))
+                except FileNotFoundError:
+                    continue  # deleted while the list was made
+                if _is_file(status):
+                    yield _info(key, status)
+
+    # --- writes -----------------------------------------------------------------------------------------------------
+
+    def put(self, key: str, data: Buffer) -> None:
+        path = self.path(key)
+        try:
+            temporary = self._write_temporary(os.path.dirname(path), data)
+            try:
+                os.rename(temporary, path)
+            except OSError:
+                _unlink_if_there(temporary)
+                raise
+        except OSError as error:
+            raise storage_error(error, f"could not write {path}") from error
+        self._sync_entry(path)
+
+    def put_if_absent(self, key: str, data: Buffer) -> None:
+        path = self.path(key)
+        try:
+            if os.path.lexists(path):
+                self._sync_entry(path)
+                raise AlreadyExists(f"{key} exists")
+            temporary = self._write_temporary(os.path.dirname(path), data)
+            try:
+                self._link(temporary, path, key)
+            except BaseException:
+                _unlink_if_there(temporary)
+                raise
+        except OSError as error:
+            raise storage_error(error, f"could not write {path}") from error
+        # The object is there: from here on nothing may say that the write was undone.
+        try:
+            _unlink_if_there(temporary)
+        except OSError as error:
+            raise StorageUnavailable(f"could not remove {temporary}: {error.strerror}") from error
+        self._sync_entry(path)
+
+    def delete(self, keys: list[str]) -> None:
+        """Durable when it returns: directories are synced once each, and removed when they are left empty."""
+        changed: set[str] = set()
+        try:
+            for key in keys:
+                path = self.path(key)
+                try:
+                    os.unlink(path)
+                except OSError as error:
+                    if error.errno not in _ABSENT:
+                        raise
+                    continue
+                changed.add(os.path.dirname(path))
+            for directory in changed:
+                self._sync_remaining(directory)
+        except OSError as error:
+            raise storage_error(error, f"could not delete from {self.root}") from error
+
+    def _write_temporary(self, directory: str, data: Buffer) -> str:
+        """A synced temporary file in ``directory``, which is made if need be; its path. Leaves nothing when it fails."""
+        temporary = f"{directory}/.{self.instance()}-{next(self._counter)}.tmp"
+        descriptor = self._create(directory, temporary)
+        try:
+            try:
+                _write_all(descriptor, memoryview(data).cast("B"), 0)
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            _unlink_if_there(temporary)
+            raise
+        return temporary
+
+    def _create(self, directory: str, path: str) -> int:
+        for _ in range(_VANISHED_DIRECTORY_ATTEMPTS):
+            self.make_directory(directory)
+            try:
+                return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            except FileNotFoundError:
+                # Another thread or process removed it as empty in this moment: it is not durable any more either.
+                self._durable.discard(directory)
+        raise FileNotFoundError(errno.ENOENT, f"{directory} is being removed again and again")
+
+    def make_directory(self, directory: str) -> None:
+        """Make ``directory`` with its parents, durably. Raises: OSError."""
+        if directory in self._durable:
+            return
+        missing: list[str] = []
+        above = directory
+        while not os.path.isdir(above):
+            missing.append(above)
+            above = os.path.dirname(above)
+        os.makedirs(directory, exist_ok=True)
+        # A parent that exists may have been made by somebody who has not synced it yet: sync all up to the root, and
+        # above it what was missing.
+        unsynced = set(missing)
+        step = directory
+        while len(step) > len(self.root):
+            unsynced.add(step)
+            step = os.path.dirname(step)
+        for made in unsynced:
+            _fsync_directory(os.path.dirname(made))
+        if len(self._durable) >= _DURABLE_DIRECTORIES_MAX:
+            self._durable.clear()
+        self._durable.add(directory)
+
+    def _link(self, temporary: str, path: str, key: str) -> None:
+        """Raises: AlreadyExists, StorageUnavailable (no hard links here), OSError."""
+        try:
+            os.link(temporary, path)
+        except FileExistsError as error:
+            self._sync_entry(path)
+            raise AlreadyExists(f"{key} exists") from error
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                raise StorageUnavailable(_no_links_sentence(self.root, error)) from error
+            raise
+
+    def _sync_entry(self, path: str) -> None:
+        """Make the directory entry of ``path`` durable. Raises: StorageUnavailable: the entry is there, perhaps not kept."""
+        try:
+            _fsync_directory(os.path.dirname(path))
+        except FileNotFoundError:
+            return  # object and directory were deleted meanwhile; there is no entry to keep
+        except OSError as error:
+            raise StorageUnavailable(f"could not sync the directory of {path}: {error.strerror}") from error
+
+    def _sync_remaining(self, directory: str) -> None:
+        """Remove ``directory`` and its parents as far as they are empty, and sync what remains."""
+        while len(directory) > len(self.root):
+            try:
+                os.rmdir(directory)
+            except FileNotFoundError:
+                pass
+            except OSError:
+                break  # not empty: the usual case
+            self._durable.discard(directory)
+            directory = os.path.dirname(directory)
+        try:
+            _fsync_directory(directory)
+        except FileNotFoundError:
+            return  # removed by another deletion, which syncs its parent
+
+    # --- uploads ----------------------------------------------------------------------------------------------------
+
+    def begin_upload(self, key: str) -> str:
+        upload_id = f"{self.instance()}-{next(self._counter)}"
+        directory = self.upload_path(upload_id)
+        try:
+            os.makedirs(directory)
+            with open(f"{directory}/key", "x", encoding="ascii") as file:
+                file.write(key)
+        except OSError as error:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise storage_error(error, f"could not begin an upload in {self.root}") from error
+        return upload_id
+
+    def upload_path(self, upload_id: str) -> str:
+        return f"{self.root}/{UPLOADS}/{upload_id}"
+
+    def publish_upload(self, key: str, upload_id: str, file: str) -> None:
+        """Link the synced ``file`` of an upload to its key, and forget the upload. Raises: as ``Upload.complete``."""
+        path = self.path(key)
+        directory = os.path.dirname(path)
+        try:
+            for _ in range(_VANISHED_DIRECTORY_ATTEMPTS):
+                self.make_directory(directory)
+                try:
+                    self._link(file, path, key)
+                    break
+                except FileNotFoundError:
+                    if not os.path.exists(file):
+                        raise ObjectMissing(f"upload {upload_id} of {key} is gone") from None
+                    self._durable.discard(directory)
+            else:
+                raise FileNotFoundError(errno.ENOENT, f"{directory} is being removed again and again")
+        except OSError as error:
+            raise storage_error(error, f"could not write {path}") from error
+        self._sync_entry(path)
+        self.remove_upload(upload_id)
+
+    def list_uploads(self, prefix: str) -> list[UploadInfo]:
+        found: list[UploadInfo] = []
+        try:
+            with os.scandir(f"{self.root}/{UPLOADS}") as scan:
+                for entry in scan:
+                    try:
+                        with open(f"{entry.path}/key", encoding="ascii") as file:
+                            key = file.read()
+                            started_ms = TimestampMs(os.fstat(file.fileno()).st_mtime_ns // 1_000_000)
+                    except FileNotFoundError:
+                        continue  # completed or aborted meanwhile
+                    if key.startswith(prefix):
+                        found.append(UploadInfo(key, entry.name, started_ms))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise storage_error(error, f"could not list the uploads of {self.root}") from error
+        return sorted(found)
+
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        if not re.fullmatch(r"[0-9a-f-]+", upload_id):
+            return  # not an id of this store, so there is no such upload
+        try:
+            with open(f"{self.upload_path(upload_id)}/key", encoding="ascii") as file:
+                if file.read() != key:
+                    return
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise storage_error(error, f"could not abort upload {upload_id}") from error
+        self.remove_upload(upload_id)
+
+    def remove_upload(self, upload_id: str) -> None:
+        try:
+            _remove_tree(self.upload_path(upload_id))
+        except OSError as error:
+            raise storage_error(error, f"could not remove upload {upload_id}") from error
+
+    # --- the life of an instance ------------------------------------------------------------------------------------
+
+    def instance(self) -> str:
+        """The name of this open store, unique for ever under this root: made with its lock on the first write."""
+        with self._lock:
+            if self._instance is None:
+                self._instance = self._register()
+            return self._instance
+
+    def _register(self) -> str:
+        directory = f"{self.root}/{INSTANCES}"
+        self.make_directory(directory)
+        process = os.getpid()
+        for number in itertools.count():
+            path = f"{directory}/{process}-{number}"
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            except FileExistsError:
+                continue
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            status = os.fstat(descriptor)
+            if status.st_nlink == 0:
+                os.close(descriptor)  # a cleaner was faster than the lock
+                continue
+            self._release = weakref.finalize(self, _release_instance, path, descriptor, process)
+            return f"{process}-{number}-{status.st_ctime_ns:x}"
+        raise AssertionError("counting does not end")
+
+    def close(self) -> None:
+        with self._lock:
+            if self._release is not None:
+                self._release()
+            self._instance = None
+
+    def prepare(self) -> int:
+        """Make the root and remove what crashed instances left over. Returns how many things it removed.
+
+        Walks the tree only if an instance did die.
+        """
+        try:
+            self.make_directory(self.root)
+            dead = self._lock_dead_instances()
+            try:
+                removed = self._remove_leftovers(set(dead)) if dead else 0
+                for name in dead:
+                    _unlink_if_there(f"{self.root}/{INSTANCES}/{name}")
+                return removed
+            finally:
+                for descriptor in dead.values():
+                    os.close(descriptor)
+        except OSError as error:
+            raise storage_error(error, f"could not open the store {self.root}") from error
+
+    def _lock_dead_instances(self) -> dict[str, int]:
+        dead: dict[str, int] = {}
+        try:
+            names = os.listdir(f"{self.root}/{INSTANCES}")
+        except FileNotFoundError:
+            return dead
+        for name in names:
+            try:
+                descriptor = os.open(f"{self.root}/{INSTANCES}/{name}", os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                continue
+            dead[name] = descriptor
+        return dead
+
+    def _remove_leftovers(self, dead: set[str]) -> int:
+        def is_stale(name: str) -> bool:
+            match = _OWNER.fullmatch(name)
+            if match is None:
+                return False
+            # An instance has its lock file before its first temporary file, so none means dead.
+            return match[1] in dead or not os.path.exists(f"{self.root}/{INSTANCES}/{match[1]}")
+
+        removed = 0
+        for directory, directories, names in os.walk(self.root):
+            for name in names:
+                if name.startswith(".") and name.endswith(".tmp") and is_stale(name):
+                    _unlink_if_there(f"{directory}/{name}")
+                    removed += 1
+            directories[:] = [name for name in directories if is_visible_name(name)]
+        try:
+            uploads = os.listdir(f"{self.root}/{UPLOADS}")
+        except FileNotFoundError:
+            uploads = []
+        for name in uploads:
+            if is_stale(name):
+                _remove_tree(self.upload_path(name))
+                removed += 1
+        return removed
+
+    def check_links(self) -> None:
+        """Raises: ConfigError if the file system has no hard links, StorageUnavailable if it cannot be written."""
+        instance = self.instance()
+        number = next(self._counter)
+        first = f"{self.root}/.{instance}-{number}.tmp"
+        second = f"{self.root}/.{instance}-{number}0.tmp"
+        try:
+            try:
+                os.close(os.open(first, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+                try:
+                    os.link(first, second)
+                except OSError as error:
+                    if error.errno in _NO_LINKS:
+                        raise ConfigError(_no_links_sentence(self.root, error)) from error
+                    raise
+                try:
+                    os.link(first, second)
+                except FileExistsError:
+                    return
+                raise ConfigError(f"the file system of {self.root} links over an existing name; use ext4, xfs or btrfs")
+            finally:
+                _unlink_if_there(first)
+                _unlink_if_there(second)
+        except OSError as error:
+            raise storage_error(error, f"could not write in {self.root}") from error
+
+
+class UploadWork:
+    """The parts of one upload, from several threads at once.
+
+    Nearly always every part but the last has the same length, so parts are written to their place in ``data`` at once and
+    completing costs a sync and a link. The length of the first part to arrive is taken for that length; a part that does
+    not fit goes to a file of its own, and then completing assembles.
+    """
+
+    def __init__(self, work: DirectoryWork, key: str, upload_id: str) -> None:
+        self._work = work
+        self._key = key
+        self._upload_id = upload_id
+        self._directory = work.upload_path(upload_id)
+        self._changed = threading.Condition()
+        self._writing = 0
+        self._completing = False
+        self._stride: int | None = None
+        self._parts: dict[int, tuple[bool, int]] = {}
+        """By number: whether it is in its place in ``data``, and its length."""
+
+    def put_part(self, number: int, data: Buffer) -> None:
+        view = memoryview(data).cast("B")
+        with self._changed:
+            # A part still under way must not reach a file that is already an object.
+            if self._completing:
+                raise ObjectMissing(f"upload {self._upload_id} of {self._key} is completed")
+            if self._stride is None:
+                self._stride = len(view)
+            stride = self._stride
+            placed = len(view) == stride or (len(view) < stride and self._is_last(number))
+            self._writing += 1
+        try:
+            if placed:
+                self._write("data", view, (number - 1) * stride)
+            else:
+                self._write(f"part-{number}", view, 0)
+            with self._changed:
+                self._parts[number] = (placed, len(view))
+        finally:
+            with self._changed:
+                self._writing -= 1
+                self._changed.notify_all()
+
+    def complete(self) -> None:
+        with self._changed:
+            while self._writing:
+                self._changed.wait()
+            assert self._parts, "an upload has at least one part"
+            self._completing = True
+        try:
+            whole = self._whole()
+        except FileNotFoundError as error:
+            if os.path.exists(self._work.path(self._key)):
+                raise AlreadyExists(f"{self._key} exists") from error
+            raise ObjectMissing(f"upload {self._upload_id} of {self._key} is gone") from error
+        except OSError as error:
+            with self._changed:
+                self._completing = False
+            raise storage_error(error, f"could not complete {self._key}") from error
+        # From here on the file may be an object, whatever is answered: no part may be written to it any more.
+        self._work.publish_upload(self._key, self._upload_id, whole)
+
+    def _is_last(self, number: int) -> bool:
+        return all(number >= other for other in self._parts)
+
+    def _write(self, name: str, view: memoryview, position: int) -> None:
+        path = f"{self._directory}/{name}"
+        try:
+            if not os.path.exists(f"{self._directory}/key"):
+                raise ObjectMissing(f"upload {self._upload_id} of {self._key} is gone")
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                if name != "data":
+                    os.ftruncate(descriptor, 0)
+                _write_all(descriptor, view, position)
+            finally:
+                os.close(descriptor)
+        except FileNotFoundError as error:
+            raise ObjectMissing(f"upload {self._upload_id} of {self._key} is gone") from error
+        except OSError as error:
+            raise storage_error(error, f"could not write a part of {self._key}") from error
+
+    def _whole(self) -> str:
+        """Path of a synced file that holds the parts in order. Raises: OSError."""
+        numbers = sorted(self._parts)
+        stride = self._stride
+        assert stride is not None
+        in_place = numbers == list(range(1, len(numbers) + 1)) and all(
+            placed and (length == stride or number == numbers[-1]) for number, (placed, length) in self._parts.items()
+        )
+        path = f"{self._directory}/data"
+        if not in_place:
+            path = f"{self._directory}/assembled"
+            self._assemble(path, numbers, stride)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.ftruncate(descriptor, sum(length for _, length in self._parts.values()))
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+        return path
+
+    def _assemble(self, path: str, numbers: list[int], stride: int) -> None:
+        target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            end = 0
+            for number in numbers:
+                placed, length = self._parts[number]
+                name = "data" if placed else f"part-{number}"
+                source = os.open(f"{self._directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    position = (number - 1) * stride if placed else 0
+                    _write_all(target, memoryview(_pread_exactly(source, position, position + length)), end)
+                finally:
+                    os.close(source)
+                end += length
+        finally:
+            os.close(target)
+
+
+def _info(key: str, status: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(key, status.st_size, TimestampMs(status.st_mtime_ns // 1_000_000))
+
+
+def _is_file(status: os.stat_result) -> bool:
+    return status.st_mode & 0o170000 == 0o100000
+
+
+def _read_error(error: OSError, key: str) -> ObjectMissing | StorageUnavailable:
+    if error.errno in _ABSENT:
+        return ObjectMissing(f"{key} is not there")
+    return storage_error(error, f"could not read {key}")
+
+
+def _pread_exactly(descriptor: int, start: int, end: int) -> bytes:
+    """Bytes [start, end) of a file that has them. Raises: OSError (EIO when it has not)."""
+    data = os.pread(descriptor, end - start, start)
+    if len(data) == end - start:
+        return data
+    pieces = [data]
+    position = start + len(data)
+    while data and position < end:
+        data = os.pread(descriptor, end - position, position)
+        pieces.append(data)
+        position += len(data)
+    if position < end:
+        raise OSError(errno.EIO, "the file ended early")
+    return b"".join(pieces)
+
+
+def _write_all(descriptor: int, view: memoryview, position: int) -> None:
+    """Raises: OSError; a part may have been written."""
+    written = 0
+    while written < len(view):
+        written += os.pwrite(descriptor, view[written:], position + written)
+
+
+def _fsync_directory(directory: str) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _unlink_if_there(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+
+
+def _remove_tree(path: str) -> None:
+    """Remove a flat directory. ``key`` goes first: without it the upload is gone, whatever else a crash leaves."""
+    _unlink_if_there(f"{path}/key")
+    for _ in range(_VANISHED_DIRECTORY_ATTEMPTS):
+        try:
+            for name in os.listdir(path):
+                _unlink_if_there(f"{path}/{name}")
+            os.rmdir(path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+        else:
+            return
+    raise OSError(errno.ENOTEMPTY, f"{path} is being written to while it is removed")
+
+
+def _release_instance(path: str, descriptor: int, process: int) -> None:
+    if os.getpid() != process:
+        return  # a forked copy: the lock is its parent's
+    _unlink_if_there(path)
+    os.close(descriptor)
+
+
+def _no_links_sentence(root: str, error: OSError) -> str:
+    return (
+        f"the file system of {root} cannot make the hard links that conditional writes need ({error.strerror}); "
+        "keep the store on ext4, xfs, btrfs or NFS"
+    )
