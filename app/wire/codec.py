@@ -1,0 +1,163 @@
+"""Messages from and to bytes, for every API and version that has a schema.
+
+A decoder or encoder is compiled when its (API, version) is first used and kept from then on, so that start-up pays for
+none of them. Produce and Fetch have faster ways of their own (``app.wire.produce``, ``app.wire.fetch``); this module reads
+and writes them too.
+
+Decoding promises that any bytes whatsoever give a message or ProtocolError, within time and memory proportional to the
+bytes and the bounds of ``app/limits.py``. Encoding trusts its caller: a value that a field cannot hold, or null where the
+version has no null, is ValueError, our own mistake. A field that the version lacks is not written, whatever it holds; one
+that a version lacks has its default when read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from struct import error as StructError  # noqa: N812 (it is a class)
+from typing import Any, Final
+
+from app.errors import ErrorCode, ProtocolError
+from app.wire.apis import APIS
+from app.wire.compiler import DecoderSource, EncoderSource, Shape
+from app.wire.primitives import (
+    TROUBLES,
+    Buffer,
+    explain,
+    read_uvarint,
+    refuse_length,
+    refuse_null,
+    refuse_rest,
+    uvarint,
+)
+from app.wire.schema import Rows
+from app.wire.versions import PRIVATE
+
+Decoder = Callable[[Buffer], Any]
+Encoder = Callable[[Any], bytes]
+
+_decoders: Final[dict[tuple[int, int, bool], tuple[Decoder, bool, str]]] = {}
+"""(key, version, is it a request) → (decoder, whether it wants plain bytes, name for errors)."""
+
+_encoders: Final[dict[tuple[int, int, bool], tuple[Encoder, str]]] = {}
+
+
+def decode_request(key: int, version: int, view: Buffer) -> Any:
+    """The request that ``view`` is, to its last byte: an object of ``app.wire.apis.<api>``'s request class.
+
+    Nothing in it refers to ``view`` but ``records``, which are slices of it. Requests of Firn's own keys are ``bytes``.
+    Raises: ProtocolError, with UNSUPPORTED_VERSION if this API and version have no schema.
+    """
+    return _decode(key, version, view, True)
+
+
+def decode_response(key: int, version: int, view: Buffer) -> Any:
+    """The response that ``view`` is, without its header; as ``decode_request``."""
+    return _decode(key, version, view, False)
+
+
+def encode_request(key: int, version: int, message: Any) -> bytes:
+    """The body of a request: an object of the API's request class, or ``bytes`` for Firn's own keys.
+
+    Raises: ValueError if the message cannot be said in this version, or the version is not known.
+    """
+    return _encode(key, version, message, True)
+
+
+def encode_response(key: int, version: int, message: Any) -> bytes:
+    """The body of a response, without header and frame; as ``encode_request``."""
+    return _encode(key, version, message, False)
+
+
+def _decode(key: int, version: int, view: Buffer, is_request: bool) -> Any:
+    found = _decoders.get((key, version, is_request))
+    if found is None:
+        found = _compile_decoder(key, version, is_request)
+    decoder, wants_bytes, name = found
+    try:
+        return decoder(bytes(view) if wants_bytes else view)
+    except TROUBLES as trouble:
+        raise explain(trouble, name) from None
+
+
+def _encode(key: int, version: int, message: Any, is_request: bool) -> bytes:
+    found = _encoders.get((key, version, is_request))
+    if found is None:
+        found = _compile_encoder(key, version, is_request)
+    encoder, name = found
+    try:
+        return encoder(message)
+    except (StructError, AttributeError, TypeError, ValueError) as trouble:
+        raise ValueError(f"{name} cannot be written: {trouble}") from trouble
+
+
+def _compile_decoder(key: int, version: int, is_request: bool) -> tuple[Decoder, bool, str]:
+    name = message_name(key, version, is_request)
+    made: tuple[Decoder, bool, str]
+    if key in PRIVATE and version == 0:
+        made = (decode_opaque, True, name)
+    else:
+        shape = shape_of(key, version)
+        if shape is None:
+            raise ProtocolError(f"{name} is not known", ErrorCode.UNSUPPORTED_VERSION)
+        struct = struct_name(key, is_request)
+        has_records = any(row[1] == "records" for rows in shape.rows.values() for row in rows)
+        made = (DecoderSource(shape, from_bytes=not has_records).compile(struct), not has_records, name)
+    _decoders[key, version, is_request] = made
+    return made
+
+
+def _compile_encoder(key: int, version: int, is_request: bool) -> tuple[Encoder, str]:
+    name = message_name(key, version, is_request)
+    made: tuple[Encoder, str]
+    if key in PRIVATE and version == 0:
+        made = (encode_opaque, name)
+    else:
+        shape = shape_of(key, version)
+        if shape is None:
+            raise ValueError(f"{name} is not known")
+        made = (EncoderSource(shape).compile(struct_name(key, is_request)), name)
+    _encoders[key, version, is_request] = made
+    return made
+
+
+def shape_of(key: int, version: int) -> Shape | None:
+    """What an API's messages look like in a version; None if there is no schema for it."""
+    api = APIS.get(key)
+    if api is None or not api.version_first <= version <= api.version_last:
+        return None
+    module = import_module(f"app.wire.apis.{api.module}")
+    rows: Rows = module.FIELDS
+    return Shape(rows, {name: getattr(module, name) for name in rows}, version, version >= api.flexible_first)
+
+
+def struct_name(key: int, is_request: bool) -> str:
+    """The class name of an API's request or response."""
+    return APIS[key].name + ("Request" if is_request else "Response")
+
+
+def message_name(key: int, version: int, is_request: bool) -> str:
+    """How errors call a message, whether or not there is a schema for it."""
+    kind = "request" if is_request else "response"
+    return f"{APIS[key].name} v{version} {kind}" if key in APIS else f"{kind} of API {key} v{version}"
+
+
+# --- Firn's own keys --------------------------------------------------------------------------------------------------
+
+
+def decode_opaque(buffer: Buffer) -> bytes:
+    """The only field of a private message: compact bytes."""
+    size, position = read_uvarint(buffer, 0)
+    if size == 0:
+        raise refuse_null("the body")
+    end = position + size - 1
+    if end > len(buffer):
+        raise refuse_length(size - 1, "the body")
+    if end < len(buffer):
+        raise refuse_rest(len(buffer) - end)
+    return bytes(buffer[position:end])
+
+
+def encode_opaque(body: bytes) -> bytes:
+    """A private message whose only field is ``body``."""
+    return uvarint(len(body) + 1) + body

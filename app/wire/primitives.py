@@ -1,0 +1,169 @@
+"""The protocol's variable-length pieces: varints, strings, bytes, uuids, tagged fields; and how bad bytes are reported.
+
+Readers take a buffer and a position and return the value and the position after it. They look at each byte before they
+use it, so running off the end shows as ``IndexError`` or ``struct.error``, which ``explain`` turns into ProtocolError;
+lengths and counts are compared with the bytes left before anything is sliced or allocated.
+"""
+
+from __future__ import annotations
+
+from struct import error as StructError  # noqa: N812 (it is a class)
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from app.errors import ErrorCode, ProtocolError
+from app.limits import TAGGED_FIELDS_MAX
+from app.wire.schema import ZERO_UUID
+
+Buffer: TypeAlias = bytes | memoryview
+
+VARINT_BYTES_MAX: Final = 5
+"""An unsigned varint carries at most 32 bits."""
+
+UUIDS_KEPT_MAX: Final = 8192
+"""Uuids kept by ``uuid_of``: topic ids come again with every Produce and Fetch. Ever new ones only empty it."""
+
+
+class Truncated(ProtocolError):
+    """The message ends before its fields do, or claims more than is left."""
+
+    def __init__(self, message: str = "the message ends early") -> None:
+        super().__init__(message)
+
+
+TROUBLES: Final = (ProtocolError, IndexError, StructError, UnicodeDecodeError)
+"""All that a reader raises on bad bytes."""
+
+
+def explain(trouble: Exception, what: str) -> ProtocolError:
+    """The ProtocolError for one of ``TROUBLES`` met while reading ``what``."""
+    if isinstance(trouble, ProtocolError):
+        return ProtocolError(f"{what}: {trouble}", trouble.code)
+    if isinstance(trouble, UnicodeDecodeError):
+        return ProtocolError(f"{what}: a string is not UTF-8")
+    return ProtocolError(f"{what}: the message ends early")
+
+
+# --- varints --------------------------------------------------------------------------------------------------------
+
+
+def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
+    """An unsigned varint (LEB128) and the position after it.
+
+    Raises: ProtocolError beyond five bytes or 32 bits; IndexError at the end of the buffer.
+    """
+    value = shift = 0
+    while True:
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > 0xFFFF_FFFF:
+                break
+            return value, position
+        shift += 7
+        if shift == 7 * VARINT_BYTES_MAX:
+            break
+    raise ProtocolError("a varint is longer than 32 bits")
+
+
+def uvarint(value: int) -> bytes:
+    """``value`` (0 to 2³² − 1) as an unsigned varint."""
+    if not 0 <= value <= 0xFFFF_FFFF:
+        raise ValueError(f"{value} does not fit in a varint")
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+UVARINTS: Final = tuple(uvarint(value) for value in range(1024))
+"""The first varints, ready made."""
+
+
+# --- uuids ----------------------------------------------------------------------------------------------------------
+
+_uuids: Final[dict[bytes, UUID]] = {bytes(16): ZERO_UUID}
+
+
+def uuid_of(raw: bytes) -> UUID:
+    """The uuid of 16 bytes. Building one costs a microsecond, so those seen lately are kept."""
+    found = _uuids.get(raw)
+    if found is None:
+        if len(_uuids) >= UUIDS_KEPT_MAX:
+            _uuids.clear()
+        found = _uuids[raw] = UUID(bytes=raw)
+    return found
+
+
+# --- tagged fields --------------------------------------------------------------------------------------------------
+
+
+def tagged_field_count(buffer: Buffer, position: int) -> tuple[int, int]:
+    """The count that opens a section of tagged fields, and the position after it.
+
+    Raises: ProtocolError if the count is over the limit or cannot fit in the bytes left.
+    """
+    count, position = read_uvarint(buffer, position)
+    if count > TAGGED_FIELDS_MAX or 2 * count > len(buffer) - position:
+        raise Truncated(f"{count} tagged fields are claimed")
+    return count, position
+
+
+def next_tagged_field(buffer: Buffer, position: int, previous_tag: int) -> tuple[int, int, int]:
+    """``(tag, start, end)`` of the tagged field at ``position``.
+
+    Raises: ProtocolError if tags do not rise (KIP-482 wants them sorted, each at most once) or the field is cut off.
+    """
+    tag, position = read_uvarint(buffer, position)
+    if tag <= previous_tag:
+        raise ProtocolError(f"tagged field {tag} follows {previous_tag}")
+    size, position = read_uvarint(buffer, position)
+    end = position + size
+    if end > len(buffer):
+        raise Truncated(f"tagged field {tag} claims {size} bytes")
+    return tag, position, end
+
+
+def skip_tagged_fields(buffer: Buffer, position: int) -> int:
+    """The position after a section of tagged fields of which none is known; ``position`` is that of its count."""
+    count, position = tagged_field_count(buffer, position)
+    tag = -1
+    for _ in range(count):
+        tag, _, position = next_tagged_field(buffer, position, tag)
+    return position
+
+
+# --- refusals, called by compiled decoders ----------------------------------------------------------------------------
+
+
+def refuse_count(count: int, name: str) -> ProtocolError:
+    """For a count that is below -1, over the limit, or more than fits in the bytes left."""
+    return Truncated(f"{name} claims {count} elements")
+
+
+def refuse_length(length: int, name: str) -> ProtocolError:
+    """For a length that is below -1 or more than the bytes left."""
+    return Truncated(f"{name} claims {length} bytes")
+
+
+def refuse_null(name: str) -> ProtocolError:
+    """For a null where the version has none."""
+    return ProtocolError(f"{name} must not be null")
+
+
+def refuse_marker(marker: int, name: str) -> ProtocolError:
+    """For a nullable struct that opens with neither -1 nor 1 (KIP-893)."""
+    return ProtocolError(f"{name} opens with {marker}, neither -1 nor 1")
+
+
+def refuse_tag_size(name: str) -> ProtocolError:
+    """For a tagged field whose value is not as long as its size says."""
+    return ProtocolError(f"tagged field {name} is not as long as it says")
+
+
+def refuse_rest(count: int) -> ProtocolError:
+    """For bytes after the end of the message."""
+    return ProtocolError(f"{count} bytes follow the message", ErrorCode.INVALID_REQUEST)
