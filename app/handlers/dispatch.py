@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from app.handlers import (
     api_versions,
+    coordinators,
     epochs,
     metadata,
     offsets,
@@ -16,6 +17,7 @@ from app.handlers.api import Api, ApiTable
 
 FAMILIES: tuple[ApiTable, ...] = (
     api_versions.APIS,
+    coordinators.APIS,
     metadata.APIS,
     offsets.APIS,
     epochs.APIS,

@@ -1,0 +1,45 @@
+"""Pooled memory for bytes on their way between sockets and files.
+
+A fresh buffer costs a page fault for every 4 KiB on its first use, which is more than the work done on what it carries; a
+buffer that has been used costs nothing. So buffers are kept, up to a bound, in classes of powers of two.
+"""
+
+from __future__ import annotations
+
+from app.limits import KIB, MIB
+
+BUFFER_BYTES_MIN = 32 * KIB
+FREE_BYTES_MAX = 64 * MIB
+"""Unused buffers kept for the next user, over all sizes: about forty frames of 1 MB."""
+
+
+class BufferPool:
+    """Writable buffers by size class. Belongs to one event loop.
+
+    A buffer that is given back must have no user: no slice of it may be in a transport, a pool thread or a handler.
+    """
+
+    def __init__(self, free_bytes_max: int = FREE_BYTES_MAX) -> None:
+        self._free: dict[int, list[memoryview]] = {}
+        self._free_bytes = 0
+        self._free_bytes_max = free_bytes_max
+
+    @property
+    def free_bytes(self) -> int:
+        return self._free_bytes
+
+    def take(self, size_bytes: int) -> memoryview:
+        """A writable buffer of at least ``size_bytes``, its content undefined. Pages are touched only when used."""
+        capacity = max(BUFFER_BYTES_MIN, 1 << (size_bytes - 1).bit_length())
+        free = self._free.get(capacity)
+        if free:
+            self._free_bytes -= capacity
+            return free.pop()
+        return memoryview(bytearray(capacity))
+
+    def give_back(self, buffer: memoryview) -> None:
+        """Return a whole buffer of ``take`` for the next user; dropped if enough are kept already."""
+        capacity = len(buffer)
+        if self._free_bytes + capacity <= self._free_bytes_max:
+            self._free_bytes += capacity
+            self._free.setdefault(capacity, []).append(buffer)

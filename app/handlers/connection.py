@@ -1,0 +1,632 @@
+"""One client's connection: frames in, responses out, in order, without a task per request.
+
+**In.** All connections of a loop read into one shared scratch buffer, because the loop asks for a buffer, fills it and
+calls back without anything in between. Whole frames are served where they lie. What is left of the last frame is kept:
+up to ``OWN_FRAME_BYTES_MIN`` as a copy that is put in front of the next read, beyond that in a pooled buffer of its own
+that the following reads fill directly, so that a frame of 100 MiB is received without being copied. Record bytes are
+handed on as slices of the receive buffer; it is overwritten by the next read, so whoever works past the callback copies.
+
+**Served at once.** Produce, a Fetch that has something to answer, ApiVersions and every other handler that does not wait
+are answered within the callback. A request that has to wait takes a ``Slot``, which holds its place in the order of
+responses. Further Produces are served behind a waiting Produce (they are appended in order, only their answers wait);
+anything else that waits stops the parsing of this connection until it is answered, and a request that is not a Produce
+does not pass waiting Produces.
+
+**Out.** The responses of one callback leave in one write. A fetched file range is read into a pooled buffer behind its
+header and written from there; the buffer is used again only after the transport has drained. The next range is read only
+then, so a client that does not read costs one buffer. While a client does not read its answers, its requests are not
+read either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+from app.errors import ErrorCode, FirnError, ProtocolError, kafka_code
+from app.handlers.context import Request
+from app.handlers.fetch import serve_fetch
+from app.handlers.metrics import ApiMeter
+from app.handlers.produce import serve_produce
+from app.limits import KIB, MIB
+from app.wire.codec import decode_request, encode_response
+from app.wire.header import parse_request_header, response_header
+from app.wire.versions import SERVED
+
+if TYPE_CHECKING:
+    from app.handlers.server import KafkaServer
+
+FRAME_HEAD: Final = Struct(">ihhi")
+"""Size prefix, API key, API version, correlation id: common to every request header."""
+FRAME_SIZE: Final = Struct(">i")
+REQUEST_BYTES_MIN: Final = 10
+"""Key, version, correlation id and the length of the client id."""
+OWN_FRAME_BYTES_MIN: Final = 16 * KIB
+"""A longer unfinished frame gets a buffer of its own: below this, copying it twice is cheaper than a further read."""
+EXACT_FRAME_BYTES_MIN: Final = 128 * KIB
+"""From this size on a frame is read up to its end and the next one's size prefix, so that steady streams never copy."""
+SEND_BYTES: Final = 1 * MIB
+"""Read from a file and written to a socket at a time: a fetched partition of the usual size in one go."""
+SEND_BURST_BYTES: Final = 4 * MIB
+"""Written to one connection before the loop turns to the others."""
+OUT_BYTES_MAX: Final = 1 * MIB
+"""Finished responses that wait for the transport before requests stop being read."""
+SLOTS_MAX: Final = 1024
+"""Responses in waiting before requests stop being read."""
+
+PRODUCE: Final = 0
+FETCH: Final = 1
+API_VERSIONS: Final = 18
+
+
+class SendableRange(Protocol):
+    """Bytes of a file that a response promises: ``length`` of them, from its own position on."""
+
+    length: int
+
+    def read_nowait(self, start: int, into: memoryview) -> int:
+        """Read at ``start`` of the range what the page cache has: bytes read, or -1 if the disk would have to be asked."""
+        ...
+
+    def read(self, start: int, into: memoryview) -> int:
+        """The same, waiting for the disk; for a pool thread. 0 means that the file ends early."""
+        ...
+
+    def release(self) -> None:
+        """The range is not needed any more. Called exactly once."""
+        ...
+
+
+Part: TypeAlias = "bytes | SendableRange"
+Parts: TypeAlias = "bytes | list[Part] | None"
+"""A response frame: whole, in pieces around file ranges, or ``None`` for a request that gets no response."""
+
+
+class Slot:
+    """The place of a response that is not there yet."""
+
+    __slots__ = ("done", "meter", "parts", "started_s", "stops_parsing")
+
+    def __init__(self, meter: ApiMeter, started_s: float, stops_parsing: bool) -> None:
+        self.done = False
+        self.parts: Parts = None
+        self.meter = meter
+        self.started_s = started_s
+        self.stops_parsing = stops_parsing
+
+
+class Connection(asyncio.BufferedProtocol):
+    """See the module. Belongs to one loop; everything here is synchronous."""
+
+    __slots__ = (
+        "_filled",
+        "_held",
+        "_in_callback",
+        "_needs_drain",
+        "_out",
+        "_out_bytes",
+        "_own",
+        "_pending",
+        "_pumping",
+        "_range_start",
+        "_reserved",
+        "_send",
+        "_send_buffer",
+        "_server",
+        "_slots",
+        "_started_s",
+        "_stopped",
+        "_transport",
+        "_waiters",
+        "_waits_for_memory",
+        "_window_end",
+        "_write_paused",
+        "active_s",
+        "closed",
+        "context",
+        "fetch_session_ids",
+        "on_close",
+        "peer",
+        "produce_shapes",
+    )
+
+    def __init__(self, server: KafkaServer) -> None:
+        self._server = server
+        self.context = server.context
+        self._transport: asyncio.Transport = None  # type: ignore[assignment]
+        self.peer = ""
+        self.closed = True
+        self.active_s = 0.0
+        """Loop time of the last byte received, or of the last time that everything sent had been taken."""
+        self.on_close: set[Any] = set()
+        """Things with a ``cancel()`` that must hear of the end of the connection."""
+
+        self._own: memoryview | None = None
+        self._reserved = 0
+        self._filled = 0
+        self._window_end = 0
+        self._pending = b""
+        self._held: memoryview | None = None
+        self._stopped = False
+        self._needs_drain = False
+        self._waits_for_memory = False
+        self._in_callback = False
+        self._started_s = 0.0
+
+        self._slots: deque[Slot] = deque()
+        self._waiters = 0
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._send: deque[Part] = deque()
+        self._send_buffer: memoryview | None = None
+        self._range_start = 0
+        self._pumping = False
+        self._write_paused = False
+
+    # --- the transport's calls -----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
+        self._transport = transport  # type: ignore[assignment]
+        name = transport.get_extra_info("peername")
+        self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "local"
+        self.closed = False
+        self._transport.set_write_buffer_limits(high=0, low=0)
+        self.active_s = self._server.loop.time()
+        self._server.opened(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self._drop_own()
+        self._held = None
+        self._pending = b""
+        for part in self._send:
+            if not isinstance(part, bytes):
+                part.release()
+        self._send.clear()
+        self._out.clear()
+        self._slots.clear()
+        self._send_buffer = None  # not given back: the transport may still refer to it
+        for waiting in tuple(self.on_close):
+            waiting.cancel()
+        self.on_close.clear()
+        self._server.lost(self)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        own = self._own
+        if own is not None:
+            return own[self._filled : self._window_end]
+        scratch = self._server.scratch
+        pending = self._pending
+        if pending:
+            self._filled = len(pending)
+            scratch[: self._filled] = pending
+            return scratch[self._filled :]
+        self._filled = 0
+        return scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        own = self._own
+        self._receive(self._server.scratch if own is None else own, self._filled + nbytes)
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        if self.closed:
+            return
+        self.active_s = self._server.loop.time()
+        if self._send_buffer is not None:
+            self._server.buffers.give_back(self._send_buffer)
+            self._send_buffer = None
+        if not self._in_callback:
+            self._flush()
+            self._consider_resuming()
+
+    # --- in ------------------------------------------------------------------------------------------------------
+
+    def _receive(self, view: memoryview, end: int) -> None:
+        """Serve the frames in ``view[:end]``, keep the rest, hand the answers to the transport."""
+        self._started_s = self.active_s = self._server.loop.time()
+        self._in_callback = True
+        try:
+            position = self._serve_frames(view, end)
+        except ProtocolError as error:
+            self._flush()
+            self.fail(f"closing the connection of {self.peer}: {error}")
+            return
+        finally:
+            self._in_callback = False
+        if self.closed:
+            return
+        self._flush()
+        self._keep_rest(view, position, end)
+
+    def _serve_frames(self, view: memoryview, end: int) -> int:
+        """Serve every whole frame until parsing has to stop; the position of the first byte not served.
+
+        Raises: ProtocolError.
+        """
+        position = 0
+        produced = 0
+        produced_bytes = 0
+        server = self._server
+        try:
+            while end - position >= 4:
+                if self._waiters or self._send or self._out_bytes > OUT_BYTES_MAX:
+                    break
+                (size,) = FRAME_SIZE.unpack_from(view, position)
+                if not REQUEST_BYTES_MIN <= size <= server.request_bytes_max:
+                    raise ProtocolError(f"a frame claims {size} bytes; {REQUEST_BYTES_MIN} to {server.request_bytes_max} are served")
+                frame_end = position + 4 + size
+                if frame_end > end:
+                    break
+                _, api_key, api_version, correlation_id = FRAME_HEAD.unpack_from(view, position)
+                if api_key == PRODUCE:
+                    if len(self._slots) >= SLOTS_MAX:
+                        break
+                    answer = serve_produce(self, api_version, correlation_id, view[position + 4 : frame_end])
+                    if answer is not None:
+                        self._answer(answer)
+                    produced += 1
+                    produced_bytes += size
+                elif self._slots:
+                    break
+                else:
+                    self._serve(api_key, api_version, correlation_id, view[position + 4 : frame_end])
+                position = frame_end
+                if self.closed:
+                    break
+        finally:
+            if produced:
+                meter = server.produce_meter
+                meter.requests.value += produced
+                meter.request_bytes.value += produced_bytes
+                meter.observe(server.loop.time() - self._started_s, produced)
+        return position
+
+    def _serve(self, api_key: int, api_version: int, correlation_id: int, frame: memoryview) -> None:
+        """Serve one request other than Produce. Raises: ProtocolError."""
+        server = self._server
+        meter = server.metrics.meter(api_key)
+        meter.requests.value += 1
+        meter.request_bytes.value += len(frame)
+        if api_key == FETCH:
+            answer = serve_fetch(self, api_version, correlation_id, frame)
+            if answer is not None:
+                self._answer(answer)
+                meter.observe(server.loop.time() - self._started_s, 1)
+            return
+        served = SERVED.get(api_key)  # type: ignore[call-overload]
+        if api_key == API_VERSIONS and served is not None and not served[0] <= api_version <= served[1]:
+            self._answer(server.unsupported_api_versions(correlation_id))
+            return
+        api = server.apis.get(api_key)
+        private = server.private_apis.get(api_key)
+        if private is None and (api is None or served is None):
+            raise ProtocolError(f"API key {api_key} is not served")
+        if served is not None and not served[0] <= api_version <= served[1]:
+            raise ProtocolError(f"version {api_version} of API key {api_key} is not served")
+        header = parse_request_header(frame)
+        request = Request(api_key, api_version, correlation_id, header.client_id, self.peer)
+        if private is not None:
+            payload = private(self.context, request, bytes(frame[header.body_start :]))
+            self._answer(payload)
+            meter.response_bytes.value += len(payload)
+            return
+        assert api is not None
+        message = decode_request(api_key, api_version, frame[header.body_start :])
+        try:
+            result = api.handle(self.context, request, message)
+        except FirnError as error:
+            result = self._refused(api.refuse, request, message, error, meter)
+        if isinstance(result, Coroutine):
+            slot = self.open_slot(meter, stops_parsing=True)
+            server.spawn(self._finish(slot, result, api.refuse, request, message))
+            return
+        self._answer(self._encode(request, result, meter))
+        meter.observe(server.loop.time() - self._started_s, 1)
+
+    async def _finish(
+        self, slot: Slot, work: Coroutine[Any, Any, Any], refuse: Any, request: Request, message: Any
+    ) -> None:
+        """Wait for a handler and put its answer into its slot."""
+        try:
+            result = await work
+        except FirnError as error:
+            result = self._refused(refuse, request, message, error, slot.meter)
+        except AssertionError:
+            self.abort()
+            raise
+        if not self.closed:
+            self.complete(slot, self._encode(request, result, slot.meter))
+
+    def _refused(self, refuse: Any, request: Request, message: Any, error: FirnError, meter: ApiMeter) -> Any:
+        meter.errors.value += 1
+        code = kafka_code(error)
+        if code is ErrorCode.UNKNOWN_SERVER_ERROR:
+            self._server.log_line(f"API key {request.api_key} for {self.peer}: {error}")
+        return refuse(request, message, code, str(error))
+
+    def _encode(self, request: Request, message: Any, meter: ApiMeter) -> bytes:
+        header = response_header(request.correlation_id, request.api_key, request.api_version)
+        body = encode_response(request.api_key, request.api_version, message)
+        meter.response_bytes.value += len(header) + len(body)
+        return b"".join((FRAME_SIZE.pack(len(header) + len(body)), header, body))
+
+    def _keep_rest(self, view: memoryview, position: int, end: int) -> None:
+        """Keep the bytes not served yet, and stop reading if their turn has not come."""
+        rest = end - position
+        total = FRAME_SIZE.unpack_from(view, position)[0] + 4 if rest >= 4 else 0
+        whole = 0 < total <= rest
+        if whole or self._is_congested() or not self._reserve_frame(total):
+            self._needs_drain = whole
+            self._held = memoryview(bytearray(view[position:end]))
+            self._pending = b""
+            self._drop_own()
+            if not self._stopped:
+                self._stopped = True
+                self._transport.pause_reading()
+            return
+        if self._stopped:
+            self._stopped = False
+            self._transport.resume_reading()
+        if total > OWN_FRAME_BYTES_MIN:
+            self._continue_in_own(view, position, rest, total)
+            return
+        self._pending = bytes(view[position:end]) if rest else b""
+        self._drop_own()
+
+    def _is_congested(self) -> bool:
+        """Whether no request may be served now, whatever it is."""
+        return bool(self._waiters or self._send or self._out_bytes > OUT_BYTES_MAX or len(self._slots) >= SLOTS_MAX)
+
+    def _reserve_frame(self, total: int) -> bool:
+        """Claim the memory of an unfinished frame of ``total`` bytes; if there is none, ``memory_freed`` is called later."""
+        wanted = total if total > OWN_FRAME_BYTES_MIN else 0
+        if wanted > self._reserved and not self._server.reserve(self, wanted - self._reserved):
+            self._waits_for_memory = True
+            return False
+        if wanted < self._reserved:
+            self._server.unreserve(self._reserved - wanted)
+        self._reserved = wanted
+        return True
+
+    def _continue_in_own(self, view: memoryview, position: int, rest: int, total: int) -> None:
+        """Go on receiving an unfinished frame of ``total`` bytes in a buffer of its own."""
+        own = self._own
+        if own is None or len(own) < total + 4:
+            bigger = self._server.buffers.take(total + 4)
+            bigger[:rest] = view[position : position + rest]
+            if own is not None:
+                self._server.buffers.give_back(own)
+            self._own = bigger
+        elif position:
+            own[:rest] = view[position : position + rest]
+        self._pending = b""
+        self._filled = rest
+        self._window_end = total + 4 if total >= EXACT_FRAME_BYTES_MIN else total
+
+    def _drop_own(self) -> None:
+        if self._own is not None:
+            self._server.buffers.give_back(self._own)
+            self._own = None
+        if self._reserved:
+            reserved, self._reserved = self._reserved, 0
+            self._server.unreserve(reserved)
+
+    def memory_freed(self) -> None:
+        """Room for frames has been made: try again."""
+        self._waits_for_memory = False
+        self._consider_resuming()
+
+    def _consider_resuming(self) -> None:
+        """Serve what was held back, and read on, once nothing stands in the way."""
+        if not self._stopped or self.closed or self._waits_for_memory:
+            return
+        if self._waiters or self._send or self._out_bytes > OUT_BYTES_MAX:
+            return
+        if len(self._slots) > (0 if self._needs_drain else SLOTS_MAX // 2):
+            return
+        held = self._held
+        self._held = None
+        if held is None:
+            held = memoryview(bytearray())
+        self._receive(held, len(held))
+
+    # --- out -----------------------------------------------------------------------------------------------------
+
+    def open_slot(self, meter: ApiMeter, *, stops_parsing: bool) -> Slot:
+        """Keep the place of a response that comes later, through ``complete``."""
+        slot = Slot(meter, self._started_s, stops_parsing)
+        self._slots.append(slot)
+        if stops_parsing:
+            self._waiters += 1
+        return slot
+
+    def complete(self, slot: Slot, parts: Parts) -> None:
+        """Answer a slot. Responses leave as soon as all before them have. After the connection's end this does nothing."""
+        if self.closed:
+            if isinstance(parts, list):
+                for part in parts:
+                    if not isinstance(part, bytes):
+                        part.release()
+            return
+        assert not slot.done
+        slot.done = True
+        slot.parts = parts
+        slot.meter.observe(self._server.loop.time() - slot.started_s, 1)
+        if slot.stops_parsing:
+            self._waiters -= 1
+        slots = self._slots
+        while slots and slots[0].done:
+            parts = slots.popleft().parts
+            if parts is not None:
+                self._deliver(parts)
+        if not self._in_callback:
+            self._flush()
+            self._consider_resuming()
+
+    def _answer(self, parts: Parts) -> None:
+        """A response that is there at once takes its place behind those that are not."""
+        if self._slots:
+            slot = Slot(self._server.produce_meter, self._started_s, False)
+            slot.done = True
+            slot.parts = parts
+            self._slots.append(slot)
+        elif parts is not None:
+            self._deliver(parts)
+
+    def _deliver(self, parts: bytes | list[Part]) -> None:
+        if isinstance(parts, list):
+            if self._out:
+                self._send.extend(self._out)
+                self._out.clear()
+            self._send.extend(parts)
+        elif self._send:
+            self._send.append(parts)
+            self._out_bytes += len(parts)
+        else:
+            self._out.append(parts)
+            self._out_bytes += len(parts)
+
+    def _flush(self) -> None:
+        """Hand to the transport what is ready, unless it has not taken the last."""
+        if self._write_paused or self.closed:
+            return
+        if self._send:
+            self._pump()
+            return
+        out = self._out
+        if out:
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+            out.clear()
+            self._out_bytes = 0
+
+    def _pump(self) -> None:
+        """Send pieces and file ranges in order, one pooled buffer at a time."""
+        if self._pumping:
+            return
+        send = self._send
+        server = self._server
+        burst = 0
+        buffer = server.buffers.take(SEND_BYTES)
+        capacity = len(buffer)
+        while send and not self._write_paused and not self.closed:
+            if burst >= SEND_BURST_BYTES:
+                server.loop.call_soon(self._pump_again)
+                break
+            filled = 0
+            while send and filled < capacity:
+                part = send[0]
+                if isinstance(part, bytes):
+                    length = len(part)
+                    if length > capacity - filled:
+                        if filled:
+                            break
+                        send.popleft()
+                        self._transport.write(part)
+                        burst += length
+                        break
+                    buffer[filled : filled + length] = part
+                    filled += length
+                    send.popleft()
+                    continue
+                start = self._range_start
+                wanted = min(part.length - start, capacity - filled)
+                got = part.read_nowait(start, buffer[filled : filled + wanted])
+                if got < 0:
+                    if filled:
+                        break
+                    self._pumping = True
+                    server.spawn(self._read_from_disk(part, start, buffer, wanted))
+                    return
+                if got == 0 and wanted:
+                    server.buffers.give_back(buffer)
+                    self.fail(f"closing the connection of {self.peer}: a file became shorter while it was being sent")
+                    return
+                filled += got
+                start += got
+                if start == part.length:
+                    part.release()
+                    send.popleft()
+                    start = 0
+                self._range_start = start
+            if filled:
+                burst += filled
+                self._transport.write(buffer[:filled])
+                if self._transport.get_write_buffer_size():
+                    self._send_buffer = buffer
+                    break
+        if self._send_buffer is not buffer:
+            server.buffers.give_back(buffer)
+        if not send:
+            self._out_bytes = 0
+
+    def _pump_again(self) -> None:
+        if not self.closed and not self._in_callback:
+            self._flush()
+            self._consider_resuming()
+
+    async def _read_from_disk(self, part: SendableRange, start: int, buffer: memoryview, wanted: int) -> None:
+        """Read on a pool thread what the page cache does not have, write it, and go on."""
+        try:
+            got = await self.context.pool.run(lambda: part.read(start, buffer[:wanted]))
+        except (OSError, FirnError) as error:
+            self.fail(f"closing the connection of {self.peer}: cannot read what a response promised: {error}")
+            return
+        finally:
+            self._pumping = False
+        if self.closed:
+            self._server.buffers.give_back(buffer)
+            return
+        if got <= 0:
+            self.fail(f"closing the connection of {self.peer}: a file became shorter while it was being sent")
+            return
+        if start + got == part.length:
+            part.release()
+            self._send.popleft()
+            self._range_start = 0
+        else:
+            self._range_start = start + got
+        self._transport.write(buffer[:got])
+        if self._transport.get_write_buffer_size():
+            self._send_buffer = buffer
+        else:
+            self._server.buffers.give_back(buffer)
+        self._pump_again()
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    @property
+    def waits_for_peer(self) -> bool:
+        """Whether the next step is the client's: it has to send a request, or the rest of one, or to read its answers."""
+        return self._write_paused or not (self._slots or self._pumping)
+
+    def fail(self, line: str) -> None:
+        """Say why in one line, and close after what was already answered has been written."""
+        if not self.closed:
+            self._server.metrics.connections_broken.value += 1
+            self._server.log_line(line)
+            self.close()
+
+    def close(self) -> None:
+        """Close once the transport has written what it was given."""
+        if not self.closed:
+            self._transport.close()
+            self.connection_lost(None)
+
+    def abort(self) -> None:
+        """Close at once."""
+        if not self.closed:
+            self._transport.abort()
+            self.connection_lost(None)

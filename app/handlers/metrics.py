@@ -1,0 +1,68 @@
+"""Requests, bytes and latency by API: what a connection counts while it serves."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from app.metrics import Counter, Histogram, Registry
+from app.wire.apikeys import ApiKey
+
+
+class ApiMeter:
+    """The counters of one API."""
+
+    __slots__ = ("errors", "latency", "request_bytes", "requests", "response_bytes")
+
+    def __init__(self, registry: Registry, name: str) -> None:
+        self.requests = registry.counter("firn_requests_total", "Requests received, by API.", api=name)
+        self.errors = registry.counter(
+            "firn_request_errors_total", "Requests refused as a whole or cut off, by API.", api=name
+        )
+        self.request_bytes = registry.counter("firn_request_bytes_total", "Bytes of request frames, by API.", api=name)
+        self.response_bytes = registry.counter("firn_response_bytes_total", "Bytes of response frames, by API.", api=name)
+        self.latency: Histogram = registry.histogram(
+            "firn_request_seconds", "From the whole request being here to its answer being handed to the socket.", api=name
+        )
+
+    def observe(self, seconds: float, count: int) -> None:
+        """``count`` requests took ``seconds`` each."""
+        latency = self.latency
+        latency.counts[bisect_left(latency.bounds, seconds)] += count
+        latency.total += seconds * count
+
+
+class ApiMetrics:
+    """Meters of every API, made on first use, and the totals of records and bytes that people watch."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._meters: dict[int, ApiMeter] = {}
+        self.bytes_in: Counter = registry.counter("firn_bytes_in_total", "Bytes of record batches appended by producers.")
+        self.records_in: Counter = registry.counter("firn_records_in_total", "Records appended by producers.")
+        self.bytes_out: Counter = registry.counter("firn_bytes_out_total", "Bytes of record batches sent to consumers.")
+        self.produce_errors: Counter = registry.counter(
+            "firn_produce_partition_errors_total", "Partitions of Produce requests answered with an error."
+        )
+        self.connections_accepted: Counter = registry.counter("firn_connections_accepted_total", "Connections accepted.")
+        self.connections_refused: Counter = registry.counter(
+            "firn_connections_refused_total", "Connections closed at once because max.connections were open."
+        )
+        self.connections_broken: Counter = registry.counter(
+            "firn_connections_malformed_total", "Connections closed because of bytes that break the protocol."
+        )
+        self.connections_idle: Counter = registry.counter(
+            "firn_connections_idle_closed_total", "Connections closed after connections.max.idle.ms without progress."
+        )
+
+    def meter(self, api_key: int) -> ApiMeter:
+        found = self._meters.get(api_key)
+        if found is None:
+            try:
+                name = ApiKey(api_key).name.lower()
+            except ValueError:
+                name = PRIVATE_NAMES.get(api_key, "unknown")
+            found = self._meters[api_key] = ApiMeter(self._registry, name)
+        return found
+
+
+PRIVATE_NAMES = {20000: "firn_metrics", 20001: "firn_tier_status", 20002: "firn_tier_segments"}

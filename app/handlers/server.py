@@ -1,0 +1,147 @@
+"""All connections of one broker: accepting them, what they share, and their limits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final
+
+from app.handlers.api import Api
+from app.handlers.api_versions import unsupported_version_frame
+from app.handlers.buffers import BufferPool
+from app.handlers.connection import PRODUCE, Connection
+from app.handlers.context import Context, Request
+from app.handlers.metrics import ApiMetrics
+from app.limits import KIB
+
+SCRATCH_BYTES: Final = 256 * KIB
+"""One read of the shared receive buffer: a few hundred small requests, and it stays in the processor's cache."""
+IDLE_CHECKS_PER_PERIOD: Final = 10
+"""How often, per ``connections.max.idle.ms``, idle connections are looked for."""
+
+PrivateApi = Callable[[Context, Request, bytes], bytes]
+"""(context, request, body) to a whole response frame."""
+
+
+class KafkaServer:
+    """Listens, and owns the connections and every task that they start. Belongs to one loop."""
+
+    def __init__(
+        self,
+        context: Context,
+        apis: Mapping[int, Api],
+        private_apis: Mapping[int, PrivateApi],
+        *,
+        connections_max: int,
+    ) -> None:
+        self.context = context
+        self.apis = apis
+        self.private_apis = private_apis
+        self.metrics: ApiMetrics = context.metrics
+        self.produce_meter = context.metrics.meter(PRODUCE)
+        self.buffers = BufferPool()
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.request_bytes_max = context.config.socket_request_max_bytes
+        self.log_line = context.log_line
+        self.loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]
+        self._connections: set[Connection] = set()
+        self._connections_max = connections_max
+        self._frame_bytes = 0
+        self._frame_bytes_max = context.config.queued_max_request_bytes
+        self._waiting_for_memory: deque[Connection] = deque()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._listener: asyncio.Server | None = None
+        context.registry.gauge("firn_connections", "Connections open.", lambda: [((), float(len(self._connections)))])
+        context.registry.gauge(
+            "firn_request_memory_bytes", "Memory of request frames still arriving.", lambda: [((), float(self._frame_bytes))]
+        )
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    async def listen(self, host: str, port: int, tasks: asyncio.TaskGroup) -> int:
+        """Start to accept connections; tasks of requests that wait join ``tasks``. Returns the port.
+
+        Raises: OSError if the address cannot be listened on.
+        """
+        self.loop = asyncio.get_running_loop()
+        self._tasks = tasks
+        self._listener = await self.loop.create_server(
+            lambda: Connection(self), host, port, backlog=1024, reuse_address=True
+        )
+        self._schedule_idle_check()
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    def attach(self, tasks: asyncio.TaskGroup) -> None:
+        """Serve without listening: connections are handed transports by the caller (tests, the simulation)."""
+        self.loop = asyncio.get_running_loop()
+        self._tasks = tasks
+
+    def stop_listening(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    def close_connections(self) -> None:
+        """Close every connection; requests that wait are dropped, what they have appended stays."""
+        for connection in tuple(self._connections):
+            connection.close()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a request that waits."""
+        assert self._tasks is not None
+        self._tasks.create_task(work)
+
+    # --- connections ---------------------------------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> None:
+        if len(self._connections) >= self._connections_max:
+            self.metrics.connections_refused.value += 1
+            connection.abort()
+            return
+        self.metrics.connections_accepted.value += 1
+        self._connections.add(connection)
+
+    def lost(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if connection in self._waiting_for_memory:
+            self._waiting_for_memory.remove(connection)
+
+    def _schedule_idle_check(self) -> None:
+        idle_ms = self.context.config.connections_max_idle_ms
+        if idle_ms > 0:
+            self.loop.call_later(idle_ms / 1000 / IDLE_CHECKS_PER_PERIOD, self._close_idle)
+
+    def _close_idle(self) -> None:
+        if self._listener is None:
+            return
+        oldest = self.loop.time() - self.context.config.connections_max_idle_ms / 1000
+        for connection in tuple(self._connections):
+            if connection.active_s < oldest and connection.waits_for_peer:
+                self.metrics.connections_idle.value += 1
+                connection.abort()
+        self._schedule_idle_check()
+
+    # --- memory of arriving frames -------------------------------------------------------------------------------
+
+    def reserve(self, connection: Connection, size_bytes: int) -> bool:
+        """Claim memory for a frame; if there is none, the connection is told later. One frame is always admitted."""
+        if self._frame_bytes and self._frame_bytes + size_bytes > self._frame_bytes_max:
+            self._waiting_for_memory.append(connection)
+            return False
+        self._frame_bytes += size_bytes
+        return True
+
+    def unreserve(self, size_bytes: int) -> None:
+        self._frame_bytes -= size_bytes
+        assert self._frame_bytes >= 0
+        if self._waiting_for_memory:
+            self.loop.call_soon(self._admit_waiting)
+
+    def _admit_waiting(self) -> None:
+        if self._waiting_for_memory:
+            self._waiting_for_memory.popleft().memory_freed()
+
+    @staticmethod
+    def unsupported_api_versions(correlation_id: int) -> bytes:
+        return unsupported_version_frame(correlation_id)
