@@ -42,9 +42,9 @@ TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 HAS_DELETE_HORIZON: Final = 0x40
 
-_PRODUCED_ATTRIBUTES: Final = CODEC_MASK | TRANSACTIONAL
-"""What a client may set."""
 _CODEC_MAX: Final = 4
+_PRODUCED_ATTRIBUTES: Final = frozenset(codec | bit for codec in range(_CODEC_MAX + 1) for bit in (0, TRANSACTIONAL))
+"""What a client may set."""
 _LENGTH_MIN: Final = HEADER_BYTES - LENGTH_PREFIX_BYTES
 """Smallest value of the length field."""
 _MAGIC_POSITION: Final = 16
@@ -163,20 +163,19 @@ def check_batches(
             raise ProtocolError("a record batch does not match its CRC", ErrorCode.CORRUPT_MESSAGE)
         # One expression for what a good client sends; what is wrong is worked out only then. Without a producer id the
         # epoch and the sequence mean nothing, and clients that fill them with zeros are in use. A maximum timestamp of
-        # -1 is "not known", which old clients send.
+        # -1 is "not known", which old clients send. A compressed batch may hold more records than it has bytes.
         if not (
-            attributes & ~_PRODUCED_ATTRIBUTES == 0
-            and attributes & CODEC_MASK <= _CODEC_MAX
+            attributes in _PRODUCED_ATTRIBUTES
             and base_offset == 0
-            and record_count > 0
-            and last_offset_delta == record_count - 1
-            and (attributes & CODEC_MASK or record_count * _RECORD_BYTES_MIN <= batch_length - _LENGTH_MIN)
-            and record_count <= _RECORDS_MAX
-            and base_timestamp >= -1
-            and (max_timestamp >= base_timestamp or max_timestamp == -1)
+            and 0 < record_count == last_offset_delta + 1
             and (
-                (producer_id >= 0 and producer_epoch >= 0 and base_sequence >= 0)
-                or (producer_id == -1 and not attributes & TRANSACTIONAL)
+                record_count * _RECORD_BYTES_MIN <= batch_length - _LENGTH_MIN
+                or (attributes & CODEC_MASK and record_count <= _RECORDS_MAX)
+            )
+            and (-1 <= base_timestamp <= max_timestamp or (max_timestamp == -1 and base_timestamp >= 0))
+            and (
+                (producer_id == -1 and attributes < TRANSACTIONAL)
+                or (producer_id >= 0 and producer_epoch >= 0 and base_sequence >= 0)
             )
         ):
             raise _bad_fields(BatchHeader._make(fields))
@@ -220,7 +219,7 @@ def _bad_fields(header: BatchHeader) -> ProtocolError:
     elif header.attributes & LOG_APPEND_TIME:
         code = ErrorCode.INVALID_TIMESTAMP
         what = "has timestamp type LogAppendTime, which only a broker sets"
-    elif header.attributes & ~_PRODUCED_ATTRIBUTES:
+    elif header.attributes not in _PRODUCED_ATTRIBUTES:
         what = f"has attributes 0x{header.attributes & 0xFFFF:04x}, of which clients may not set all"
     elif header.base_offset != 0:
         what = f"has base offset {header.base_offset} where a producer sends 0"
