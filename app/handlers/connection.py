@@ -32,9 +32,11 @@ from app.handlers.fetch import serve_fetch
 from app.handlers.metrics import ApiMeter
 from app.handlers.produce import serve_produce
 from app.limits import KIB, MIB
-from app.wire.codec import decode_request, encode_response
-from app.wire.header import parse_request_header, response_header
-from app.wire.versions import SERVED
+from app.wire.codec import decode_request
+from app.wire.framing import response_frame
+from app.wire.header import parse_request_header
+from app.wire.negotiation import is_api_versions_known, unknown_api_versions_frame
+from app.wire.versions import is_served
 
 if TYPE_CHECKING:
     from app.handlers.server import KafkaServer
@@ -266,7 +268,9 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 (size,) = FRAME_SIZE.unpack_from(view, position)
                 if not REQUEST_BYTES_MIN <= size <= server.request_bytes_max:
-                    raise ProtocolError(f"a frame claims {size} bytes; {REQUEST_BYTES_MIN} to {server.request_bytes_max} are served")
+                    raise ProtocolError(
+                        f"a frame claims {size} bytes; {REQUEST_BYTES_MIN} to {server.request_bytes_max} are served"
+                    )
                 frame_end = position + 4 + size
                 if frame_end > end:
                     break
@@ -306,24 +310,14 @@ class Connection(asyncio.BufferedProtocol):
                 self._answer(answer)
                 meter.observe(server.loop.time() - self._started_s, 1)
             return
-        served = SERVED.get(api_key)  # type: ignore[call-overload]
-        if api_key == API_VERSIONS and served is not None and not served[0] <= api_version <= served[1]:
-            self._answer(server.unsupported_api_versions(correlation_id))
+        if api_key == API_VERSIONS and not is_api_versions_known(api_version):
+            self._answer(unknown_api_versions_frame(correlation_id))
             return
         api = server.apis.get(api_key)
-        private = server.private_apis.get(api_key)
-        if private is None and (api is None or served is None):
-            raise ProtocolError(f"API key {api_key} is not served")
-        if served is not None and not served[0] <= api_version <= served[1]:
+        if api is None or not is_served(api_key, api_version):
             raise ProtocolError(f"version {api_version} of API key {api_key} is not served")
         header = parse_request_header(frame)
         request = Request(api_key, api_version, correlation_id, header.client_id, self.peer)
-        if private is not None:
-            payload = private(self.context, request, bytes(frame[header.body_start :]))
-            self._answer(payload)
-            meter.response_bytes.value += len(payload)
-            return
-        assert api is not None
         message = decode_request(api_key, api_version, frame[header.body_start :])
         try:
             result = api.handle(self.context, request, message)
@@ -358,10 +352,9 @@ class Connection(asyncio.BufferedProtocol):
         return refuse(request, message, code, str(error))
 
     def _encode(self, request: Request, message: Any, meter: ApiMeter) -> bytes:
-        header = response_header(request.correlation_id, request.api_key, request.api_version)
-        body = encode_response(request.api_key, request.api_version, message)
-        meter.response_bytes.value += len(header) + len(body)
-        return b"".join((FRAME_SIZE.pack(len(header) + len(body)), header, body))
+        frame = response_frame(request.api_key, request.api_version, request.correlation_id, message)
+        meter.response_bytes.value += len(frame)
+        return frame
 
     def _keep_rest(self, view: memoryview, position: int, end: int) -> None:
         """Keep the bytes not served yet, and stop reading if their turn has not come."""

@@ -30,7 +30,9 @@ def handle(context: Context, request: Request, message: FindCoordinatorRequest) 
     return refuse(request, message, ErrorCode.COORDINATOR_NOT_AVAILABLE, f"this broker does not serve {kind}")
 
 
-def refuse(request: Request, message: FindCoordinatorRequest, code: ErrorCode, sentence: str) -> FindCoordinatorResponse:
+def refuse(
+    request: Request, message: FindCoordinatorRequest, code: ErrorCode, sentence: str
+) -> FindCoordinatorResponse:
     if request.api_version >= KEYS_IN_A_LIST_FROM:
         return FindCoordinatorResponse(
             coordinators=[

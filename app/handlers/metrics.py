@@ -19,9 +19,13 @@ class ApiMeter:
             "firn_request_errors_total", "Requests refused as a whole or cut off, by API.", api=name
         )
         self.request_bytes = registry.counter("firn_request_bytes_total", "Bytes of request frames, by API.", api=name)
-        self.response_bytes = registry.counter("firn_response_bytes_total", "Bytes of response frames, by API.", api=name)
+        self.response_bytes = registry.counter(
+            "firn_response_bytes_total", "Bytes of response frames, by API.", api=name
+        )
         self.latency: Histogram = registry.histogram(
-            "firn_request_seconds", "From the whole request being here to its answer being handed to the socket.", api=name
+            "firn_request_seconds",
+            "From the whole request being here to its answer being handed to the socket.",
+            api=name,
         )
 
     def observe(self, seconds: float, count: int) -> None:
@@ -37,13 +41,17 @@ class ApiMetrics:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._meters: dict[int, ApiMeter] = {}
-        self.bytes_in: Counter = registry.counter("firn_bytes_in_total", "Bytes of record batches appended by producers.")
+        self.bytes_in: Counter = registry.counter(
+            "firn_bytes_in_total", "Bytes of record batches appended by producers."
+        )
         self.records_in: Counter = registry.counter("firn_records_in_total", "Records appended by producers.")
         self.bytes_out: Counter = registry.counter("firn_bytes_out_total", "Bytes of record batches sent to consumers.")
         self.produce_errors: Counter = registry.counter(
             "firn_produce_partition_errors_total", "Partitions of Produce requests answered with an error."
         )
-        self.connections_accepted: Counter = registry.counter("firn_connections_accepted_total", "Connections accepted.")
+        self.connections_accepted: Counter = registry.counter(
+            "firn_connections_accepted_total", "Connections accepted."
+        )
         self.connections_refused: Counter = registry.counter(
             "firn_connections_refused_total", "Connections closed at once because max.connections were open."
         )

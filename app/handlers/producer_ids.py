@@ -1,7 +1,7 @@
 """InitProducerId (key 22, KIP-98): identities for idempotent producers.
 
-Ids are handed out from a block that the controller granted to this broker; a block that was begun is never returned, so no id
-is given twice, whatever crashes.
+Ids are handed out from a block that the controller granted to this broker; a block that was begun is never returned, so no
+id is given twice, whatever crashes.
 """
 
 from __future__ import annotations

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
 from app.handlers.api import Api
-from app.handlers.api_versions import unsupported_version_frame
 from app.handlers.buffers import BufferPool
 from app.handlers.connection import PRODUCE, Connection
-from app.handlers.context import Context, Request
+from app.handlers.context import Context
 from app.handlers.metrics import ApiMetrics
 from app.limits import KIB
 
@@ -19,9 +18,6 @@ SCRATCH_BYTES: Final = 256 * KIB
 """One read of the shared receive buffer: a few hundred small requests, and it stays in the processor's cache."""
 IDLE_CHECKS_PER_PERIOD: Final = 10
 """How often, per ``connections.max.idle.ms``, idle connections are looked for."""
-
-PrivateApi = Callable[[Context, Request, bytes], bytes]
-"""(context, request, body) to a whole response frame."""
 
 
 class KafkaServer:
@@ -31,13 +27,11 @@ class KafkaServer:
         self,
         context: Context,
         apis: Mapping[int, Api],
-        private_apis: Mapping[int, PrivateApi],
         *,
         connections_max: int,
     ) -> None:
         self.context = context
         self.apis = apis
-        self.private_apis = private_apis
         self.metrics: ApiMetrics = context.metrics
         self.produce_meter = context.metrics.meter(PRODUCE)
         self.buffers = BufferPool()
@@ -54,7 +48,9 @@ class KafkaServer:
         self._listener: asyncio.Server | None = None
         context.registry.gauge("firn_connections", "Connections open.", lambda: [((), float(len(self._connections)))])
         context.registry.gauge(
-            "firn_request_memory_bytes", "Memory of request frames still arriving.", lambda: [((), float(self._frame_bytes))]
+            "firn_request_memory_bytes",
+            "Memory of request frames still arriving.",
+            lambda: [((), float(self._frame_bytes))],
         )
 
     # --- life ----------------------------------------------------------------------------------------------------
@@ -141,7 +137,3 @@ class KafkaServer:
     def _admit_waiting(self) -> None:
         if self._waiting_for_memory:
             self._waiting_for_memory.popleft().memory_freed()
-
-    @staticmethod
-    def unsupported_api_versions(correlation_id: int) -> bytes:
-        return unsupported_version_frame(correlation_id)

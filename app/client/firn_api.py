@@ -1,0 +1,128 @@
+"""Firn's own APIs (keys 20000 to 20002): what is asked and answered, msgpack in one field of bytes.
+
+Shared by the broker, which answers, and by the HTTP process and the command line, which ask. The keys are not advertised.
+Structs are arrays on the wire; a new field goes to the end and has a default, so that either side may be the older one.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+import msgspec
+
+from app.errors import ProtocolError
+
+SEGMENTS_PER_ANSWER_MAX: Final = 10_000
+"""A partition with more is asked again from the last one's end."""
+
+
+class MetricsRequest(msgspec.Struct, array_like=True, frozen=True):
+    """FirnMetrics: every sample of the broker and of its store process."""
+
+
+class MetricSample(msgspec.Struct, array_like=True, frozen=True):
+    """``app.metrics.Sample``; ``process`` is ``broker`` or ``store``."""
+
+    family: str
+    kind: str
+    help: str
+    name: str
+    labels: list[tuple[str, str]]
+    value: float
+
+
+class MetricsResponse(msgspec.Struct, array_like=True, frozen=True):
+    node_id: int
+    cluster_id: str
+    samples: list[MetricSample]
+    process_id: int = 0
+
+
+class TierStatusRequest(msgspec.Struct, array_like=True, frozen=True):
+    """FirnTierStatus: where the bytes of partitions are."""
+
+    topics: list[str] = []
+    """Empty is all."""
+
+
+class PartitionTierStatus(msgspec.Struct, array_like=True, frozen=True):
+    """One partition: offsets, bytes and lag by tier. Half-open ranges; times in ms, -1 is none."""
+
+    topic: str
+    partition: int
+    leader: int
+    leader_epoch: int
+    log_start_offset: int
+    local_start_offset: int
+    tiered_end_offset: int
+    """One past the last offset that is in the object store; the log start if nothing is."""
+    last_stable_offset: int
+    high_watermark: int
+    log_end_offset: int
+    local_bytes: int
+    local_segments: int
+    remote_bytes: int
+    """As stored in the bucket."""
+    remote_raw_bytes: int
+    """As Kafka would count them."""
+    remote_segments: int
+    lag_bytes: int
+    """Rolled bytes that are not in the object store yet."""
+    lag_ms: int
+    """Age of the oldest record that is not in the object store yet."""
+    state: str
+    """What the copier does or waits for, in a word."""
+    last_error: str = ""
+
+
+class TierStatusResponse(msgspec.Struct, array_like=True, frozen=True):
+    partitions: list[PartitionTierStatus]
+    missing: list[str] = []
+    """Topics asked for that do not exist."""
+
+
+class TierSegmentsRequest(msgspec.Struct, array_like=True, frozen=True):
+    """FirnTierSegments: every segment of one partition, of both tiers, in order."""
+
+    topic: str
+    partition: int
+    from_offset: int = 0
+
+
+class SegmentInfo(msgspec.Struct, array_like=True, frozen=True):
+    """One segment in one tier; a segment that is in both is told twice."""
+
+    tier: str
+    """``local`` or ``remote``."""
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    max_timestamp: int
+    state: str
+    """``active``, ``rolled``, or the state of KIP-405."""
+    object_key: str = ""
+    raw_bytes: int = 0
+
+
+class TierSegmentsResponse(msgspec.Struct, array_like=True, frozen=True):
+    segments: list[SegmentInfo]
+    error: str = ""
+    """A sentence if the partition is not here."""
+    more_from_offset: int = -1
+    """There are more from this offset on; -1 is all told."""
+
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def pack(message: msgspec.Struct) -> bytes:
+    """A request or response as the bytes field of its frame."""
+    return msgspec.msgpack.encode(message)
+
+
+def unpack(kind: type[T], data: bytes) -> T:
+    """The reverse. Raises: ProtocolError."""
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"not a {kind.__name__}: {error}") from error

@@ -1,0 +1,267 @@
+"""Fetch sessions (KIP-227): a consumer names its partitions once and afterwards only what changed.
+
+Pure: time comes in as ``now_ms``, randomness through the constructor. A request is turned into a ``FetchPlan``, the
+partitions to look at in order; afterwards ``FetchPlan.includes`` says for each result whether the response has to carry it.
+
+A *full* request (epoch 0) names every partition and asks for a session; epoch -1 asks for none. An *incremental* request
+names the partitions that are new, changed or forgotten and is answered with those that have something new. A partition that
+was answered with records goes to the end of its session's order, so that with a byte limit no partition starves.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from app.errors import ErrorCode
+
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+NO_SESSION: Final = 0
+EPOCH_MAX: Final = 2_147_483_647
+EVICTION_MS: Final = 120_000
+"""A session unused for this long gives way to any other; one younger than this is not pushed out by a greater one."""
+CACHED_PARTITIONS_MAX: Final = 1_000_000
+"""Partitions of all sessions together: about 200 MB at worst."""
+
+TopicKey = str | UUID
+PartitionKey = tuple[TopicKey, int]
+
+
+class AskedPartition(NamedTuple):
+    """One partition as a request names it."""
+
+    topic: TopicKey
+    """Its id from version 13 on, before that its name."""
+    partition: int
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int
+    last_fetched_epoch: int
+
+
+class CachedPartition:
+    """A partition of a session: what is asked of it, and what was last answered."""
+
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "high_watermark",
+        "last_fetched_epoch",
+        "log_start_offset",
+        "max_bytes",
+        "partition",
+        "topic",
+    )
+
+    def __init__(self, asked: AskedPartition) -> None:
+        self.topic = asked.topic
+        self.partition = asked.partition
+        self.high_watermark = -1
+        self.log_start_offset = -1
+        self.update(asked)
+
+    def update(self, asked: AskedPartition) -> None:
+        self.fetch_offset = asked.fetch_offset
+        self.max_bytes = asked.max_bytes
+        self.current_leader_epoch = asked.current_leader_epoch
+        self.last_fetched_epoch = asked.last_fetched_epoch
+
+    @property
+    def key(self) -> PartitionKey:
+        return self.topic, self.partition
+
+
+class FetchSession:
+    """One session. ``epoch`` is what the next incremental request has to say."""
+
+    __slots__ = ("counted", "created_ms", "epoch", "id", "partitions", "privileged", "used_ms", "uses_topic_ids")
+
+    def __init__(self, session_id: int, uses_topic_ids: bool, privileged: bool, now_ms: int) -> None:
+        self.id = session_id
+        self.uses_topic_ids = uses_topic_ids
+        self.privileged = privileged
+        """Followers' sessions are not pushed out by consumers'."""
+        self.created_ms = now_ms
+        self.used_ms = now_ms
+        self.epoch = 1
+        self.partitions: OrderedDict[PartitionKey, CachedPartition] = OrderedDict()
+        self.counted = 0
+        """Partitions that the cache has counted for this session."""
+
+
+class FetchPlan:
+    """What one Fetch request asks for."""
+
+    __slots__ = ("error", "expected_epoch", "incremental", "partitions", "session", "session_id")
+
+    def __init__(
+        self,
+        partitions: Iterable[CachedPartition],
+        *,
+        session: FetchSession | None = None,
+        incremental: bool = False,
+        error: ErrorCode = ErrorCode.NONE,
+    ) -> None:
+        self.partitions = partitions
+        """In the order in which they are to be read. A live view of the session: read it before anything is awaited."""
+        self.session = session
+        self.session_id = session.id if session is not None else NO_SESSION
+        self.incremental = incremental
+        self.error = error
+        """The request as a whole is answered with this."""
+        self.expected_epoch = session.epoch if session is not None else INITIAL_EPOCH
+
+    @property
+    def overtaken(self) -> bool:
+        """Whether a later request of the session was served while this one waited."""
+        return self.incremental and self.session is not None and self.session.epoch != self.expected_epoch
+
+    def includes(
+        self,
+        cached: CachedPartition,
+        *,
+        error: int,
+        high_watermark: int,
+        log_start_offset: int,
+        record_bytes: int,
+        diverges: bool,
+    ) -> bool:
+        """Whether the response carries this partition; remembers what is answered and turns the order.
+
+        Everything is carried but what an incremental fetch already told. An error is told again every time.
+        """
+        changed = (
+            record_bytes > 0
+            or error != 0
+            or diverges
+            or cached.high_watermark != high_watermark
+            or cached.log_start_offset != log_start_offset
+        )
+        cached.high_watermark = -1 if error or diverges else high_watermark
+        cached.log_start_offset = log_start_offset
+        session = self.session
+        if session is not None and record_bytes > 0 and cached.key in session.partitions:
+            session.partitions.move_to_end(cached.key)
+        return changed or not self.incremental
+
+
+class FetchSessions:
+    """All sessions of a broker, bounded by ``slots``."""
+
+    def __init__(self, slots: int, rng: random.Random) -> None:
+        self._slots = slots
+        self._rng = rng
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        """Longest unused first."""
+        self.partitions = 0
+        """Partitions of all sessions."""
+        self.evictions = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def plan(
+        self,
+        session_id: int,
+        epoch: int,
+        asked: list[AskedPartition],
+        forgotten: Iterable[PartitionKey],
+        *,
+        uses_topic_ids: bool,
+        privileged: bool = False,
+        now_ms: int,
+    ) -> FetchPlan:
+        """Bring the session up to date with a request, and say what it asks for."""
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            if session_id != NO_SESSION:
+                self._remove(session_id)
+            wanted: OrderedDict[PartitionKey, CachedPartition] = OrderedDict()
+            for one in asked:
+                wanted[one.topic, one.partition] = CachedPartition(one)
+            session = None
+            if epoch == INITIAL_EPOCH and wanted:
+                session = self._create(wanted, uses_topic_ids, privileged, now_ms)
+            return FetchPlan(wanted.values(), session=session)
+        session = self._sessions.get(session_id)
+        if session is None:
+            return FetchPlan((), error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != epoch:
+            return FetchPlan((), error=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_topic_ids != uses_topic_ids:
+            return FetchPlan((), error=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        partitions = session.partitions
+        for one in asked:
+            cached = partitions.get((one.topic, one.partition))
+            if cached is None:
+                partitions[one.topic, one.partition] = CachedPartition(one)
+            else:
+                cached.update(one)
+        for key in forgotten:
+            partitions.pop(key, None)
+        if not partitions or self.partitions + len(partitions) - session.counted > CACHED_PARTITIONS_MAX:
+            self._remove(session_id)
+            return FetchPlan(partitions.values())
+        self.partitions += len(partitions) - session.counted
+        session.counted = len(partitions)
+        session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
+        session.used_ms = now_ms
+        self._sessions.move_to_end(session_id)
+        return FetchPlan(partitions.values(), session=session, incremental=True)
+
+    def _create(
+        self,
+        partitions: OrderedDict[PartitionKey, CachedPartition],
+        uses_topic_ids: bool,
+        privileged: bool,
+        now_ms: int,
+    ) -> FetchSession | None:
+        """A new session, if there is or can be made room for one; without, the client goes on with full requests."""
+        if self.partitions + len(partitions) > CACHED_PARTITIONS_MAX:
+            return None
+        if len(self._sessions) >= self._slots and not self._make_room(privileged, len(partitions), now_ms):
+            return None
+        session_id = self._rng.randrange(1, EPOCH_MAX)
+        while session_id in self._sessions:
+            session_id = self._rng.randrange(1, EPOCH_MAX)
+        session = FetchSession(session_id, uses_topic_ids, privileged, now_ms)
+        session.partitions = partitions
+        session.counted = len(partitions)
+        self.partitions += len(partitions)
+        self._sessions[session_id] = session
+        return session
+
+    def _make_room(self, privileged: bool, size: int, now_ms: int) -> bool:
+        """Drop the session longest unused, or one that counts for less than a new one of ``size`` partitions would."""
+        if not self._sessions:
+            return False
+        oldest = next(iter(self._sessions.values()))
+        if now_ms - oldest.used_ms > EVICTION_MS:
+            self._evict(oldest)
+            return True
+        least: FetchSession | None = None
+        for session in self._sessions.values():
+            if privileged and not session.privileged:
+                protected = False
+            else:
+                protected = now_ms - session.created_ms <= EVICTION_MS
+            if protected:
+                continue
+            if least is None or (session.privileged, session.counted) < (least.privileged, least.counted):
+                least = session
+        if least is None or (least.privileged, least.counted) >= (privileged, size):
+            return False
+        self._evict(least)
+        return True
+
+    def _evict(self, session: FetchSession) -> None:
+        self.evictions += 1
+        self._remove(session.id)
+
+    def _remove(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self.partitions -= session.counted
