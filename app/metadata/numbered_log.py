@@ -1,0 +1,605 @@
+"""The one primitive of every durable decision: a log whose entries are objects that are put if absent.
+
+``NumberedLog`` follows such a log and, once it has sealed it, appends to it. What an append does with each outcome is
+decided in ``append_attempt.py``, what the bytes mean in ``log_format.py``; here is the asynchronous shell and its state.
+
+**Who is the writer.** A *seal* is an entry that names its writer in its header. The writer is whoever sealed last. A number
+that was deleted can be put again, so seals are never deleted: the next number of a writer that was overtaken is always the
+overtaker's seal, however long it slept. A seal may carry records of its own, which saves the first append a request.
+
+**Compaction.** A snapshot at S holds the newest record of every key after entry S. Once it is durable, entries below the
+snapshot *before* it go (numbers are dense, so they need not be listed), seals excepted, and snapshots older than that one.
+Two snapshots are always left, so that a reader that has just listed one can still get it.
+
+**Order of effects.** ``state`` changes only when an entry is known to be durable, in number order, between two awaits.
+Whatever an observer sees in it can be answered to anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar, assert_never
+
+from app.errors import ConflictError, CorruptionError, FencedError, FirnError, StorageUnavailable
+from app.metadata import layout
+from app.metadata.append_attempt import (
+    AppendAttempt,
+    GiveUp,
+    Lost,
+    Ours,
+    Put,
+    PutOutcome,
+    ReadBack,
+    ReadOutcome,
+)
+from app.metadata.log_format import (
+    APPLICATION_KIND_MIN,
+    NO_WRITER,
+    Entry,
+    KeyValue,
+    SnapshotHeader,
+    SnapshotReader,
+    Writer,
+    decode_entry,
+    decode_key,
+    encode_entry,
+    iter_snapshot,
+)
+from app.objectstore.api import AlreadyExists, ObjectMissing, ObjectStore
+from app.seams import Clock
+from app.units import LogSequence
+
+T = TypeVar("T")
+
+LIST_PAGE_KEYS = 1000
+"""Keys of one LIST, S3's page."""
+
+DELETE_PAGE_KEYS = 1000
+"""Keys of one delete request, S3's maximum."""
+
+READS_AT_ONCE = 16
+"""Entries fetched at the same time when catching up."""
+
+RELOADS_MAX = 8
+"""Times a load starts over because compaction moved on under it, before it gives up for now."""
+
+NOTHING_APPLIED = LogSequence(-1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogTimings:
+    """Bounds of the waits, in seconds of loop time."""
+
+    append_deadline_s: float = 30.0
+    """After it an undecided append gives up and the log is no longer written by us."""
+    attempt_timeout_s: float = 10.0
+    """One request."""
+    read_deadline_s: float = 30.0
+    """One read with its repetitions."""
+
+
+class LogState(Protocol):
+    """What a numbered log means to its user. All methods are synchronous and are called in number order."""
+
+    def load(self, records: Sequence[tuple[bytes, bytes]]) -> None:
+        """Take a part of a snapshot; called on a new state only, any number of times. Raises: CorruptionError."""
+        ...
+
+    def loaded(self) -> None:
+        """The snapshot is complete: check it and make it usable. Called once. Raises: CorruptionError."""
+        ...
+
+    def apply(self, entry: Entry) -> None:
+        """Take one durable entry, wholly or (raising) not at all. Raises: CorruptionError."""
+        ...
+
+
+class NoState:
+    """For a log whose ``live`` records are all that is wanted of it."""
+
+    def load(self, records: Sequence[tuple[bytes, bytes]]) -> None:
+        """Keep nothing."""
+
+    def loaded(self) -> None:
+        """Nothing to check."""
+
+    def apply(self, entry: Entry) -> None:
+        """Keep nothing."""
+
+
+S = TypeVar("S", bound=LogState)
+
+
+class _Moved(Exception):
+    """What was listed a moment ago is not there now, or a number is missing: start over."""
+
+
+@dataclass(slots=True)
+class _Position(Generic[S]):
+    """Everything that is known of the log up to an entry; replaced as a whole by a reload."""
+
+    state: S
+    live: dict[bytes, bytes]
+    applied: LogSequence
+    writer: Writer
+    seals: list[int]
+    """Every seal in [deleted_end, applied]."""
+    deleted_end: int
+    snapshot_sequence: int
+    """Newest snapshot object known; -1 if none."""
+    listed: Sequence[int] = ()
+    """Entries after the snapshot that a load has found."""
+
+
+class NumberedLog(Generic[S]):
+    """One numbered log, followed and perhaps written. Belongs to one event loop; its methods may be called at any time and
+    wait for each other."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        prefix: str,
+        *,
+        writer_id: str,
+        rng: random.Random,
+        clock: Clock,
+        new_state: Callable[[], S],
+        epoch: int = 0,
+        timings: LogTimings | None = None,
+    ) -> None:
+        """``writer_id`` must be new for every start of a process. ``epoch`` orders writers where something else decides who
+        it should be (a leader epoch): one with a lower epoch than the newest seal's never seals over it."""
+        self.prefix = prefix
+        self.writer_id = writer_id
+        self.epoch = epoch
+        self._store = store
+        self._rng = rng
+        self._clock = clock
+        self._new_state = new_state
+        self._timings = timings if timings is not None else LogTimings()
+        self._turn = asyncio.Lock()
+        self._at = self._empty()
+        self._sealed = False
+        self._ever_sealed = False
+
+    # --- what is known ----------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> S:
+        """The user's state as of the last applied entry. Another object after a reload."""
+        return self._at.state
+
+    @property
+    def live(self) -> Mapping[bytes, bytes]:
+        """Newest record of every key that has one, as of the last applied entry."""
+        return self._at.live
+
+    @property
+    def next_sequence(self) -> LogSequence:
+        """Number of the first entry that is not applied here."""
+        return LogSequence(self._at.applied + 1)
+
+    @property
+    def writer(self) -> Writer:
+        """Who sealed last, as far as applied."""
+        return self._at.writer
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether an append may be tried without sealing first."""
+        return self._sealed
+
+    @property
+    def snapshot_due(self) -> bool:
+        """Whether so many entries followed the newest snapshot that start-up would be dearer than the live records ask."""
+        return self._at.applied - self._at.snapshot_sequence >= max(64, len(self._at.live) // 16)
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    async def load(self, cached: bytes | None = None) -> bool:
+        """Go to the log's end: from ``cached`` (bytes of ``to_cache``) if it is sound, else from the newest snapshot.
+
+        Costs one LIST, one GET for a snapshot and one for each entry after it; with a cached copy one LIST and the entries.
+        Returns whether the cached copy was used. Raises: StorageUnavailable, CorruptionError; what is known is unchanged.
+        """
+        async with self._turn:
+            if cached is not None:
+                try:
+                    at = await self._decode_snapshot("the cached copy", cached, is_cache=True)
+                except CorruptionError:
+                    # The copy only saves time; the bucket has everything.
+                    at = None
+                if at is not None:
+                    self._at = at
+                    await self._catch_up()
+                    return True
+            await self._reload()
+            return False
+
+    async def poll(self) -> bool:
+        """Apply the entries that were written since. One LIST if there are none.
+
+        Returns whether anything changed.
+        Raises: StorageUnavailable, CorruptionError (entries before the bad one are applied).
+        """
+        async with self._turn:
+            return await self._catch_up()
+
+    def to_cache(self) -> bytes:
+        """What is known, for ``load`` after a restart. Costs time in proportion to the live records."""
+        at = self._at
+        return b"".join(iter_snapshot(self._snapshot_header(at), at.writer, at.live, self._clock.now_ms()))
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    async def append(self, expected_sequence: int, records: Sequence[KeyValue]) -> LogSequence:
+        """Write the next entry, of a writer that has sealed.
+
+        Returns its number; it is durable and applied. Raises, with nothing written: ConflictError (``expected_sequence`` is
+        not the next number, or another entry has it: poll, and validate again), FencedError (we are not the writer any
+        more), LimitExceeded. Raises StorageUnavailable or CorruptionError if it stayed undecided until the deadline: it may
+        be written or may yet be; we are no longer the writer, and may seal again.
+        """
+        async with self._turn:
+            if not self._sealed:
+                self._check_not_overtaken()
+                raise ConflictError(f"{self.prefix} is not sealed by {self.writer_id}")
+            return await self._write(expected_sequence, records, is_seal=False)
+
+    async def seal(self, expected_sequence: int, records: Sequence[KeyValue] = ()) -> LogSequence:
+        """Become the writer by the next entry, which carries ``records`` too.
+
+        As ``append``; FencedError also if we were the writer and another has sealed since, or one of a higher epoch has.
+        """
+        async with self._turn:
+            self._check_not_overtaken()
+            return await self._write(expected_sequence, records, is_seal=True)
+
+    async def snapshot(self) -> None:
+        """Write a snapshot of what is applied, then delete what it makes superfluous. Harmless at any time, by anybody.
+
+        Costs a PUT, a LIST and a delete or two. Raises: StorageUnavailable (try later; nothing is lost).
+        """
+        async with self._turn:
+            if self._at.applied == NOTHING_APPLIED or self._at.applied == self._at.snapshot_sequence:
+                return
+            await self._write_snapshot()
+            await self._compact()
+
+    # --- reading, inside --------------------------------------------------------------------------------------------
+
+    def _empty(self) -> _Position[S]:
+        return _Position(self._new_state(), {}, NOTHING_APPLIED, NO_WRITER, [], 0, -1)
+
+    async def _reload(self) -> None:
+        missing_before: tuple[int, int] | None = None
+        for _ in range(RELOADS_MAX):
+            at = await self._load_snapshot()
+            if at is None:
+                continue
+            try:
+                await self._apply_all(at, at.listed)
+            except _Moved:
+                # Compaction only takes what a newer snapshot covers: the same gap after the same snapshot is a loss.
+                missing = (at.snapshot_sequence, at.applied + 1)
+                if missing == missing_before:
+                    raise CorruptionError(f"{layout.entry_key(self.prefix, at.applied + 1)} is missing") from None
+                missing_before = missing
+                continue
+            assert at.applied >= self._at.applied or self._at.applied == NOTHING_APPLIED, (at.applied, self._at.applied)
+            self._at = at
+            return
+        raise StorageUnavailable(f"{self.prefix} was compacted again and again while it was read")
+
+    async def _load_snapshot(self) -> _Position[S] | None:
+        """The newest snapshot as a new position, with the numbers of the entries after it; None if it was just deleted."""
+        found = await self._list(f"{self.prefix}/", "")
+        keys = [parsed for key in found if (parsed := layout.parse_numbered_key(key)) and parsed.prefix == self.prefix]
+        if len(found) == LIST_PAGE_KEYS:
+            # More keys than one page: ask for the snapshots alone, then for the entries after the newest.
+            listed = await self._list_all(layout.snapshot_prefix(self.prefix), "")
+            snapshots = [key.sequence for key in listed]
+        else:
+            snapshots = [key.sequence for key in keys if key.is_snapshot]
+        newest = max(snapshots, default=NOTHING_APPLIED)
+        if newest == NOTHING_APPLIED:
+            at = self._empty()
+        else:
+            key = layout.snapshot_key(self.prefix, newest)
+            try:
+                at = await self._verified(key, lambda data: self._decode_snapshot(key, data, is_cache=False))
+            except ObjectMissing:
+                return None
+            if at.applied != newest:
+                raise CorruptionError(f"{key} is corrupt: it says inside that it ends at entry {at.applied}")
+            at.snapshot_sequence = newest
+        if len(found) == LIST_PAGE_KEYS:
+            at.listed = await self._list_entries(at.applied + 1)
+        else:
+            at.listed = [key.sequence for key in keys if not key.is_snapshot and key.sequence > newest]
+        return at
+
+    async def _catch_up(self) -> bool:
+        before = self._at.applied
+        while True:
+            at = self._at
+            entries = await self._list_entries(at.applied + 1)
+            if not entries:
+                break
+            try:
+                await self._apply_all(at, entries)
+            except _Moved:
+                await self._reload()
+        self._notice_overtaking()
+        return self._at.applied != before
+
+    async def _apply_all(self, at: _Position[S], sequences: Sequence[int]) -> None:
+        """Read and apply entries that were listed, which must go on where ``at`` ends. Raises: _Moved."""
+        for start in range(0, len(sequences), READS_AT_ONCE):
+            chunk = sequences[start : start + READS_AT_ONCE]
+            for sequence, entry in zip(chunk, await self._read_entries(chunk), strict=True):
+                if entry is None or sequence != at.applied + 1:
+                    raise _Moved
+                self._apply(at, entry)
+
+    async def _read_entries(self, sequences: Sequence[int]) -> list[Entry | None]:
+        if len(sequences) == 1:
+            return [await self._read_entry(sequences[0])]
+        # Errors come back as values: a TaskGroup would wrap them, and cancel reads that are nearly done.
+        outcomes: list[Entry | FirnError | None] = [None] * len(sequences)
+
+        async def read(index: int, sequence: int) -> None:
+            try:
+                outcomes[index] = await self._read_entry(sequence)
+            except FirnError as error:
+                outcomes[index] = error
+
+        async with asyncio.TaskGroup() as group:
+            for index, sequence in enumerate(sequences):
+                group.create_task(read(index, sequence))
+        entries: list[Entry | None] = []
+        for outcome in outcomes:
+            if isinstance(outcome, FirnError):
+                raise outcome
+            entries.append(outcome)
+        return entries
+
+    async def _read_entry(self, sequence: int) -> Entry | None:
+        key = layout.entry_key(self.prefix, sequence)
+
+        async def decode(data: bytes) -> Entry:
+            return decode_entry(key, sequence, data)
+
+        try:
+            return await self._verified(key, decode)
+        except ObjectMissing:
+            return None
+
+    def _apply(self, at: _Position[S], entry: Entry) -> None:
+        """Take one entry: the user's state first, since it may refuse."""
+        assert entry.sequence == at.applied + 1, (entry.sequence, at.applied)
+        if not entry.is_seal and entry.writer_id != at.writer.writer_id:
+            raise CorruptionError(
+                f"{layout.entry_key(self.prefix, entry.sequence)} was written by {entry.writer_id!r}, but"
+                f" {at.writer.writer_id!r} had sealed the log"
+            )
+        if entry.is_seal and entry.epoch < at.writer.epoch:
+            raise CorruptionError(
+                f"{layout.entry_key(self.prefix, entry.sequence)} seals with epoch {entry.epoch} after {at.writer.epoch}"
+            )
+        at.state.apply(entry)
+        for key, value in entry.records:
+            if value is None:
+                at.live.pop(key, None)
+            else:
+                at.live[key] = value
+        if entry.is_seal:
+            at.writer = Writer(entry.writer_id, entry.epoch, entry.sequence)
+            at.seals.append(entry.sequence)
+        at.applied = entry.sequence
+
+    async def _decode_snapshot(self, name: str, data: bytes, *, is_cache: bool) -> _Position[S]:
+        at = self._empty()
+        reader = SnapshotReader(name, data)
+        for records in reader:
+            at.state.load(records)
+            at.live.update(records)
+            await asyncio.sleep(0)
+        assert reader.start is not None
+        header, writer = reader.start
+        at.state.loaded()
+        at.applied = LogSequence(header.sequence)
+        at.writer = writer
+        at.seals = header.seals
+        at.deleted_end = header.deleted_end
+        at.snapshot_sequence = header.snapshot_sequence if is_cache else header.sequence
+        return at
+
+    # --- writing, inside --------------------------------------------------------------------------------------------
+
+    def _notice_overtaking(self) -> None:
+        if self._sealed and self._at.writer.writer_id != self.writer_id:
+            self._sealed = False
+
+    def _check_not_overtaken(self) -> None:
+        writer = self._at.writer
+        if writer.writer_id == self.writer_id:
+            return
+        if self._ever_sealed:
+            raise FencedError(f"{writer.writer_id} has taken over {self.prefix} from {self.writer_id}")
+        if writer.epoch > self.epoch:
+            raise FencedError(
+                f"{writer.writer_id} writes {self.prefix} with epoch {writer.epoch}, which is above {self.epoch}"
+            )
+
+    async def _write(self, expected_sequence: int, records: Sequence[KeyValue], *, is_seal: bool) -> LogSequence:
+        sequence = self.next_sequence
+        if expected_sequence != sequence:
+            raise ConflictError(f"{self.prefix} goes on at {sequence}, not {expected_sequence}")
+        assert all(decode_key(record_key)[0] >= APPLICATION_KIND_MIN for record_key, _ in records), records
+        nonce = self._rng.randbytes(16)
+        body = encode_entry(
+            sequence,
+            records,
+            writer_id=self.writer_id,
+            nonce=nonce,
+            is_seal=is_seal,
+            epoch=self.epoch,
+            timestamp_ms=self._clock.now_ms(),
+        )
+        key = layout.entry_key(self.prefix, sequence)
+        loop = asyncio.get_running_loop()
+        attempt = AppendAttempt(
+            writer_id=self.writer_id, nonce=nonce, deadline_s=loop.time() + self._timings.append_deadline_s
+        )
+        # Whatever leaves this method early, a cancellation too, leaves the number undecided.
+        self._sealed = False
+        action = attempt.start()
+        while True:
+            match action:
+                case Put(delay_s):
+                    await self._pause(delay_s)
+                    action = attempt.on_put(await self._put(key, body), loop.time())
+                case ReadBack(delay_s):
+                    await self._pause(delay_s)
+                    action = attempt.on_read(await self._read_back(key, sequence), loop.time())
+                case Ours():
+                    break
+                case Lost(winner):
+                    raise ConflictError(f"{winner.writer_id} has written {key}")
+                case GiveUp(corrupt):
+                    if corrupt:
+                        raise CorruptionError(f"{key} is corrupt, and it is not known whose it is")
+                    raise StorageUnavailable(f"{key} stayed undecided for {self._timings.append_deadline_s:g} s")
+                case _:
+                    assert_never(action)
+        self._apply(self._at, decode_entry(key, sequence, body))
+        self._sealed = self._ever_sealed = True
+        return sequence
+
+    async def _put(self, key: str, data: bytes) -> PutOutcome:
+        try:
+            async with asyncio.timeout(self._timings.attempt_timeout_s):
+                await self._store.put_if_absent(key, data)
+        except AlreadyExists:
+            return PutOutcome.EXISTS
+        except (StorageUnavailable, TimeoutError):
+            return PutOutcome.UNDECIDED
+        return PutOutcome.WRITTEN
+
+    async def _read_back(self, key: str, sequence: int) -> Entry | ReadOutcome:
+        try:
+            async with asyncio.timeout(self._timings.attempt_timeout_s):
+                data = await self._store.get(key)
+        except ObjectMissing:
+            return ReadOutcome.MISSING
+        except (StorageUnavailable, TimeoutError):
+            return ReadOutcome.UNDECIDED
+        try:
+            return decode_entry(key, sequence, data)
+        except CorruptionError:
+            return ReadOutcome.CORRUPT
+
+    def _snapshot_header(self, at: _Position[S]) -> SnapshotHeader:
+        return SnapshotHeader(1, at.applied, 0, at.deleted_end, list(at.seals), at.snapshot_sequence)
+
+    async def _write_snapshot(self) -> None:
+        at = self._at
+        pieces: list[bytes] = []
+        for piece in iter_snapshot(self._snapshot_header(at), at.writer, at.live, self._clock.now_ms()):
+            pieces.append(piece)
+            await asyncio.sleep(0)
+        data = b"".join(pieces)
+        key = layout.snapshot_key(self.prefix, at.applied)
+
+        async def put() -> None:
+            try:
+                await self._store.put_if_absent(key, data)
+            except AlreadyExists:
+                # Anybody's snapshot at this number holds the same records.
+                return
+
+        await self._retried(key, put)
+        at.snapshot_sequence = at.applied
+
+    async def _compact(self) -> None:
+        at = self._at
+        snapshots = [key.sequence for key in await self._list_all(layout.snapshot_prefix(self.prefix), "")]
+        if len(snapshots) < 2:
+            return
+        previous = snapshots[-2]
+        doomed = [layout.snapshot_key(self.prefix, sequence) for sequence in snapshots[:-2]]
+        seals = set(at.seals)
+        doomed += [
+            layout.entry_key(self.prefix, sequence)
+            for sequence in range(at.deleted_end, previous)
+            if sequence not in seals
+        ]
+        for start in range(0, len(doomed), DELETE_PAGE_KEYS):
+            page = doomed[start : start + DELETE_PAGE_KEYS]
+            await self._retried(self.prefix, lambda page=page: self._store.delete_many(page))  # type: ignore[misc]
+        at.deleted_end = max(at.deleted_end, previous)
+        at.seals = [sequence for sequence in at.seals if sequence >= at.deleted_end]
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    async def _verified(self, key: str, decode: Callable[[bytes], Awaitable[T]]) -> T:
+        """Read and decode an object; bad bytes are read once more, since the way here may have spoiled them.
+
+        Raises: ObjectMissing, CorruptionError, StorageUnavailable.
+        """
+        data = await self._get(key)
+        try:
+            return await decode(data)
+        except CorruptionError:
+            return await decode(await self._get(key))
+
+    async def _get(self, key: str) -> bytes:
+        return await self._retried(key, lambda: self._store.get(key))
+
+    async def _list(self, prefix: str, start_after: str) -> list[str]:
+        infos = await self._retried(
+            prefix, lambda: self._store.list_objects(prefix, start_after=start_after, limit=LIST_PAGE_KEYS)
+        )
+        return [info.key for info in infos]
+
+    async def _list_all(self, prefix: str, start_after: str) -> list[layout.NumberedKey]:
+        found: list[layout.NumberedKey] = []
+        while True:
+            page = await self._list(prefix, start_after)
+            found.extend(key for name in page if (key := layout.parse_numbered_key(name)) is not None)
+            if len(page) < LIST_PAGE_KEYS:
+                return found
+            start_after = page[-1]
+
+    async def _list_entries(self, start: int) -> list[int]:
+        """Numbers from ``start`` on of the entries that are there, in order."""
+        after = layout.entry_key(self.prefix, start - 1) if start > 0 else ""
+        return [key.sequence for key in await self._list_all(layout.log_prefix(self.prefix), after)]
+
+    async def _retried(self, what: str, request: Callable[[], Awaitable[T]]) -> T:
+        """Repeat an idempotent request until it is answered or the read deadline passes. Raises: StorageUnavailable."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._timings.read_deadline_s
+        delay_s = 0.05
+        while True:
+            try:
+                async with asyncio.timeout(self._timings.attempt_timeout_s):
+                    return await request()
+            except TimeoutError:
+                error: StorageUnavailable = StorageUnavailable(
+                    f"{what} was not answered within {self._timings.attempt_timeout_s:g} s"
+                )
+            except StorageUnavailable as caught:
+                error = caught
+            if loop.time() + delay_s >= deadline_s:
+                raise error
+            await self._pause(delay_s)
+            delay_s = min(delay_s * 2, 2.0)
+
+    async def _pause(self, delay_s: float) -> None:
+        if delay_s > 0:
+            await asyncio.sleep(delay_s * self._rng.uniform(0.5, 1.0))
