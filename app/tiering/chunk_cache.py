@@ -1,0 +1,358 @@
+"""The chunk cache: raw chunks of remote segments on the local disk, shared by all readers of a broker.
+
+What is promised:
+
+- A read of the store that was started is never cancelled; what it brings serves whoever asks for that chunk.
+- One read at a time per chunk, however many ask for it.
+- Entries never change. An entry asked for by a reader is pinned until it is served once or is ``PIN_S`` old; pinned entries
+  are not evicted, so that what a client waited for is still there when it comes back.
+- When pins and reads under way fill the budget, further reads queue in the order of their arrival; read-ahead does not
+  queue, it is refused.
+- The bytes of entries and of reads under way stay within the budget, but for a single chunk that is larger than all of it.
+- Files of an earlier run are dropped at start: their checksums were checked by a process that is gone.
+
+A chunk that lies verbatim in an object that is a local file is served from there: its entry costs no room.
+
+A read that fails leaves its error in the entry for the readers that wait, for ``ERROR_S`` at most; then the next request
+tries again. All state changes happen in synchronous methods on the event loop; ``run`` owns the tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from app.errors import FirnError, StorageUnavailable
+from app.hot.descriptors import DescriptorCache, FileHandle
+from app.hot.files import FileSystem, storage_error, unlink_quietly
+from app.metrics import Registry
+from app.seams import BlockingPool
+from app.tiering.segment_format import ChunkEntry
+from app.tiering.store_work import BatchIndex, ChunkLocation, StoreWork
+
+PIN_S: Final = 30.0
+ERROR_S: Final = 1.0
+READS_MAX: Final = 16
+"""Chunk reads under way: enough to hide 50 ms a request at more than a GB/s with chunks of 4 MiB."""
+ENTRIES_MAX: Final = 16_384
+"""An entry costs a few KiB of memory for its batch index, whether or not it takes room on the disk."""
+QUEUE_MAX: Final = 16_384
+"""Requested chunks waiting for room; past it a request is refused as if the store were away."""
+
+ChunkKey = tuple[str, int]
+"""Object key and position of the chunk in it."""
+
+
+@dataclass(slots=True, eq=False)
+class CachedChunk:
+    """One chunk: waiting, being read, at hand, or failed."""
+
+    key: ChunkKey
+    chunk: ChunkEntry
+    handle: FileHandle | None = None
+    """Of the file that holds it, once it is at hand."""
+    position: int = 0
+    """Of its first byte in that file."""
+    batches: BatchIndex | None = None
+    error: FirnError | None = None
+    pinned_until_s: float = 0.0
+    """Loop time; 0 is not pinned."""
+    requested: bool = False
+    """Whether a reader waits for it, not only read-ahead."""
+    reading: bool = False
+    charged_bytes: int = 0
+    expires_s: float = 0.0
+    """Loop time at which a failed entry is forgotten."""
+    waiters: list[Callable[[], None]] = field(default_factory=list)
+
+    @property
+    def ready(self) -> bool:
+        return self.handle is not None
+
+
+class ChunkCache:
+    """See the module's page."""
+
+    def __init__(
+        self,
+        work: StoreWork,
+        directory: str,
+        capacity_bytes: int,
+        *,
+        fs: FileSystem,
+        pool: BlockingPool,
+        descriptors: DescriptorCache,
+        registry: Registry,
+    ) -> None:
+        self._work, self._directory, self._capacity_bytes = work, directory, capacity_bytes
+        self._fs, self._pool, self._descriptors = fs, pool, descriptors
+        self._entries: OrderedDict[ChunkKey, CachedChunk] = OrderedDict()
+        """At hand and failed ones are in order of use, the longest unused first."""
+        self._queue: deque[CachedChunk] = deque()
+        self._objects: dict[str, tuple[FileHandle, int]] = {}
+        """Handles of objects that are served in place, with the number of entries that use each."""
+        self._unlinks: deque[str] = deque()
+        self._reading = 0
+        self._used_bytes = 0
+        self._file_count = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._group: asyncio.TaskGroup | None = None
+        self._unlink_wanted = asyncio.Event()
+        self.latency_s = 0.05
+        """Smoothed duration of a chunk read."""
+        self._hits = registry.counter("firn_chunk_cache_hits_total", "Chunks that were at hand when asked for")
+        self._misses = registry.counter("firn_chunk_cache_misses_total", "Chunks that had to be read from the store")
+        self._failures = registry.counter("firn_chunk_cache_failures_total", "Chunk reads that failed")
+        self._read_bytes = registry.counter(
+            "firn_chunk_cache_read_bytes_total", "Raw bytes of chunks read from the store"
+        )
+        registry.gauge("firn_chunk_cache_used_bytes", "Room taken by chunks", lambda: [((), self._used_bytes)])
+        registry.gauge("firn_chunk_cache_queued_chunks", "Chunks waiting for room", lambda: [((), len(self._queue))])
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Drop an earlier run's files, then serve until cancelled. Reads asked for before this starts wait for it.
+
+        Raises: StorageUnavailable if the directory cannot be used.
+        """
+        await self._pool.run(self._drop_all_files)
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            try:
+                self._start_reads()
+                while True:
+                    await self._unlink_wanted.wait()
+                    self._unlink_wanted.clear()
+                    await self._unlink_evicted()
+            finally:
+                self._group = None
+                if self._timer is not None:
+                    self._timer.cancel()
+
+    def _drop_all_files(self) -> None:
+        try:
+            self._fs.make_dirs(self._directory)
+            for name in self._fs.list_dir(self._directory):
+                unlink_quietly(self._fs, f"{self._directory}/{name}")
+        except OSError as error:
+            raise storage_error(error, f"cannot use the chunk cache {self._directory}") from error
+
+    async def _unlink_evicted(self) -> None:
+        while self._unlinks:
+            paths = [self._unlinks.popleft() for _ in range(min(64, len(self._unlinks)))]
+
+            def work(paths: list[str] = paths) -> None:
+                for path in paths:
+                    unlink_quietly(self._fs, path)
+
+            try:
+                await self._pool.run(work)
+            except OSError:
+                # The file stays until the next start, which drops everything; its room is counted as free meanwhile.
+                self._failures.value += 1
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    def request(self, object_key: str, chunk: ChunkEntry, wake: Callable[[], None] | None) -> CachedChunk:
+        """The entry of a chunk that a reader needs now: read it if it is not at hand, and pin it till it is served.
+
+        ``wake`` is called once, from the loop, when the entry is ready or failed; not if it is either already.
+        Raises: the error of a read that failed within the last ``ERROR_S``; StorageUnavailable if too many chunks wait.
+        """
+        now_s = _now_s()
+        key = (object_key, chunk.position)
+        entry = self._entries.get(key)
+        if entry is not None and entry.error is not None:
+            if entry.expires_s >= now_s:
+                raise entry.error
+            self._forget(entry)
+            entry = None
+        if entry is None:
+            if len(self._queue) >= QUEUE_MAX:
+                raise StorageUnavailable(f"{QUEUE_MAX} chunks wait to be read from the object store")
+            self._misses.value += 1
+            entry = CachedChunk(key, chunk)
+            self._entries[key] = entry
+            self._queue.append(entry)
+        elif entry.ready:
+            self._hits.value += 1
+            self._entries.move_to_end(key)
+            return entry
+        entry.requested = True
+        if wake is not None:
+            entry.waiters.append(wake)
+        if not entry.reading:
+            self._start_reads()
+        return entry
+
+    def ask_ahead(self, object_key: str, chunk: ChunkEntry) -> bool:
+        """Read a chunk that will probably be needed. Answers whether it is at hand or under way now.
+
+        Refused while the budget is used by pins and reads, or requested chunks wait.
+        """
+        key = (object_key, chunk.position)
+        if key in self._entries:
+            return True
+        if self._queue or self._group is None or self._reading >= READS_MAX or not self._make_room(chunk.raw_bytes):
+            return False
+        entry = CachedChunk(key, chunk)
+        self._entries[key] = entry
+        self._start(entry)
+        return True
+
+    def served(self, entry: CachedChunk) -> None:
+        """A reader got bytes of the entry: its pin ends."""
+        if entry.pinned_until_s:
+            entry.pinned_until_s = 0.0
+            if self._queue:
+                self._start_reads()
+
+    def forget_object(self, object_key: str) -> None:
+        """Drop what is cached of an object that is no more. Reads under way end as they will."""
+        for entry in [entry for key, entry in self._entries.items() if key[0] == object_key]:
+            if entry.ready or entry.error is not None:
+                self._forget(entry)
+
+    def reject(self, entry: CachedChunk) -> None:
+        """Forget an entry whose file turned out to be unreadable."""
+        if self._entries.get(entry.key) is entry:
+            self._forget(entry)
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def _start_reads(self) -> None:
+        """Start queued reads, in order, while there is room."""
+        if self._group is None:
+            return
+        while self._queue and self._reading < READS_MAX:
+            if not self._make_room(self._queue[0].chunk.raw_bytes):
+                self._arm_timer()
+                return
+            self._start(self._queue.popleft())
+
+    def _make_room(self, raw_bytes: int) -> bool:
+        now_s = _now_s()
+        while self._used_bytes + raw_bytes > self._capacity_bytes or len(self._entries) > ENTRIES_MAX:
+            over_bytes = self._used_bytes + raw_bytes > self._capacity_bytes
+            victim = next(
+                (
+                    entry
+                    for entry in self._entries.values()
+                    if (entry.ready and entry.pinned_until_s <= now_s and (entry.charged_bytes or not over_bytes))
+                    or (entry.error is not None and entry.expires_s < now_s and not over_bytes)
+                ),
+                None,
+            )
+            if victim is None:
+                return self._used_bytes == 0
+            self._forget(victim)
+        return True
+
+    def _arm_timer(self) -> None:
+        """Look at the queue again when the oldest pin ends."""
+        pins = [entry.pinned_until_s for entry in self._entries.values() if entry.pinned_until_s > _now_s()]
+        if not pins:
+            return  # only reads under way fill the budget; their end starts the next
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(min(pins) + 0.001, self._start_reads)
+
+    def _start(self, entry: CachedChunk) -> None:
+        assert self._group is not None
+        assert not entry.reading
+        assert not entry.ready
+        entry.reading = True
+        entry.charged_bytes = entry.chunk.raw_bytes
+        self._used_bytes += entry.charged_bytes
+        self._reading += 1
+        self._file_count += 1
+        self._group.create_task(self._read(entry, f"{self._directory}/{self._file_count}.chunk"))
+
+    async def _read(self, entry: CachedChunk, path: str) -> None:
+        started_s = _now_s()
+        try:
+            location = await self._work.fetch_chunk(entry.key[0], entry.chunk, path)
+        except FirnError as error:
+            self._failures.value += 1
+            self._finish(entry)
+            self._uncharge(entry)
+            if entry.requested:
+                entry.error = error
+                entry.expires_s = _now_s() + ERROR_S
+            else:
+                self._forget(entry)
+        except BaseException:
+            self._finish(entry)
+            self._uncharge(entry)
+            self._forget(entry)
+            raise
+        else:
+            self.latency_s += 0.2 * (_now_s() - started_s - self.latency_s)
+            self._read_bytes.value += entry.chunk.raw_bytes
+            self._finish(entry)
+            self._keep(entry, location)
+        waiters, entry.waiters = entry.waiters, []
+        for wake in waiters:
+            wake()
+        self._start_reads()
+
+    def _finish(self, entry: CachedChunk) -> None:
+        entry.reading = False
+        self._reading -= 1
+
+    def _uncharge(self, entry: CachedChunk) -> None:
+        self._used_bytes -= entry.charged_bytes
+        entry.charged_bytes = 0
+
+    def _keep(self, entry: CachedChunk, location: ChunkLocation) -> None:
+        entry.position = location.position
+        entry.batches = BatchIndex(location.batch_index)
+        if entry.requested:
+            entry.pinned_until_s = _now_s() + PIN_S
+        if location.in_cache:
+            entry.handle = FileHandle(self._descriptors, location.path)
+            return
+        self._uncharge(entry)
+        handle, users = self._objects.get(location.path, (None, 0))
+        if handle is None:
+            handle = FileHandle(self._descriptors, location.path)
+        self._objects[location.path] = (handle, users + 1)
+        entry.handle = handle
+
+    def _forget(self, entry: CachedChunk) -> None:
+        assert not entry.reading
+        del self._entries[entry.key]
+        handle = entry.handle
+        if handle is None:
+            return
+        entry.handle = None
+        if entry.charged_bytes:
+            self._uncharge(entry)
+            self._descriptors.delete(handle)
+            self._unlinks.append(handle.path)
+            self._unlink_wanted.set()
+            return
+        _, users = self._objects[handle.path]
+        if users > 1:
+            self._objects[handle.path] = (handle, users - 1)
+        else:
+            del self._objects[handle.path]
+            self._descriptors.delete(handle)
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    @property
+    def used_bytes(self) -> int:
+        return self._used_bytes
+
+    @property
+    def capacity_bytes(self) -> int:
+        return self._capacity_bytes
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

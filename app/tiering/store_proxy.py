@@ -1,0 +1,111 @@
+"""Store work over the wire between the broker and its store process: both ends of the ``tier.*`` methods.
+
+Parameters and results are msgpack arrays; bulk data passes through files whose paths travel instead.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from app.objectstore.api import Buffer
+from app.objectstore.rpc import Handler, RpcClient
+from app.tiering.segment_format import ChunkCodec, ChunkEntry
+from app.tiering.store_work import ChunkLocation, FooterBytes, StoreWork, UploadedSegment, UploadJob
+from app.units import FilePosition, Offset, TimestampMs
+
+PROGRESS_TIMEOUT_S: Final = 10.0
+"""A store process that cannot even say how far it is stands still."""
+FETCH_TIMEOUT_S: Final = 120.0
+"""Above the store process's own deadlines for a chunk or footer, so that its precise error arrives first."""
+
+
+class _FetchChunk(msgspec.Struct, array_like=True):
+    key: str
+    position: int
+    stored_bytes: int
+    raw_bytes: int
+    base_offset: int
+    record_count: int
+    batch_count: int
+    min_timestamp: int
+    max_timestamp: int
+    crc: int
+    codec: int
+    cache_path: str
+
+
+class _Location(msgspec.Struct, array_like=True):
+    path: str
+    position: int
+    length: int
+    in_cache: bool
+    batch_index: bytes
+
+
+class _ReadFooter(msgspec.Struct, array_like=True):
+    key: str
+    place: tuple[int, int] | None
+
+
+class _Footer(msgspec.Struct, array_like=True):
+    tail: bytes
+    object_bytes: int
+
+
+class ProxyStoreWork:
+    """StoreWork in the broker: asks the store process for everything. See ``StoreWork`` for what is promised."""
+
+    def __init__(self, rpc: RpcClient) -> None:
+        self._rpc = rpc
+
+    async def upload_segment(self, job: UploadJob) -> UploadedSegment:
+        answer = await self._rpc.call("tier.upload_segment", msgspec.msgpack.encode(job))
+        return msgspec.msgpack.decode(answer, type=UploadedSegment)
+
+    async def upload_progress(self) -> dict[bytes, int]:
+        answer = await self._rpc.call("tier.upload_progress", timeout_s=PROGRESS_TIMEOUT_S)
+        return dict(msgspec.msgpack.decode(answer, type=list[tuple[bytes, int]]))
+
+    async def fetch_chunk(self, key: str, chunk: ChunkEntry, cache_path: str) -> ChunkLocation:
+        asked = msgspec.msgpack.encode(_FetchChunk(key, *chunk, cache_path))
+        answer = await self._rpc.call("tier.fetch_chunk", asked, timeout_s=FETCH_TIMEOUT_S)
+        found = msgspec.msgpack.decode(answer, type=_Location)
+        return ChunkLocation(found.path, FilePosition(found.position), found.length, found.in_cache, found.batch_index)
+
+    async def read_footer(self, key: str, place: tuple[int, int] | None) -> FooterBytes:
+        asked = msgspec.msgpack.encode(_ReadFooter(key, place))
+        answer = await self._rpc.call("tier.read_footer", asked, timeout_s=FETCH_TIMEOUT_S)
+        found = msgspec.msgpack.decode(answer, type=_Footer)
+        return FooterBytes(found.tail, found.object_bytes)
+
+
+def store_work_handlers(work: StoreWork) -> dict[str, Handler]:
+    """The store process's end: what an ``RpcServer`` answers ``ProxyStoreWork`` with."""
+
+    async def upload_segment(asked: bytes) -> Buffer:
+        return msgspec.msgpack.encode(await work.upload_segment(msgspec.msgpack.decode(asked, type=UploadJob)))
+
+    async def upload_progress(_: bytes) -> Buffer:
+        return msgspec.msgpack.encode(list((await work.upload_progress()).items()))
+
+    async def fetch_chunk(asked: bytes) -> Buffer:
+        told = msgspec.msgpack.decode(asked, type=_FetchChunk)
+        chunk = ChunkEntry(
+            FilePosition(told.position), told.stored_bytes, told.raw_bytes, Offset(told.base_offset), told.record_count,
+            told.batch_count, TimestampMs(told.min_timestamp), TimestampMs(told.max_timestamp), told.crc,
+            ChunkCodec(told.codec),
+        )  # fmt: skip
+        return msgspec.msgpack.encode(_Location(*await work.fetch_chunk(told.key, chunk, told.cache_path)))
+
+    async def read_footer(asked: bytes) -> Buffer:
+        told = msgspec.msgpack.decode(asked, type=_ReadFooter)
+        return msgspec.msgpack.encode(_Footer(*await work.read_footer(told.key, told.place)))
+
+    return {
+        "tier.upload_segment": upload_segment,
+        "tier.upload_progress": upload_progress,
+        "tier.fetch_chunk": fetch_chunk,
+        "tier.read_footer": read_footer,
+    }
