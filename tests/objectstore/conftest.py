@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +15,8 @@ import pytest
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import MemoryStore
+from app.objectstore.proxy import StoreProxy, store_handlers
+from app.objectstore.rpc import RpcClient, RpcServer
 
 T = TypeVar("T")
 
@@ -33,15 +37,32 @@ def pool() -> Iterator[ThreadPool]:
         yield ThreadPool(executor)
 
 
-@pytest.fixture(params=["memory", "directory"])
+@contextlib.asynccontextmanager
+async def over_rpc(store: ObjectStore) -> AsyncIterator[StoreProxy]:
+    """A proxy of ``store`` over a real socket pair, both ends on this loop."""
+    ours, theirs = socket.socketpair()
+    client = RpcClient()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(RpcServer(store_handlers(store)).serve(theirs))
+        await client.connect(ours)
+        yield StoreProxy(client, part_bytes_min=store.part_bytes_min)
+        await client.close()
+
+
+@pytest.fixture(params=["memory", "directory", "memory over rpc", "directory over rpc"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path, pool: ThreadPool) -> AsyncIterator[ObjectStore]:
-    adapter: ObjectStore
-    match request.param:
-        case "memory":
-            adapter = MemoryStore()
-        case "directory":
-            adapter = DirectoryStore(tmp_path / "store", pool)
-        case other:
-            raise AssertionError(other)
-    yield adapter
-    await adapter.close()
+    async with contextlib.AsyncExitStack() as stack:
+        adapter: ObjectStore
+        match request.param:
+            case "memory":
+                adapter = MemoryStore()
+            case "directory":
+                adapter = DirectoryStore(tmp_path / "store", pool)
+            case "memory over rpc":
+                adapter = await stack.enter_async_context(over_rpc(MemoryStore()))
+            case "directory over rpc":
+                adapter = await stack.enter_async_context(over_rpc(DirectoryStore(tmp_path / "store", pool)))
+            case other:
+                raise AssertionError(other)
+        yield adapter
+        await adapter.close()

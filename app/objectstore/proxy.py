@@ -1,0 +1,275 @@
+"""An object store that lives in another process: ``StoreProxy`` here, ``store_handlers`` there, ``rpc.py`` between them.
+
+What the seam promises holds through it, and "undecided" gains a cause: the store process went away. Uploads are known by
+their id on the other side and end with its process: a part for one that is gone is ObjectMissing, as after an abort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from struct import Struct
+from typing import Final
+
+import msgspec
+
+from app.errors import LimitExceeded
+from app.limits import MIB
+from app.objectstore.api import AlreadyExists, Buffer, ObjectInfo, ObjectMissing, ObjectStore, Upload, UploadInfo
+from app.objectstore.keys import LIST_LIMIT_MAX, PART_NUMBER_MAX, check_key, check_prefix, check_range
+from app.objectstore.rpc import Handler, RpcClient
+
+CALL_TIMEOUT_S: Final = 90.0
+"""Longer than the S3 adapter's own deadline, so that its answer, which says more, comes first."""
+
+UPLOADS_OPEN_MAX: Final = 10_000
+"""Uploads begun over the connection and neither completed nor aborted."""
+
+_SIZE: Final = Struct(">Q")
+_encode: Final = msgspec.msgpack.encode
+
+
+class _Range(msgspec.Struct, array_like=True):
+    key: str
+    start: int
+    end: int
+
+
+class _Write(msgspec.Struct, array_like=True):
+    key: str
+    data: Buffer
+
+
+class _WriteView(msgspec.Struct, array_like=True):
+    """``_Write`` as it is read: the bytes stay where they are."""
+
+    key: str
+    data: memoryview
+
+
+class _List(msgspec.Struct, array_like=True):
+    prefix: str
+    start_after: str
+    limit: int
+
+
+class _UploadName(msgspec.Struct, array_like=True):
+    key: str
+    upload_id: str
+
+
+class _Part(msgspec.Struct, array_like=True):
+    key: str
+    upload_id: str
+    number: int
+    data: Buffer
+
+
+class _PartView(msgspec.Struct, array_like=True):
+    key: str
+    upload_id: str
+    number: int
+    data: memoryview
+
+
+class StoreProxy:
+    """ObjectStore over an RpcClient. ``part_bytes_min`` is S3's, which is enough for every store."""
+
+    def __init__(self, rpc: RpcClient, *, part_bytes_min: int = 5 * MIB, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        self.part_bytes_min = part_bytes_min
+        self._rpc = rpc
+        self._timeout_s = timeout_s
+
+    async def get(self, key: str) -> bytes:
+        check_key(key)
+        return await self._call("store.get", key.encode())
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        check_key(key)
+        check_range(start, end)
+        return await self._call("store.get_range", _encode(_Range(key, start, end)))
+
+    async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
+        check_key(key)
+        check_range(0, length)
+        answer = await self._call("store.get_tail", _encode(_Range(key, 0, length)))
+        return answer[_SIZE.size :], _SIZE.unpack_from(answer)[0]
+
+    async def head(self, key: str) -> ObjectInfo:
+        check_key(key)
+        return msgspec.msgpack.decode(await self._call("store.head", key.encode()), type=ObjectInfo)
+
+    async def put(self, key: str, data: Buffer) -> None:
+        check_key(key)
+        await self._call("store.put", _encode(_Write(key, data)))
+
+    async def put_if_absent(self, key: str, data: Buffer) -> None:
+        check_key(key)
+        await self._call("store.put_if_absent", _encode(_Write(key, data)))
+
+    async def delete(self, key: str) -> None:
+        check_key(key)
+        await self._call("store.delete", key.encode())
+
+    async def delete_many(self, keys: list[str]) -> None:
+        assert len(keys) <= LIST_LIMIT_MAX, len(keys)
+        for key in keys:
+            check_key(key)
+        await self._call("store.delete_many", _encode(keys))
+
+    async def list_objects(
+        self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX
+    ) -> list[ObjectInfo]:
+        check_prefix(prefix)
+        assert 0 < limit <= LIST_LIMIT_MAX, limit
+        answer = await self._call("store.list_objects", _encode(_List(prefix, start_after, limit)))
+        return msgspec.msgpack.decode(answer, type=list[ObjectInfo])
+
+    async def begin_upload(self, key: str) -> ProxyUpload:
+        check_key(key)
+        return ProxyUpload(self, key, (await self._call("store.begin_upload", key.encode())).decode())
+
+    async def list_uploads(self, prefix: str) -> list[UploadInfo]:
+        check_prefix(prefix)
+        return msgspec.msgpack.decode(await self._call("store.list_uploads", prefix.encode()), type=list[UploadInfo])
+
+    async def abort_upload(self, key: str, upload_id: str) -> None:
+        check_key(key)
+        await self._call("store.abort_upload", _encode(_UploadName(key, upload_id)))
+
+    async def close(self) -> None:
+        """Nothing to release: the connection is its owner's, and the store is closed by its own process."""
+
+    async def _call(self, method: str, payload: bytes) -> bytes:
+        return await self._rpc.call(method, payload, self._timeout_s)
+
+
+class ProxyUpload:
+    """Upload of a StoreProxy."""
+
+    def __init__(self, proxy: StoreProxy, key: str, upload_id: str) -> None:
+        self.key = key
+        self.upload_id = upload_id
+        self._proxy = proxy
+
+    async def put_part(self, number: int, data: Buffer) -> None:
+        assert 1 <= number <= PART_NUMBER_MAX, number
+        await self._proxy._call("store.put_part", _encode(_Part(self.key, self.upload_id, number, data)))
+
+    async def complete(self) -> None:
+        await self._proxy._call("store.complete", _encode(_UploadName(self.key, self.upload_id)))
+
+    async def abort(self) -> None:
+        await self._proxy.abort_upload(self.key, self.upload_id)
+
+
+def store_handlers(store: ObjectStore) -> Mapping[str, Handler]:
+    """The methods that a StoreProxy calls, on ``store``; for an RpcServer, beside any others."""
+    return _StoreHandlers(store).methods()
+
+
+class _StoreHandlers:
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._uploads: dict[str, Upload] = {}
+
+    def methods(self) -> Mapping[str, Handler]:
+        return {
+            "store.get": self.get,
+            "store.get_range": self.get_range,
+            "store.get_tail": self.get_tail,
+            "store.head": self.head,
+            "store.put": self.put,
+            "store.put_if_absent": self.put_if_absent,
+            "store.delete": self.delete,
+            "store.delete_many": self.delete_many,
+            "store.list_objects": self.list_objects,
+            "store.begin_upload": self.begin_upload,
+            "store.put_part": self.put_part,
+            "store.complete": self.complete,
+            "store.list_uploads": self.list_uploads,
+            "store.abort_upload": self.abort_upload,
+        }
+
+    async def get(self, payload: bytes) -> Buffer:
+        return await self._store.get(payload.decode())
+
+    async def get_range(self, payload: bytes) -> Buffer:
+        asked = msgspec.msgpack.decode(payload, type=_Range)
+        return await self._store.get_range(asked.key, asked.start, asked.end)
+
+    async def get_tail(self, payload: bytes) -> Buffer:
+        asked = msgspec.msgpack.decode(payload, type=_Range)
+        data, size_bytes = await self._store.get_tail(asked.key, asked.end)
+        return _SIZE.pack(size_bytes) + data
+
+    async def head(self, payload: bytes) -> Buffer:
+        return _encode(await self._store.head(payload.decode()))
+
+    async def put(self, payload: bytes) -> Buffer:
+        write = msgspec.msgpack.decode(payload, type=_WriteView)
+        await self._store.put(write.key, write.data)
+        return b""
+
+    async def put_if_absent(self, payload: bytes) -> Buffer:
+        write = msgspec.msgpack.decode(payload, type=_WriteView)
+        await self._store.put_if_absent(write.key, write.data)
+        return b""
+
+    async def delete(self, payload: bytes) -> Buffer:
+        await self._store.delete(payload.decode())
+        return b""
+
+    async def delete_many(self, payload: bytes) -> Buffer:
+        await self._store.delete_many(msgspec.msgpack.decode(payload, type=list[str]))
+        return b""
+
+    async def list_objects(self, payload: bytes) -> Buffer:
+        asked = msgspec.msgpack.decode(payload, type=_List)
+        return _encode(await self._store.list_objects(asked.prefix, start_after=asked.start_after, limit=asked.limit))
+
+    async def begin_upload(self, payload: bytes) -> Buffer:
+        if len(self._uploads) >= UPLOADS_OPEN_MAX:
+            raise LimitExceeded(f"{len(self._uploads)} uploads are under way; complete or abort some")
+        upload = await self._store.begin_upload(payload.decode())
+        self._uploads[upload.upload_id] = upload
+        return upload.upload_id.encode()
+
+    async def put_part(self, payload: bytes) -> Buffer:
+        part = msgspec.msgpack.decode(payload, type=_PartView)
+        upload = self._uploads.get(part.upload_id)
+        if upload is None:
+            raise ObjectMissing(f"upload {part.upload_id} of {part.key} is gone")
+        try:
+            await upload.put_part(part.number, part.data)
+        except ObjectMissing:
+            self._uploads.pop(part.upload_id, None)
+            raise
+        return b""
+
+    async def complete(self, payload: bytes) -> Buffer:
+        name = msgspec.msgpack.decode(payload, type=_UploadName)
+        upload = self._uploads.get(name.upload_id)
+        if upload is None:
+            # An answer may have been lost: the key tells whether the upload was completed.
+            await self._store.head(name.key)
+            raise AlreadyExists(f"{name.key} exists")
+        try:
+            await upload.complete()
+        except ObjectMissing:
+            self._uploads.pop(name.upload_id, None)
+            raise
+        self._uploads.pop(name.upload_id, None)
+        return b""
+
+    async def list_uploads(self, payload: bytes) -> Buffer:
+        return _encode(await self._store.list_uploads(payload.decode()))
+
+    async def abort_upload(self, payload: bytes) -> Buffer:
+        name = msgspec.msgpack.decode(payload, type=_UploadName)
+        upload = self._uploads.get(name.upload_id)
+        if upload is not None and upload.key == name.key:
+            await upload.abort()
+            self._uploads.pop(name.upload_id, None)
+        else:
+            await self._store.abort_upload(name.key, name.upload_id)
+        return b""
