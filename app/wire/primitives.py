@@ -7,6 +7,7 @@ lengths and counts are compared with the bytes left before anything is sliced or
 
 from __future__ import annotations
 
+from struct import Struct
 from struct import error as StructError  # noqa: N812 (it is a class)
 from typing import Final, TypeAlias
 from uuid import UUID
@@ -16,6 +17,9 @@ from app.limits import TAGGED_FIELDS_MAX
 from app.wire.schema import ZERO_UUID
 
 Buffer: TypeAlias = bytes | memoryview
+
+INT16: Final = Struct(">h")
+INT32: Final = Struct(">i")
 
 VARINT_BYTES_MAX: Final = 5
 """An unsigned varint carries at most 32 bits."""
@@ -134,6 +138,31 @@ def skip_tagged_fields(buffer: Buffer, position: int) -> int:
     for _ in range(count):
         tag, _, position = next_tagged_field(buffer, position, tag)
     return position
+
+
+# --- strings for hand-written encoders ------------------------------------------------------------------------------
+
+
+def put_string(parts: list[bytes], text: str | None) -> None:
+    """Add a STRING or NULLABLE_STRING to ``parts``. Raises: ValueError beyond 32,767 bytes."""
+    if text is None:
+        parts.append(b"\xff\xff")
+        return
+    encoded = text.encode()
+    if len(encoded) > 0x7FFF:
+        raise ValueError(f"a string of {len(encoded)} bytes")
+    parts.append(INT16.pack(len(encoded)))
+    parts.append(encoded)
+
+
+def put_compact_string(parts: list[bytes], text: str | None) -> None:
+    """Add a COMPACT_STRING or COMPACT_NULLABLE_STRING to ``parts``."""
+    if text is None:
+        parts.append(b"\0")
+        return
+    encoded = text.encode()
+    parts.append(uvarint(len(encoded) + 1))
+    parts.append(encoded)
 
 
 # --- refusals, called by compiled decoders ----------------------------------------------------------------------------

@@ -1,0 +1,565 @@
+"""Fetch, written by hand for speed: both directions of versions 4 to 18.
+
+A response is given as pieces: bytes to write as they are, and ``RecordsRef`` where a range of records goes, which the caller
+writes from wherever it lies (a file, a chunk of the cache, a buffer). Records are neither joined nor copied here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Final, NamedTuple, TypeAlias
+
+from app.errors import ErrorCode, ProtocolError
+from app.limits import MESSAGE_ELEMENTS_MAX
+from app.wire.apikeys import ApiKey
+from app.wire.apis import fetch as messages
+from app.wire.codec import decode_response, encode_request
+from app.wire.endpoints import LEADER, LEADER_BYTES, NodeEndpoint, put_node_endpoints
+from app.wire.framing import frame
+from app.wire.header import encode_request_header
+from app.wire.primitives import (
+    INT16,
+    INT32,
+    TROUBLES,
+    Buffer,
+    explain,
+    next_tagged_field,
+    put_compact_string,
+    put_string,
+    read_uvarint,
+    refuse_count,
+    refuse_length,
+    refuse_null,
+    refuse_rest,
+    refuse_tag_size,
+    skip_tagged_fields,
+    tagged_field_count,
+    uuid_of,
+    uvarint,
+)
+from app.wire.produce import TopicRef
+from app.wire.schema import ZERO_UUID
+
+VERSION_FIRST: Final = 4
+VERSION_LAST: Final = 18
+SESSIONS: Final = 7
+"""First version with fetch sessions and an error for the whole response (KIP-227)."""
+FLEXIBLE: Final = 12
+"""First version with compact lengths and tagged fields, and with diverging epochs (KIP-595)."""
+TOPIC_IDS: Final = 13
+"""First version that speaks of topics by id (KIP-516)."""
+REPLICA_STATE: Final = 15
+"""First version whose replica is a tagged field (KIP-903)."""
+ENDPOINTS: Final = 16
+"""First version whose response may say where a leader is (KIP-951)."""
+DIRECTORY_IDS: Final = 17
+"""First version with the follower's directory (KIP-853)."""
+HIGH_WATERMARKS: Final = 18
+"""First version with the follower's high watermark (KIP-1166)."""
+
+HIGH_WATERMARK_UNSUPPORTED: Final = (1 << 63) - 1
+
+
+class FetchPartition(NamedTuple):
+    """What is asked of one partition."""
+
+    partition: int
+    current_leader_epoch: int = -1
+    fetch_offset: int = 0
+    last_fetched_epoch: int = -1
+    log_start_offset: int = -1
+    """Of the follower that asks; -1 from consumers."""
+    partition_max_bytes: int = 1 << 20
+
+
+@dataclass(slots=True)
+class FetchRequest:
+    """A Fetch request; what a version lacks has its default."""
+
+    replica_id: int = -1
+    """The follower that asks; -1 for consumers."""
+    replica_epoch: int = -1
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 0x7FFF_FFFF
+    isolation_level: int = 0
+    session_id: int = 0
+    session_epoch: int = -1
+    topics: list[tuple[TopicRef, list[FetchPartition]]] = field(default_factory=list)
+    forgotten: list[tuple[TopicRef, list[int]]] = field(default_factory=list)
+    """Partitions to drop from the session."""
+    rack_id: str = ""
+    cluster_id: str | None = None
+
+
+# --- decoding requests ------------------------------------------------------------------------------------------------
+
+HEAD_4: Final = Struct(">iiiibi")
+"""Replica id, wait, bytes at least and at most, isolation level, count of topics."""
+HEAD_7: Final = Struct(">iiiibiii")
+"""… with session id and epoch before the count."""
+HEAD_FLEXIBLE: Final = Struct(">iiiibiiB")
+HEAD_REPLICA_STATE: Final = Struct(">iiibiiB")
+
+PARTITION_4: Final = Struct(">iqi")
+PARTITION_5: Final = Struct(">iqqi")
+PARTITION_9: Final = Struct(">iiqqi")
+PARTITION_FLEXIBLE: Final = Struct(">iiqiqiB")
+"""Index, leader's epoch, offset, last fetched epoch, log start, bytes at most; first byte of the tagged fields."""
+INDEX: Final = Struct(">i")
+
+_new = tuple.__new__
+
+
+def decode_fetch(version: int, view: Buffer) -> FetchRequest:
+    """The Fetch request that ``view`` is, to its last byte. Nothing in it refers to ``view``.
+
+    The follower's directory id and high watermark, which only Kafka's metadata quorum uses, are checked and dropped.
+    Raises: ProtocolError, with UNSUPPORTED_VERSION outside of versions 4 to 18.
+    """
+    try:
+        if not VERSION_FIRST <= version <= VERSION_LAST:
+            raise ProtocolError("the version is not served", ErrorCode.UNSUPPORTED_VERSION)
+        return _decode_flexible(version, view) if version >= FLEXIBLE else _decode_classic(version, view)
+    except TROUBLES as trouble:
+        raise explain(trouble, f"Fetch v{version} request") from None
+
+
+def _decode_classic(version: int, view: Buffer) -> FetchRequest:
+    end = len(view)
+    left = MESSAGE_ELEMENTS_MAX
+    request = FetchRequest()
+    if version >= SESSIONS:
+        (
+            request.replica_id,
+            request.max_wait_ms,
+            request.min_bytes,
+            request.max_bytes,
+            request.isolation_level,
+            request.session_id,
+            request.session_epoch,
+            count,
+        ) = HEAD_7.unpack_from(view)
+        position = HEAD_7.size
+    else:
+        (
+            request.replica_id,
+            request.max_wait_ms,
+            request.min_bytes,
+            request.max_bytes,
+            request.isolation_level,
+            count,
+        ) = HEAD_4.unpack_from(view)
+        position = HEAD_4.size
+    partition_struct = PARTITION_9 if version >= 9 else PARTITION_5 if version >= 5 else PARTITION_4
+    partition_bytes = partition_struct.size
+    unpack = partition_struct.unpack_from
+    left -= count
+    if count < 0 or count * 6 > end - position or left < 0:
+        raise refuse_count(count, "topics")
+    for _ in range(count):
+        size = INT16.unpack_from(view, position)[0]
+        position += 2
+        stop = position + size
+        if size < 0 or stop > end:
+            raise refuse_length(size, "topics.topic")
+        topic = str(view[position:stop], "utf-8")
+        partition_count = INT32.unpack_from(view, stop)[0]
+        position = stop + 4
+        left -= partition_count
+        if partition_count < 0 or partition_count * partition_bytes > end - position or left < 0:
+            raise refuse_count(partition_count, "partitions")
+        partitions: list[FetchPartition] = []
+        stop = position + partition_count * partition_bytes
+        if version >= 9:
+            for start in range(position, stop, partition_bytes):
+                index, epoch, offset, log_start, max_bytes = unpack(view, start)
+                partitions.append(_new(FetchPartition, (index, epoch, offset, -1, log_start, max_bytes)))
+        elif version >= 5:
+            for start in range(position, stop, partition_bytes):
+                index, offset, log_start, max_bytes = unpack(view, start)
+                partitions.append(_new(FetchPartition, (index, -1, offset, -1, log_start, max_bytes)))
+        else:
+            for start in range(position, stop, partition_bytes):
+                index, offset, max_bytes = unpack(view, start)
+                partitions.append(_new(FetchPartition, (index, -1, offset, -1, -1, max_bytes)))
+        position = stop
+        request.topics.append((topic, partitions))
+    if version >= SESSIONS:
+        count = INT32.unpack_from(view, position)[0]
+        position += 4
+        left -= count
+        if count < 0 or count * 6 > end - position or left < 0:
+            raise refuse_count(count, "forgotten_topics_data")
+        for _ in range(count):
+            size = INT16.unpack_from(view, position)[0]
+            position += 2
+            stop = position + size
+            if size < 0 or stop > end:
+                raise refuse_length(size, "forgotten_topics_data.topic")
+            topic = str(view[position:stop], "utf-8")
+            partition_count = INT32.unpack_from(view, stop)[0]
+            position = stop + 4
+            left -= partition_count
+            if partition_count < 0 or partition_count * 4 > end - position or left < 0:
+                raise refuse_count(partition_count, "forgotten_topics_data.partitions")
+            stop = position + 4 * partition_count
+            request.forgotten.append((topic, [index for (index,) in INDEX.iter_unpack(view[position:stop])]))
+            position = stop
+    if version >= 11:
+        size = INT16.unpack_from(view, position)[0]
+        position += 2
+        stop = position + size
+        if size < 0 or stop > end:
+            raise refuse_length(size, "rack_id")
+        request.rack_id = str(view[position:stop], "utf-8")
+        position = stop
+    if position != end:
+        raise refuse_rest(end - position)
+    return request
+
+
+def _decode_flexible(version: int, view: Buffer) -> FetchRequest:
+    end = len(view)
+    left = MESSAGE_ELEMENTS_MAX
+    request = FetchRequest()
+    if version >= REPLICA_STATE:
+        (
+            request.max_wait_ms,
+            request.min_bytes,
+            request.max_bytes,
+            request.isolation_level,
+            request.session_id,
+            request.session_epoch,
+            count,
+        ) = HEAD_REPLICA_STATE.unpack_from(view)
+        position = HEAD_REPLICA_STATE.size
+    else:
+        (
+            request.replica_id,
+            request.max_wait_ms,
+            request.min_bytes,
+            request.max_bytes,
+            request.isolation_level,
+            request.session_id,
+            request.session_epoch,
+            count,
+        ) = HEAD_FLEXIBLE.unpack_from(view)
+        position = HEAD_FLEXIBLE.size
+    if count > 127:
+        count, position = read_uvarint(view, position - 1)
+    count -= 1
+    left -= count
+    if count < 0:
+        raise refuse_null("topics")
+    if count * (18 if version >= TOPIC_IDS else 3) > end - position or left < 0:
+        raise refuse_count(count, "topics")
+    unpack = PARTITION_FLEXIBLE.unpack_from
+    for _ in range(count):
+        topic, position = _read_topic(version, view, position)
+        partition_count, position = read_uvarint(view, position)
+        partition_count -= 1
+        left -= partition_count
+        if partition_count < 0:
+            raise refuse_null("partitions")
+        if partition_count * 33 > end - position or left < 0:
+            raise refuse_count(partition_count, "partitions")
+        partitions: list[FetchPartition] = []
+        for _ in range(partition_count):
+            index, epoch, offset, last_epoch, log_start, max_bytes, tags = unpack(view, position)
+            position += 33
+            if tags:
+                position = _check_partition_tags(version, view, position - 1)
+            partitions.append(_new(FetchPartition, (index, epoch, offset, last_epoch, log_start, max_bytes)))
+        position = skip_tagged_fields(view, position) if view[position] else position + 1
+        request.topics.append((topic, partitions))
+    count, position = read_uvarint(view, position)
+    count -= 1
+    left -= count
+    if count < 0:
+        raise refuse_null("forgotten_topics_data")
+    if count * (18 if version >= TOPIC_IDS else 3) > end - position or left < 0:
+        raise refuse_count(count, "forgotten_topics_data")
+    for _ in range(count):
+        topic, position = _read_topic(version, view, position)
+        partition_count, position = read_uvarint(view, position)
+        partition_count -= 1
+        left -= partition_count
+        if partition_count < 0:
+            raise refuse_null("forgotten_topics_data.partitions")
+        if partition_count * 4 > end - position or left < 0:
+            raise refuse_count(partition_count, "forgotten_topics_data.partitions")
+        stop = position + 4 * partition_count
+        request.forgotten.append((topic, [index for (index,) in INDEX.iter_unpack(view[position:stop])]))
+        position = skip_tagged_fields(view, stop)
+    size, position = read_uvarint(view, position)
+    stop = position + size - 1
+    if not size:
+        raise refuse_null("rack_id")
+    if stop > end:
+        raise refuse_length(size - 1, "rack_id")
+    if size > 1:
+        request.rack_id = str(view[position:stop], "utf-8")
+    position = stop
+    position = _read_request_tags(version, view, position, request) if view[position] else position + 1
+    if position != end:
+        raise refuse_rest(end - position)
+    return request
+
+
+def _read_topic(version: int, view: Buffer, position: int) -> tuple[TopicRef, int]:
+    """The topic at ``position`` and the position after it."""
+    if version >= TOPIC_IDS:
+        stop = position + 16
+        if stop > len(view):
+            raise refuse_length(16, "topic_id")
+        return uuid_of(bytes(view[position:stop])), stop
+    size, position = read_uvarint(view, position)
+    if not size:
+        raise refuse_null("topic")
+    stop = position + size - 1
+    if stop > len(view):
+        raise refuse_length(size - 1, "topic")
+    return str(view[position:stop], "utf-8"), stop
+
+
+def _check_partition_tags(version: int, view: Buffer, position: int) -> int:
+    """The position after the tagged fields of a partition; ``position`` is that of their count."""
+    count, position = tagged_field_count(view, position)
+    tag = -1
+    for _ in range(count):
+        tag, start, position = next_tagged_field(view, position, tag)
+        if tag == 0 and version >= DIRECTORY_IDS and position - start != 16:
+            raise refuse_tag_size("replica_directory_id")
+        if tag == 1 and version >= HIGH_WATERMARKS and position - start != 8:
+            raise refuse_tag_size("high_watermark")
+    return position
+
+
+REPLICA: Final = Struct(">iq")
+
+
+def _read_request_tags(version: int, view: Buffer, position: int, request: FetchRequest) -> int:
+    """The position after the tagged fields of the request, which are put into ``request``."""
+    count, position = tagged_field_count(view, position)
+    tag = -1
+    for _ in range(count):
+        tag, start, position = next_tagged_field(view, position, tag)
+        if tag == 0:
+            size, start = read_uvarint(view, start)
+            if start + max(size - 1, 0) != position:
+                raise refuse_tag_size("cluster_id")
+            request.cluster_id = str(view[start:position], "utf-8") if size else None
+        elif tag == 1 and version >= REPLICA_STATE:
+            request.replica_id, request.replica_epoch = REPLICA.unpack_from(view, start)
+            if skip_tagged_fields(view, start + REPLICA.size) != position:
+                raise refuse_tag_size("replica_state")
+    return position
+
+
+# --- encoding responses -----------------------------------------------------------------------------------------------
+
+
+class RecordsRef(NamedTuple):
+    """A range of records in a response: ``length`` bytes, to be written from ``source``, which is the caller's own."""
+
+    length: int
+    source: object = None
+
+
+Piece: TypeAlias = bytes | RecordsRef
+
+
+class PartitionData(NamedTuple):
+    """The answer for one partition."""
+
+    partition_index: int
+    error_code: int = 0
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    preferred_read_replica: int = -1
+    records: RecordsRef | None = None
+    """None and a length of 0 are written alike, as empty records: clients older than KIP-74's want no null."""
+    aborted_transactions: Sequence[tuple[int, int]] | None = None
+    """``(producer id, first offset)`` for read_committed; None otherwise."""
+    diverging_epoch: tuple[int, int] | None = None
+    """``(epoch, end offset)``: where a follower's log, or a consumer's position, parts from the leader's (KIP-595)."""
+    current_leader: tuple[int, int] | None = None
+    """``(broker id, leader epoch)``, with NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH."""
+
+
+RESPONSE_4: Final = Struct(">ii")
+"""Throttle time, count of topics."""
+RESPONSE_7: Final = Struct(">ihii")
+"""… with error and session id before the count."""
+RESPONSE_FLEXIBLE: Final = Struct(">ihi")
+
+DATA_4: Final = Struct(">ihqq")
+DATA_5: Final = Struct(">ihqqq")
+DATA_FLEXIBLE: Final = Struct(">ihqqqBi")
+"""Index, error, high watermark, last stable offset, log start, aborted transactions (none), preferred replica."""
+ABORTED: Final = Struct(">qq")
+ABORTED_FLEXIBLE: Final = Struct(">qqx")
+DIVERGING: Final = Struct(">BBiqx")
+"""A tagged field of 13 bytes: tag, size, epoch, end offset, no tagged fields."""
+
+HEAD_TO_RECORDS: Final = Struct(">iixihiB16sBihqqqBi")
+"""From the frame's size to the records of the only partition of a topic by id."""
+
+
+def encode_fetch_response(
+    version: int,
+    correlation_id: int,
+    topics: Sequence[tuple[TopicRef, Sequence[PartitionData]]],
+    *,
+    throttle_time_ms: int = 0,
+    error_code: int = 0,
+    session_id: int = 0,
+    node_endpoints: Sequence[NodeEndpoint] = (),
+) -> list[Piece]:
+    """The whole response, frame and header included, as pieces to write in order.
+
+    A ``RecordsRef`` of the result is one of those passed in, never of length 0; neighbouring bytes are joined. What a
+    version cannot say (the error before 7, leaders before 12) is left out.
+    Raises: ValueError if a topic's name is too long for the version, or the frame for its prefix.
+    """
+    pieces: list[Piece] = []
+    parts: list[bytes] = []
+    flexible = version >= FLEXIBLE
+    if flexible:
+        parts.append(INT32.pack(correlation_id) + b"\0")
+        parts.append(RESPONSE_FLEXIBLE.pack(throttle_time_ms, error_code, session_id))
+        parts.append(uvarint(len(topics) + 1))
+    elif version >= SESSIONS:
+        parts.append(INT32.pack(correlation_id))
+        parts.append(RESPONSE_7.pack(throttle_time_ms, error_code, session_id, len(topics)))
+    else:
+        parts.append(INT32.pack(correlation_id))
+        parts.append(RESPONSE_4.pack(throttle_time_ms, len(topics)))
+    size = 0
+    for topic, partitions in topics:
+        if version >= TOPIC_IDS:
+            parts.append(topic.bytes)  # type: ignore[union-attr]
+        elif flexible:
+            put_compact_string(parts, topic)  # type: ignore[arg-type]
+        else:
+            put_string(parts, topic)  # type: ignore[arg-type]
+        parts.append(uvarint(len(partitions) + 1) if flexible else INT32.pack(len(partitions)))
+        for data in partitions:
+            records = data[6]
+            length = records.length if records is not None else 0
+            if flexible:
+                if data[7] is None:
+                    parts.append(DATA_FLEXIBLE.pack(*data[:5], 0, data[5]))
+                else:
+                    parts.append(DATA_5.pack(*data[:5]))
+                    parts.append(uvarint(len(data[7]) + 1))
+                    parts.extend([ABORTED_FLEXIBLE.pack(*aborted) for aborted in data[7]])
+                    parts.append(INT32.pack(data[5]))
+                parts.append(uvarint(length + 1))
+            else:
+                parts.append(DATA_5.pack(*data[:5]) if version >= 5 else DATA_4.pack(*data[:4]))
+                if data[7] is None:
+                    parts.append(b"\xff\xff\xff\xff")
+                else:
+                    parts.append(INT32.pack(len(data[7])))
+                    parts.extend([ABORTED.pack(*aborted) for aborted in data[7]])
+                if version >= 11:
+                    parts.append(INT32.pack(data[5]))
+                parts.append(INT32.pack(length))
+            if length:
+                assert records is not None
+                size += length
+                pieces.append(b"".join(parts))
+                pieces.append(records)
+                parts = []
+            if flexible:
+                if data[8] is None and data[9] is None:
+                    parts.append(b"\0")
+                else:
+                    _put_partition_tags(parts, data)
+        if flexible:
+            parts.append(b"\0")
+    if flexible:
+        put_node_endpoints(parts, node_endpoints if version >= ENDPOINTS else ())
+    if parts:
+        pieces.append(b"".join(parts))
+    for piece in pieces:
+        if type(piece) is bytes:
+            size += len(piece)
+    if size > 0x7FFF_FFFF:
+        raise ValueError(f"a Fetch response of {size} bytes")
+    pieces[0] = INT32.pack(size) + pieces[0]  # type: ignore[operator]
+    return pieces
+
+
+def _put_partition_tags(parts: list[bytes], data: PartitionData) -> None:
+    fields = []
+    if data.diverging_epoch is not None and data.diverging_epoch != (-1, -1):
+        fields.append(DIVERGING.pack(0, 13, *data.diverging_epoch))
+    if data.current_leader is not None and data.current_leader != (-1, -1):
+        fields.append(LEADER.pack(1, LEADER_BYTES, *data.current_leader))
+    parts.append(uvarint(len(fields)))
+    parts.extend(fields)
+
+
+# --- the client's direction -------------------------------------------------------------------------------------------
+
+
+def encode_fetch_request(version: int, correlation_id: int, client_id: str | None, request: FetchRequest) -> bytes:
+    """The whole request, frame and header included. Raises: ValueError if it cannot be said in this version."""
+    header = encode_request_header(ApiKey.FETCH, version, correlation_id, client_id)
+    return frame(header, encode_fetch_body(version, request))
+
+
+def encode_fetch_body(version: int, request: FetchRequest) -> bytes:
+    """The body of a request. Raises: ValueError if it cannot be said in this version."""
+    by_id = version >= TOPIC_IDS
+    message = messages.FetchRequest(
+        cluster_id=request.cluster_id,
+        replica_id=request.replica_id,
+        replica_state=messages.ReplicaState(request.replica_id, request.replica_epoch),
+        max_wait_ms=request.max_wait_ms,
+        min_bytes=request.min_bytes,
+        max_bytes=request.max_bytes,
+        isolation_level=request.isolation_level,
+        session_id=request.session_id,
+        session_epoch=request.session_epoch,
+        rack_id=request.rack_id,
+    )
+    for topic, partitions in request.topics:
+        message.topics.append(
+            messages.FetchTopic(
+                topic="" if by_id else topic,  # type: ignore[arg-type]
+                topic_id=topic if by_id else ZERO_UUID,  # type: ignore[arg-type]
+                partitions=[
+                    messages.FetchPartition(
+                        partition=asked.partition,
+                        current_leader_epoch=asked.current_leader_epoch,
+                        fetch_offset=asked.fetch_offset,
+                        last_fetched_epoch=asked.last_fetched_epoch,
+                        log_start_offset=asked.log_start_offset,
+                        partition_max_bytes=asked.partition_max_bytes,
+                    )
+                    for asked in partitions
+                ],
+            )
+        )
+    for topic, indexes in request.forgotten:
+        message.forgotten_topics_data.append(
+            messages.ForgottenTopic(
+                topic="" if by_id else topic,  # type: ignore[arg-type]
+                topic_id=topic if by_id else ZERO_UUID,  # type: ignore[arg-type]
+                partitions=list(indexes),
+            )
+        )
+    return encode_request(ApiKey.FETCH, version, message)
+
+
+def decode_fetch_response(version: int, view: memoryview) -> messages.FetchResponse:
+    """The response that ``view`` is, without its header; records are slices of ``view``. Raises: ProtocolError."""
+    response: messages.FetchResponse = decode_response(ApiKey.FETCH, version, view)
+    return response
