@@ -24,7 +24,7 @@ import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from struct import Struct
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -160,9 +160,8 @@ class _FrameProtocol(asyncio.BufferedProtocol):
     # --- called by the transport --------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its base class
+        self._transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
 
     def pause_writing(self) -> None:
         self.paused = True
