@@ -1,0 +1,166 @@
+"""What the logs of one data directory share: the file system, open files, loaded indexes, and whoever syncs them.
+
+A failed fdatasync is never retried: the kernel may have dropped the pages that it could not write, so a second call that succeeds
+proves nothing (the lesson of PostgreSQL's fsync troubles). The whole directory goes offline instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from app.errors import FirnError, StorageUnavailable
+from app.hot.descriptors import DescriptorCache
+from app.hot.files import FileSystem
+from app.limits import MIB
+from app.metrics import Registry
+from app.seams import BlockingPool
+
+if TYPE_CHECKING:
+    from app.hot.log import PartitionLog
+    from app.hot.segments import Segment
+
+T = TypeVar("T")
+
+INDEX_MEMORY_BYTES_MAX: Final = 32 * MIB
+"""Indexes of rolled segments that are kept loaded, over all partitions. Active segments' come on top."""
+
+SYNCS_AT_ONCE_MAX: Final = 8
+"""Beyond a handful, a disk only reorders them."""
+
+
+class LogMetrics:
+    """Counters of the hot tier."""
+
+    __slots__ = ("problems", "rolls", "sync_seconds", "synced_bytes", "truncated_bytes")
+
+    def __init__(self, registry: Registry) -> None:
+        self.rolls = registry.counter("firn_log_rolls_total", "Segments rolled")
+        self.synced_bytes = registry.counter("firn_log_synced_bytes_total", "Bytes of segments made durable by fdatasync")
+        self.sync_seconds = registry.histogram("firn_log_sync_seconds", "Time of one sync of a partition's files")
+        self.truncated_bytes = registry.counter("firn_log_recovery_truncated_bytes_total", "Bytes cut off by recovery")
+        self.problems = registry.counter("firn_log_recovery_problems_total", "Damages that recovery met")
+
+
+class LogDirectory:
+    """Shared by all logs under one path. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        fs: FileSystem,
+        pool: BlockingPool,
+        rng: random.Random,
+        descriptors_max: int,
+        registry: Registry | None = None,
+    ) -> None:
+        self.path = path
+        self.fs = fs
+        self.pool = pool
+        self.rng = rng
+        self.descriptors = DescriptorCache(fs, descriptors_max)
+        self.indexes = IndexCache(INDEX_MEMORY_BYTES_MAX)
+        self.syncer = Syncer()
+        self.metrics = LogMetrics(registry if registry is not None else Registry())
+        self.logs: dict[PartitionLog, None] = {}
+        self.offline_reason: str | None = None
+        self.on_offline: Callable[[str], None] | None = None
+        """Told once, when the directory goes offline."""
+        self.descriptors.on_pressure = self._sync_oldest
+
+    def go_offline(self, reason: str) -> None:
+        """Stop serving from here, for good: every operation of every log raises StorageUnavailable from now on."""
+        if self.offline_reason is not None:
+            return
+        self.offline_reason = reason
+        for log in list(self.logs):
+            log.refuse(StorageUnavailable(f"the log directory is offline: {reason}"))
+        if self.on_offline is not None:
+            self.on_offline(reason)
+
+    def _sync_oldest(self) -> None:
+        # A quarter at a time, so that room is made before it is needed and not each time one file is pinned.
+        by_handle = {segment.handle: log for log in self.logs for segment in log.unsynced_segments()}
+        for handle in self.descriptors.pinned_handles[: max(1, len(self.descriptors.pinned_handles) // 4)]:
+            log = by_handle.get(handle)
+            if log is not None:
+                self.syncer.request(log)
+
+
+class IndexCache:
+    """Loaded indexes of rolled segments, the least recently used dropped first."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._segments: OrderedDict[Segment, int] = OrderedDict()
+
+    def used(self, segment: Segment) -> None:
+        """The segment's index was just used, or loaded; its entries are all in its files."""
+        if segment in self._segments:
+            self._segments.move_to_end(segment)
+            return
+        if segment.index is None:
+            return
+        size = segment.index.memory_bytes
+        self._segments[segment] = size
+        self._bytes += size
+        while self._bytes > self._bytes_max and len(self._segments) > 1:
+            oldest, size = self._segments.popitem(last=False)
+            self._bytes -= size
+            oldest.index = None
+
+    def forget(self, segment: Segment) -> None:
+        self._bytes -= self._segments.pop(segment, 0)
+
+
+class Syncer:
+    """Runs the syncs that logs ask for, a few at once, each log's own one after the other."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[PartitionLog, None] = {}
+        self._running = 0
+        self._wake = asyncio.Event()
+
+    def request(self, log: PartitionLog) -> None:
+        """Sync the log soon; many requests before that are one."""
+        self._wanted[log] = None
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Serve requests until cancelled. Errors have been told to those who wait for the log."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._wanted and self._running < SYNCS_AT_ONCE_MAX:
+                    log = next(iter(self._wanted))
+                    del self._wanted[log]
+                    self._running += 1
+                    group.create_task(self._sync(log))
+
+    async def _sync(self, log: PartitionLog) -> None:
+        try:
+            await log.sync()
+        except FirnError:
+            # Whoever waits for the log has been told, and the log refuses appends or tries again with the next request.
+            return
+        finally:
+            self._running -= 1
+            self._wake.set()
+
+
+async def run_to_end(pool: BlockingPool, work: Callable[[], T]) -> T:
+    """Like ``pool.run``, but a cancellation is held back until ``work`` is done, so that nobody closes what it uses."""
+    task = asyncio.ensure_future(pool.run(work))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()
+        raise

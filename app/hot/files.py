@@ -1,0 +1,375 @@
+"""The seam to the file system, and the real one.
+
+Everything the hot tier does to a disk goes through ``FileSystem`` and ``File``, so that the simulation can put a disk under it
+that loses unflushed tails, tears writes, rots bits and fills up. Paths are plain strings. Errors are ``OSError`` with the errno
+a POSIX system would give; callers turn them into the error tree.
+
+What a file system promises, and no more:
+
+- Bytes written are seen by later reads at once, and kept through a crash of the process.
+- Bytes are kept through a loss of power once ``fdatasync`` of their file has returned, and the file's name once ``fsync_dir`` of
+  its directory has.
+- A rename within a directory is atomic to readers and after a crash shows the old or the new file.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from app.errors import ConflictError, FirnError, StorageFull, StorageUnavailable
+
+Buffer = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    """One open regular file. Not used by two threads at once, but for reads."""
+
+    pwrite: Callable[[Buffer, int], int]
+    """Write the buffer at the position; answers the bytes written, which may be fewer. An attribute, not a method, so that the
+    real file can put the system call itself there."""
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+        """Write the buffers one after the other at ``position``; answers the bytes written, which may be fewer."""
+        ...
+
+    def pread(self, length: int, position: int) -> bytes:
+        """Up to ``length`` bytes at ``position``; fewer only at the end of the file. May block on the disk."""
+        ...
+
+    def pread_into(self, view: memoryview, position: int) -> int:
+        """Fill ``view`` from ``position``; answers the bytes read, fewer only at the end of the file. May block on the disk."""
+        ...
+
+    def preadv_nowait(self, view: memoryview, position: int) -> int | None:
+        """Fill ``view`` with what can be had without waiting for the disk.
+
+        Returns: bytes read, perhaps fewer than asked; None if nothing is at hand or the file system cannot tell.
+        """
+        ...
+
+    @property
+    def can_tell_misses(self) -> bool:
+        """Whether ``preadv_nowait`` works here; where it does not, it always answers None."""
+        ...
+
+    def size(self) -> int: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def fdatasync(self) -> None: ...
+
+    def fileno(self) -> int:
+        """The descriptor, for system calls of the caller's own; raises OSError where there is none (simulation)."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class DirectoryLock(Protocol):
+    """An exclusive lock on a directory, held until it is closed or the last process that inherited it has ended."""
+
+    def fileno(self) -> int:
+        """The descriptor that children inherit."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    """A tree of directories and files."""
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
+        """Open for reading and writing; with ``create`` a missing file is made. Raises FileNotFoundError."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomically; a file in the way is replaced."""
+        ...
+
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name. Raises FileExistsError."""
+        ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def list_dir(self, path: str) -> list[str]: ...
+
+    def is_dir(self, path: str) -> bool: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def file_size(self, path: str) -> int: ...
+
+    def modified_ms(self, path: str) -> int: ...
+
+    def make_dirs(self, path: str) -> None:
+        """Make a directory and its missing parents; one that exists is fine."""
+        ...
+
+    def remove_dir(self, path: str) -> None:
+        """Remove an empty directory."""
+        ...
+
+    def fsync_dir(self, path: str) -> None:
+        """Make the names in a directory durable."""
+        ...
+
+    def free_bytes(self, path: str) -> int:
+        """Room left for this process on the file system of ``path``."""
+        ...
+
+    def lock(self, path: str) -> DirectoryLock:
+        """Take the lock file at ``path``, made if missing. Raises BlockingIOError if somebody else has it."""
+        ...
+
+
+# --- small whole files ----------------------------------------------------------------------------------------------
+
+
+def read_file(fs: FileSystem, path: str) -> bytes:
+    """The bytes of a small file. Raises FileNotFoundError."""
+    file = fs.open(path, read_only=True)
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()
+
+
+def write_whole(file: File, data: Buffer, position: int) -> None:
+    """Write all of ``data``, however short the single writes are. Raises OSError; then part of it may have been written."""
+    written = file.pwrite(data, position)
+    if written == len(data):
+        return
+    view = memoryview(data)
+    while written < len(view):
+        count = file.pwrite(view[written:], position + written)
+        if count <= 0:
+            raise OSError(errno.EIO, "the file system took no bytes")
+        written += count
+
+
+def replace_file(fs: FileSystem, path: str, data: bytes, *, durable: bool) -> None:
+    """Put ``data`` at ``path`` in one step: readers see the old bytes or the new.
+
+    With ``durable`` they also survive a loss of power once this returns; otherwise after such a loss the file may be empty or
+    missing, and what reads it must be able to do without.
+    """
+    temporary = f"{path}.tmp"
+    file = fs.open(temporary, create=True)
+    try:
+        file.truncate(0)
+        write_whole(file, data, 0)
+        if durable:
+            file.fdatasync()
+    finally:
+        file.close()
+    fs.rename(temporary, path)
+    if durable:
+        fs.fsync_dir(os.path.dirname(path))
+
+
+def remove_tree(fs: FileSystem, path: str) -> None:
+    """Remove a directory and all in it. What has gone already is fine."""
+    try:
+        names = fs.list_dir(path)
+    except FileNotFoundError:
+        return
+    for name in names:
+        child = f"{path}/{name}"
+        if fs.is_dir(child):
+            remove_tree(fs, child)
+        else:
+            unlink_quietly(fs, child)
+    fs.remove_dir(path)
+
+
+def unlink_quietly(fs: FileSystem, path: str) -> None:
+    """Unlink a file that may have gone already."""
+    try:
+        fs.unlink(path)
+    except FileNotFoundError:
+        return
+
+
+FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def storage_error(error: OSError, what: str) -> FirnError:
+    """The error of the tree for an ``OSError``: StorageFull for want of room, StorageUnavailable otherwise."""
+    detail = error.strerror or str(error)
+    if error.errno in FULL_ERRNOS:
+        return StorageFull(f"{what}: {detail}")
+    return StorageUnavailable(f"{what}: {detail}")
+
+
+# --- the real one ---------------------------------------------------------------------------------------------------
+
+
+class _PosixLock:
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class PosixFile:
+    """A descriptor. ``pwrite`` is the system call itself, bound to it: a method around it would cost a tenth as much again."""
+
+    __slots__ = ("_descriptor", "_file_system", "pwrite")
+
+    def __init__(self, descriptor: int, file_system: PosixFileSystem) -> None:
+        self._descriptor = descriptor
+        self._file_system = file_system
+        self.pwrite: Callable[[Buffer, int], int] = partial(os.pwrite, descriptor)
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+        return os.pwritev(self._descriptor, buffers, position)
+
+    def pread(self, length: int, position: int) -> bytes:
+        data = os.pread(self._descriptor, length, position)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < length:
+            data = os.pread(self._descriptor, length - got, position + got)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def pread_into(self, view: memoryview, position: int) -> int:
+        got = 0
+        while got < len(view):
+            count = os.preadv(self._descriptor, [view[got:]], position + got)
+            if count == 0:
+                break
+            got += count
+        return got
+
+    def preadv_nowait(self, view: memoryview, position: int) -> int | None:
+        if not self._file_system.can_tell_misses:
+            return None
+        try:
+            return os.preadv(self._descriptor, [view], position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                self._file_system.can_tell_misses = False
+                return None
+            raise
+
+    @property
+    def can_tell_misses(self) -> bool:
+        return self._file_system.can_tell_misses
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def fdatasync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class PosixFileSystem:
+    """The machine's own file system.
+
+    Whether ``RWF_NOWAIT`` works is found out by the first use and held for all: a data directory is on one file system.
+    """
+
+    def __init__(self) -> None:
+        self.can_tell_misses = hasattr(os, "RWF_NOWAIT")
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
+        flags = os.O_RDONLY if read_only else os.O_RDWR
+        if create:
+            flags |= os.O_CREAT
+        return PosixFile(os.open(path, flags | os.O_CLOEXEC, 0o644), self)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        os.link(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def list_dir(self, path: str) -> list[str]:
+        return os.listdir(path)
+
+    def is_dir(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def file_size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def make_dirs(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def remove_dir(self, path: str) -> None:
+        os.rmdir(path)
+
+    def fsync_dir(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self, path: str) -> int:
+        stats = os.statvfs(path)
+        return stats.f_bavail * stats.f_frsize
+
+    def lock(self, path: str) -> DirectoryLock:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return _PosixLock(descriptor)
+
+
+def lock_directory(fs: FileSystem, directory: str) -> DirectoryLock:
+    """Take ``directory``'s ``.lock``, as Kafka does, so that no second process works in it.
+
+    Raises: ConflictError if another process has it; StorageUnavailable if the directory cannot be written.
+    """
+    try:
+        return fs.lock(f"{directory}/.lock")
+    except BlockingIOError:
+        raise ConflictError(f"{directory} is in use by another process; stop that one first") from None
+    except OSError as error:
+        raise storage_error(error, f"cannot lock {directory}") from error

@@ -1,0 +1,360 @@
+"""What a partition knows of its idempotent and transactional producers (KIP-98, KIP-360). Pure.
+
+Per producer id: its epoch, its last five batches, and its open transaction. A batch must follow the last one's sequence; one that
+is among the last five is a duplicate, answered with its original offset. Kafka's ``.snapshot`` format, version 1:
+
+    version int16 (1), CRC-32C uint32 of all that follows, count int32, then for each producer
+    producer id int64, epoch int16, last sequence int32, last offset int64, offset delta int32, timestamp int64,
+    coordinator epoch int32, first offset of the open transaction int64 (-1: none)
+
+A snapshot holds only the last batch of each producer; whoever loads it can fill in the others with ``remember_older``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from app.errors import CorruptionError, ErrorCode, RequestRejected
+from app.hot.indexes import AbortedTransaction
+from app.records.batch import BatchHeader
+from app.records.control import ControlType, EndTransactionMarker
+from app.units import NO_OFFSET, NO_TIMESTAMP, Offset, ProducerId, TimestampMs
+
+BATCHES_KEPT: Final = 5
+"""Kafka's figure: a client has at most five requests in flight with idempotence."""
+
+SEQUENCE_MASK: Final = 0x7FFFFFFF
+"""Sequences are int32 and go on at 0 after the greatest."""
+
+_VERSION: Final = 1
+_PREFIX: Final = Struct(">hIi")
+_ENTRY: Final = Struct(">qhiqiqiq")
+_CRC_START: Final = 6
+
+NO_SEQUENCE: Final = -1
+
+
+class ProducerBatch(NamedTuple):
+    """One batch that a producer wrote."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: Offset
+    last_offset: Offset
+    timestamp: TimestampMs
+
+
+class ProducerEntry:
+    """State of one producer id in one partition."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "last_sequence",
+        "last_timestamp",
+        "transaction_first_offset",
+    )
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.last_sequence = NO_SEQUENCE
+        """Of the newest batch of this epoch; -1 if there is none."""
+        self.batches: list[tuple[int, int, int, int, int]] = []
+        """Up to five, oldest first; fields as in ``ProducerBatch``. Plain tuples: one is made per append."""
+        self.last_timestamp: int = NO_TIMESTAMP
+        self.coordinator_epoch = -1
+        self.transaction_first_offset: int = NO_OFFSET
+        """-1 if no transaction is open."""
+
+
+class CompletedTransaction(NamedTuple):
+    producer_id: ProducerId
+    first_offset: Offset
+    last_offset: Offset
+    """Offset of the marker."""
+    aborted: bool
+
+
+class ProducerStates:
+    """All producers of one partition."""
+
+    __slots__ = ("_undecided", "entries", "open_transactions")
+
+    def __init__(self) -> None:
+        self.entries: dict[int, ProducerEntry] = {}
+        self.open_transactions: dict[int, int] = {}
+        """First offset by producer id, in rising order: a transaction that begins is the newest."""
+        self._undecided: dict[int, int] = {}
+        """Marker offset by first offset, of completed transactions whose marker is not yet below the high watermark."""
+
+    # --- checking: nothing changes ---
+
+    def check(self, header: BatchHeader, entry: ProducerEntry | None) -> ProducerBatch | None:
+        """Whether a produced batch may be appended. ``entry`` is its producer's, or None if nothing is known of it.
+
+        Returns: None if so; the original if it is a duplicate.
+        Raises: RequestRejected INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE.
+        """
+        if entry is None:
+            return None
+        epoch, sequence = header.producer_epoch, header.base_sequence
+        if epoch < entry.epoch:
+            raise RequestRejected(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"epoch {epoch} of producer {header.producer_id} is below the last one seen, {entry.epoch}",
+            )
+        if epoch != entry.epoch:
+            if sequence != 0:
+                raise RequestRejected(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"the new epoch {epoch} of producer {header.producer_id} begins at sequence {sequence} instead of 0",
+                )
+        else:
+            last_sequence = (sequence + header.last_offset_delta) & SEQUENCE_MASK
+            for batch in entry.batches:
+                if batch[0] == sequence and batch[1] == last_sequence:
+                    return ProducerBatch._make(batch)
+            expected = (entry.last_sequence + 1) & SEQUENCE_MASK
+            if sequence != expected:
+                raise RequestRejected(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"sequence {sequence} of producer {header.producer_id} where {expected} comes next",
+                )
+        if entry.transaction_first_offset >= 0 and not header.is_transactional:
+            raise RequestRejected(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {header.producer_id} has a transaction open and sent a batch outside it",
+            )
+        return None
+
+    def check_marker(self, marker: EndTransactionMarker) -> None:
+        """Raises: RequestRejected INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED."""
+        entry = self.entries.get(marker.producer_id)
+        if entry is None:
+            return
+        if marker.producer_epoch < entry.epoch:
+            raise RequestRejected(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"a marker of epoch {marker.producer_epoch} for producer {marker.producer_id}, which is at {entry.epoch}",
+            )
+        if marker.coordinator_epoch < entry.coordinator_epoch:
+            raise RequestRejected(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"a marker of coordinator epoch {marker.coordinator_epoch}, where {entry.coordinator_epoch} is known",
+            )
+
+    # --- applying what is in the log ---
+
+    def apply(
+        self,
+        producer_id: int,
+        epoch: int,
+        base_sequence: int,
+        base_offset: int,
+        last_offset: int,
+        timestamp: int,
+        transactional: bool,
+    ) -> None:
+        """A data batch of the producer is in the log."""
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            entry = self.entries[producer_id] = ProducerEntry(epoch)
+        elif entry.epoch != epoch:
+            entry.epoch = epoch
+            entry.batches = []
+        last_sequence = (base_sequence + last_offset - base_offset) & SEQUENCE_MASK
+        entry.last_sequence = last_sequence
+        entry.last_timestamp = timestamp
+        batches = entry.batches
+        batches.append((base_sequence, last_sequence, base_offset, last_offset, timestamp))
+        if len(batches) > BATCHES_KEPT:
+            del batches[0]
+        if transactional and entry.transaction_first_offset < 0:
+            entry.transaction_first_offset = base_offset
+            self.open_transactions[producer_id] = base_offset
+
+    def apply_header(self, header: BatchHeader) -> None:
+        """``apply`` for a batch that is being replayed from the log."""
+        if header.producer_id >= 0 and header.base_sequence >= 0:
+            self.apply(
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                header.base_offset,
+                header.base_offset + header.last_offset_delta,
+                header.max_timestamp,
+                header.is_transactional,
+            )
+
+    def apply_marker(self, marker: EndTransactionMarker) -> CompletedTransaction | None:
+        """An end-transaction marker is in the log. Answers the transaction it ends, if one was open."""
+        entry = self.entries.get(marker.producer_id)
+        if entry is None:
+            entry = self.entries[marker.producer_id] = ProducerEntry(marker.producer_epoch)
+        elif entry.epoch != marker.producer_epoch:
+            entry.epoch = marker.producer_epoch
+            entry.batches = []
+            entry.last_sequence = NO_SEQUENCE
+        entry.coordinator_epoch = marker.coordinator_epoch
+        entry.last_timestamp = marker.timestamp
+        first_offset = entry.transaction_first_offset
+        if first_offset < 0:
+            return None
+        entry.transaction_first_offset = NO_OFFSET
+        del self.open_transactions[marker.producer_id]
+        self._undecided[first_offset] = marker.offset
+        return CompletedTransaction(
+            marker.producer_id, Offset(first_offset), marker.offset, marker.control_type == ControlType.ABORT
+        )
+
+    def last_stable_offset_after(self, completed: CompletedTransaction) -> Offset:
+        """The last stable offset once ``completed`` counts as decided: the first offset of the oldest transaction still open."""
+        for first_offset in self.open_transactions.values():
+            return Offset(first_offset)
+        return Offset(completed.last_offset + 1)
+
+    # --- the last stable offset ---
+
+    @property
+    def has_transactions(self) -> bool:
+        """Whether anything keeps the last stable offset back."""
+        return bool(self.open_transactions or self._undecided)
+
+    @property
+    def first_unstable_offset(self) -> Offset | None:
+        """First offset of the oldest transaction that is open, or whose marker is not committed yet."""
+        candidates = list(self._undecided)
+        for first_offset in self.open_transactions.values():
+            candidates.append(first_offset)
+            break
+        return Offset(min(candidates)) if candidates else None
+
+    def decide_below(self, high_watermark: Offset) -> None:
+        """Markers below the high watermark are committed: their transactions no longer hold the last stable offset back."""
+        decided = [first for first, marker in self._undecided.items() if marker < high_watermark]
+        for first in decided:
+            del self._undecided[first]
+
+    # --- forgetting ---
+
+    def expire(self, now_ms: TimestampMs, expiration_ms: int) -> int:
+        """Forget producers that were silent for ``producer.id.expiration.ms``, but none with an open transaction.
+
+        Returns: how many.
+        """
+        expired = [
+            producer_id
+            for producer_id, entry in self.entries.items()
+            if entry.transaction_first_offset < 0 and now_ms - entry.last_timestamp >= expiration_ms
+        ]
+        for producer_id in expired:
+            del self.entries[producer_id]
+        return len(expired)
+
+    def clear(self) -> None:
+        self.entries.clear()
+        self.open_transactions.clear()
+        self._undecided.clear()
+
+    # --- files ---
+
+    def rows(self) -> list[tuple[int, int, int, int, int, int, int, int]]:
+        """A copy of what a snapshot says, to be encoded elsewhere by ``encode_snapshot``."""
+        rows = []
+        for producer_id, entry in self.entries.items():
+            if entry.batches:
+                _, last_sequence, base_offset, last_offset, _ = entry.batches[-1]
+                delta = last_offset - base_offset
+            else:
+                last_sequence, last_offset, delta = entry.last_sequence, -1, 0
+            rows.append(
+                (
+                    producer_id,
+                    entry.epoch,
+                    last_sequence,
+                    last_offset,
+                    delta,
+                    entry.last_timestamp,
+                    entry.coordinator_epoch,
+                    entry.transaction_first_offset,
+                )
+            )
+        return rows
+
+    def load_rows(self, rows: Iterable[tuple[int, int, int, int, int, int, int, int]]) -> None:
+        """Take the state of a snapshot in place of what there is."""
+        self.clear()
+        opened: list[tuple[int, int]] = []
+        for producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, first_offset in rows:
+            entry = self.entries[producer_id] = ProducerEntry(epoch)
+            entry.last_sequence = last_sequence
+            entry.last_timestamp = timestamp
+            entry.coordinator_epoch = coordinator_epoch
+            entry.transaction_first_offset = first_offset
+            if last_offset >= 0:
+                base_sequence = (last_sequence - delta) & SEQUENCE_MASK
+                entry.batches.append((base_sequence, last_sequence, last_offset - delta, last_offset, timestamp))
+            if first_offset >= 0:
+                opened.append((first_offset, producer_id))
+        self.open_transactions = {producer_id: first_offset for first_offset, producer_id in sorted(opened)}
+
+    def remember_older(self, headers: Iterable[BatchHeader]) -> None:
+        """Fill in the batches before the last one from the log; ``headers`` come in order of offset.
+
+        A snapshot holds one batch for each producer, but a client may repeat any of five.
+        """
+        older: dict[int, list[tuple[int, int, int, int, int]]] = {}
+        for header in headers:
+            entry = self.entries.get(header.producer_id)
+            if (
+                entry is None
+                or header.producer_epoch != entry.epoch
+                or header.base_sequence < 0
+                or not entry.batches
+                or header.base_offset >= entry.batches[0][2]
+            ):
+                continue
+            kept = older.setdefault(header.producer_id, [])
+            last_sequence = (header.base_sequence + header.last_offset_delta) & SEQUENCE_MASK
+            last_offset = header.base_offset + header.last_offset_delta
+            kept.append((header.base_sequence, last_sequence, header.base_offset, last_offset, header.max_timestamp))
+            if len(kept) >= BATCHES_KEPT:
+                del kept[0]
+        for producer_id, kept in older.items():
+            entry = self.entries[producer_id]
+            entry.batches = [*kept, *entry.batches][-BATCHES_KEPT:]
+
+
+def encode_snapshot(rows: Iterable[tuple[int, int, int, int, int, int, int, int]]) -> bytes:
+    """A ``.snapshot`` file."""
+    body = [_ENTRY.pack(*row) for row in rows]
+    data = bytearray(_PREFIX.pack(_VERSION, 0, len(body)) + b"".join(body))
+    data[2:6] = crc32c(memoryview(data)[_CRC_START:]).to_bytes(4, "big")
+    return bytes(data)
+
+
+def parse_snapshot(data: bytes) -> list[tuple[int, int, int, int, int, int, int, int]]:
+    """The rows of a ``.snapshot`` file. Raises: CorruptionError."""
+    if len(data) < _PREFIX.size:
+        raise CorruptionError(f"a producer snapshot of {len(data)} bytes is cut short")
+    version, crc, count = _PREFIX.unpack_from(data)
+    if version != _VERSION:
+        raise CorruptionError(f"a producer snapshot of version {version} where {_VERSION} is known")
+    if crc32c(memoryview(data)[_CRC_START:]) != crc:
+        raise CorruptionError("a producer snapshot does not match its CRC")
+    if count * _ENTRY.size != len(data) - _PREFIX.size:
+        raise CorruptionError(f"a producer snapshot claims {count} producers in {len(data)} bytes")
+    return [*_iter_rows(data)]
+
+
+def _iter_rows(data: bytes) -> Iterator[tuple[int, int, int, int, int, int, int, int]]:
+    yield from _ENTRY.iter_unpack(memoryview(data)[_PREFIX.size :])
+
+
+def aborted_entry(completed: CompletedTransaction, last_stable_offset: Offset) -> AbortedTransaction:
+    return AbortedTransaction(completed.producer_id, completed.first_offset, completed.last_offset, last_stable_offset)

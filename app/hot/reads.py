@@ -1,0 +1,139 @@
+"""What a read of the log answers: a range of a file, not yet its bytes.
+
+The plan is made without touching the data; the caller then asks for the bytes with ``try_read_now`` and, if they are not in the
+page cache, with ``await read_bytes()``. One ``pread`` for the whole range.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from app.errors import CorruptionError, ErrorCode, RequestRejected, StorageUnavailable
+from app.hot.descriptors import FileHandle
+from app.hot.files import File, storage_error
+from app.limits import MIB
+from app.seams import BlockingPool
+from app.units import Offset
+
+WARM_TAIL_BYTES: Final = 64 * MIB
+"""Where the file system cannot say whether bytes are cached, those this near to the end of an active segment are taken to be."""
+
+
+class BelowLocalStart(RequestRejected):
+    """The offset is in the log, but its segment is no longer on this disk: it is to be read from the tier."""
+
+    def __init__(self, offset: Offset, local_start: Offset) -> None:
+        super().__init__(
+            ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, f"offset {offset} is below the local log start offset {local_start}"
+        )
+
+
+class PageMiss(Exception):  # noqa: N818
+    """A plan needs bytes that are not at hand. Not an error: ``work`` fetches them on a pool thread, ``accept`` takes them."""
+
+    def __init__(self, work: Callable[[], object], accept: Callable[[object], None]) -> None:
+        super().__init__("page miss")
+        self.work = work
+        self.accept = accept
+
+
+class LocalRead:
+    """Whole batches in one file: ``[position, position + length)``, records ``[start_offset, end_offset)``.
+
+    ``start_offset`` is the first batch's base offset, which may be below the offset asked for. ``length`` may be 0. Use it soon
+    and on the loop that made it: it does not keep the segment from being deleted until the reading begins, and then
+    StorageUnavailable is raised, on which the client tries again.
+    """
+
+    __slots__ = ("_pool", "end_offset", "handle", "length", "position", "start_offset", "warm")
+
+    def __init__(
+        self,
+        handle: FileHandle,
+        position: int,
+        length: int,
+        start_offset: Offset,
+        end_offset: Offset,
+        pool: BlockingPool,
+        warm: bool,
+    ) -> None:
+        self.handle = handle
+        self.position = position
+        self.length = length
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+        self._pool = pool
+        self.warm = warm
+        """Near the end of an active segment: taken to be in the page cache where the file system cannot tell."""
+
+    def try_read_now(self) -> bytes | bytearray | None:
+        """All the bytes if the page cache has them; None if not: then ``await read_bytes()``.
+
+        Raises: StorageUnavailable, CorruptionError (the file is shorter than it was).
+        """
+        if self.length == 0:
+            return b""
+        buffer = bytearray(self.length)
+        return buffer if self.try_read_into(memoryview(buffer)) else None
+
+    def try_read_into(self, view: memoryview) -> bool:
+        """Fill ``view``, which is as long as the range, if the page cache has all of it. False: its content is undefined.
+
+        Raises: as ``try_read_now``.
+        """
+        handle = self.handle
+        file = handle.file
+        if file is None:
+            file = handle.cache.open(handle)
+        handle.touched = True
+        try:
+            got = file.preadv_nowait(view, self.position)
+            if got is None and self.warm and not file.can_tell_misses:
+                got = file.pread_into(view, self.position)
+                if got < self.length:
+                    raise self._cut_short(got)
+        except OSError as error:
+            raise storage_error(error, f"cannot read {handle.path}") from error
+        return got == self.length
+
+    async def read_bytes(self) -> bytearray:
+        """All the bytes, read on a pool thread. Raises: as ``try_read_now``."""
+        buffer = bytearray(self.length)
+        await self.read_into(memoryview(buffer))
+        return buffer
+
+    async def read_into(self, view: memoryview) -> None:
+        """Fill ``view`` on a pool thread. If the caller is cancelled the thread still fills it, so it must not be reused then.
+
+        Raises: as ``try_read_now``.
+        """
+        handle = self.handle
+        file = handle.acquire()
+        position = self.position
+
+        def work(file: File = file) -> int:
+            return file.pread_into(view, position)
+
+        task = asyncio.ensure_future(self._pool.run(work))
+        task.add_done_callback(lambda done: _release(handle, done))
+        try:
+            got = await asyncio.shield(task)
+        except OSError as error:
+            raise storage_error(error, f"cannot read {handle.path}") from error
+        if got < self.length:
+            raise self._cut_short(got)
+
+    def _cut_short(self, got: int) -> CorruptionError | StorageUnavailable:
+        if self.handle.deleted:
+            return StorageUnavailable(f"{self.handle.path} was deleted while it was read")
+        return CorruptionError(
+            f"{self.handle.path} has {got} bytes at position {self.position} where {self.length} were written"
+        )
+
+
+def _release(handle: FileHandle, done: asyncio.Task[int]) -> None:
+    handle.release()
+    if not done.cancelled():
+        done.exception()

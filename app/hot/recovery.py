@@ -1,0 +1,548 @@
+"""Bringing a log back from its files: after a clean stop, a kill, or a loss of power.
+
+Three steps, each simple, rather than one walk that does all at once:
+
+1. Find the end. Below the recovery point everything was synced. From there on every batch is checked, and the first one whose
+   length or CRC is wrong is cut off together with everything after it. Indexes of what was walked are rebuilt.
+2. Rebuild the leader epochs, if their checkpoint is missing or damaged.
+3. Rebuild producer state and transaction indexes, from the newest producer snapshot on.
+
+Runs on a pool thread before the log is known to anybody: it opens files by itself and touches nothing shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from app.configs import Durability, TopicConfig
+from app.errors import CorruptionError
+from app.hot.checkpoints import LEADER_EPOCHS_FILE, parse_leader_epochs
+from app.hot.descriptors import DescriptorCache, FileHandle
+from app.hot.epochs import LeaderEpochs
+from app.hot.files import File, FileSystem, read_file, replace_file, unlink_quietly
+from app.hot.indexes import TIME_ENTRY_BYTES, AbortedTransaction, SegmentIndex, parse_aborted
+from app.hot.producers import ProducerStates, aborted_entry, encode_snapshot, parse_snapshot
+from app.hot.segments import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    Segment,
+    file_name,
+    finish_times,
+    index_batch,
+    walk,
+)
+from app.limits import MIB
+from app.records.batch import HEADER_BYTES, BatchHeader, parse_header
+from app.records.control import parse_marker
+from app.units import NO_OFFSET, NO_TIMESTAMP, Offset, TimestampMs
+
+OLDER_BATCHES_BYTES: Final = 8 * MIB
+"""Walked before a snapshot to find the older of each producer's five batches: five in flight are seldom more."""
+
+_LEFTOVERS: Final = (".tmp", DELETED_SUFFIX, ".cleaned", ".swap")
+
+
+@dataclass(slots=True, kw_only=True)
+class LoadedLog:
+    """What was found."""
+
+    segments: list[Segment]
+    """At least one; the last is active."""
+    epochs: LeaderEpochs
+    producers: ProducerStates
+    log_start_offset: Offset
+    recovery_point: Offset
+    truncated_bytes: int = 0
+    problems: list[str] = field(default_factory=list)
+    """Sentences for the operator about what was lost or mended."""
+
+    @property
+    def end_offset(self) -> Offset:
+        return Offset(self.segments[-1].end_offset)
+
+
+def new_segment(descriptors: DescriptorCache, directory: str, base_offset: Offset) -> Segment:
+    """A segment that is empty, in memory only: its file is made by whoever opens it."""
+    segment = Segment(base_offset, FileHandle(descriptors, f"{directory}/{file_name(base_offset, LOG_SUFFIX)}"))
+    segment.index = SegmentIndex()
+    segment.aborted = []
+    return segment
+
+
+def create_file(fs: FileSystem, path: str) -> None:
+    fs.open(path, create=True).close()
+
+
+def remove_segment_files(fs: FileSystem, segment: Segment) -> None:
+    for suffix in SEGMENT_SUFFIXES:
+        unlink_quietly(fs, segment.path(suffix))
+
+
+def snapshot_path(directory: str, offset: Offset) -> str:
+    return f"{directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
+
+
+def list_snapshots(names: Iterable[str]) -> list[Offset]:
+    """Offsets of the producer snapshots among file names, rising."""
+    return sorted(
+        Offset(int(name[: -len(SNAPSHOT_SUFFIX)]))
+        for name in names
+        if name.endswith(SNAPSHOT_SUFFIX) and name[: -len(SNAPSHOT_SUFFIX)].isdigit()
+    )
+
+
+def read_index(fs: FileSystem, segment: Segment) -> SegmentIndex:
+    """The indexes in a segment's files. Raises: CorruptionError, FileNotFoundError."""
+    offsets = read_file(fs, segment.path(INDEX_SUFFIX))
+    times = read_file(fs, segment.path(TIME_INDEX_SUFFIX))
+    return SegmentIndex.parse(offsets, times, log_bytes=segment.size_bytes)
+
+
+def read_aborted(fs: FileSystem, segment: Segment) -> list[AbortedTransaction]:
+    """The aborted transactions whose markers are in the segment. Raises: CorruptionError."""
+    try:
+        return parse_aborted(read_file(fs, segment.path(TRANSACTION_INDEX_SUFFIX)))
+    except FileNotFoundError:
+        return []
+
+
+FOR_EVER: Final = Offset(1 << 62)
+"""A recovery point past every log: the last stop was clean."""
+
+
+def load_log(
+    fs: FileSystem,
+    descriptors: DescriptorCache,
+    directory: str,
+    *,
+    config: TopicConfig,
+    recovery_point: Offset,
+    log_start_offset: Offset | None,
+    now_ms: TimestampMs,
+) -> LoadedLog:
+    """Read a partition's directory and make it sound. Damage is cut off, never an error; what was done is in ``problems``.
+
+    ``recovery_point`` is ``FOR_EVER`` after a clean stop: then nothing is checked.
+
+    Raises: OSError.
+    """
+    loader = _Loader(fs, descriptors, directory, config, recovery_point, now_ms)
+    loaded = loader.load()
+    start = loaded.log_start_offset if log_start_offset is None else log_start_offset
+    if start > loaded.end_offset:
+        loaded.problems.append(
+            f"{directory} ends at {loaded.end_offset}, before its log start offset {start}; it goes on there, empty"
+        )
+        for segment in loaded.segments:
+            remove_segment_files(fs, segment)
+        for offset in list_snapshots(fs.list_dir(directory)):
+            unlink_quietly(fs, snapshot_path(directory, offset))
+        loaded.segments = [new_segment(descriptors, directory, start)]
+        create_file(fs, loaded.segments[0].handle.path)
+        loaded.producers.clear()
+        loaded.recovery_point = start
+        loaded.epochs.replace(())
+    loaded.log_start_offset = start
+    loaded.epochs.truncate_from_end(loaded.end_offset)
+    return loaded
+
+
+class _Loader:
+    def __init__(
+        self,
+        fs: FileSystem,
+        descriptors: DescriptorCache,
+        directory: str,
+        config: TopicConfig,
+        recovery_point: Offset,
+        now_ms: TimestampMs,
+    ) -> None:
+        self._fs = fs
+        self._descriptors = descriptors
+        self._directory = directory
+        self._config = config
+        self._recovery_point = recovery_point
+        self._now_ms = now_ms
+        self._problems: list[str] = []
+        self._truncated_bytes = 0
+
+    def load(self) -> LoadedLog:
+        fs, directory = self._fs, self._directory
+        names = []
+        for name in fs.list_dir(directory):
+            if name.endswith(_LEFTOVERS):
+                unlink_quietly(fs, f"{directory}/{name}")
+            else:
+                names.append(name)
+        segments = self._list_segments(names)
+        epochs = self._load_epochs()
+        segments = self._find_end(segments)
+        rebuild_epochs = epochs is None
+        epochs = LeaderEpochs() if epochs is None else epochs
+        epochs.dirty = rebuild_epochs
+        producers = self._rebuild_state(segments, epochs, 0 if rebuild_epochs else None)
+        end = Offset(segments[-1].end_offset)
+        return LoadedLog(
+            segments=segments,
+            epochs=epochs,
+            producers=producers,
+            log_start_offset=segments[0].base_offset,
+            recovery_point=min(self._recovery_point, end),
+            truncated_bytes=self._truncated_bytes,
+            problems=self._problems,
+        )
+
+    # --- what there is ---
+
+    def _list_segments(self, names: list[str]) -> list[Segment]:
+        bases = sorted(
+            int(name[: -len(LOG_SUFFIX)])
+            for name in names
+            if name.endswith(LOG_SUFFIX) and name[: -len(LOG_SUFFIX)].isdigit()
+        )
+        if not bases:
+            bases = [0]
+            create_file(self._fs, f"{self._directory}/{file_name(Offset(0), LOG_SUFFIX)}")
+        segments = []
+        for base in bases:
+            segment = new_segment(self._descriptors, self._directory, Offset(base))
+            segment.index = None
+            segment.size_bytes = segment.synced_bytes = self._fs.file_size(segment.handle.path)
+            if file_name(Offset(base), TRANSACTION_INDEX_SUFFIX) in names:
+                segment.aborted = None
+            if segment.size_bytes:
+                segment.first_append_ms = min(self._now_ms, self._fs.modified_ms(segment.handle.path))
+            segments.append(segment)
+        for segment, follower in pairwise(segments):
+            segment.end_offset = follower.base_offset
+        return segments
+
+    def _load_epochs(self) -> LeaderEpochs | None:
+        path = f"{self._directory}/{LEADER_EPOCHS_FILE}"
+        try:
+            return LeaderEpochs(parse_leader_epochs(read_file(self._fs, path)))
+        except FileNotFoundError:
+            return None
+        except CorruptionError as error:
+            self._problems.append(f"{path}: {error}; it is rebuilt from the log")
+            return None
+
+    # --- step 1 ---
+
+    def _find_end(self, segments: list[Segment]) -> list[Segment]:
+        for number, segment in enumerate(segments):
+            last = number == len(segments) - 1
+            try:
+                if not last and segment.end_offset <= self._recovery_point:
+                    self._trust(segment)
+                    continue
+                self._check(segment)
+            except CorruptionError as error:
+                self._problems.append(str(error))
+            else:
+                if last:
+                    return segments
+                follower = segments[number + 1]
+                if segment.end_offset == follower.base_offset or (
+                    self._config.compacted and segment.end_offset < follower.base_offset
+                ):
+                    segment.end_offset = follower.base_offset
+                    continue
+                self._problems.append(
+                    f"{segment.handle.path} ends at {segment.end_offset}, but the next begins at {follower.base_offset}"
+                )
+            self._drop(segments[number + 1 :])
+            return segments[: number + 1]
+        return segments
+
+    def _drop(self, segments: list[Segment]) -> None:
+        for segment in segments:
+            self._truncated_bytes += segment.size_bytes
+            self._problems.append(f"{segment.handle.path} comes after what was lost and is dropped")
+            remove_segment_files(self._fs, segment)
+
+    def _trust(self, segment: Segment) -> None:
+        """A rolled segment that was synced whole: all that is needed of it now is its greatest timestamp."""
+        if segment.size_bytes == 0:
+            return
+        try:
+            times = self._fs.open(segment.path(TIME_INDEX_SUFFIX), read_only=True)
+        except FileNotFoundError:
+            tail = b""
+        else:
+            try:
+                tail = times.pread(TIME_ENTRY_BYTES, max(0, times.size() - TIME_ENTRY_BYTES))
+            finally:
+                times.close()
+        if len(tail) == TIME_ENTRY_BYTES and any(tail):
+            timestamp = int.from_bytes(tail[:8], "big", signed=True)
+            relative = int.from_bytes(tail[8:], "big", signed=True)
+            if 0 <= relative < segment.end_offset - segment.base_offset:
+                segment.max_timestamp = timestamp
+                segment.max_timestamp_offset = segment.base_offset + relative
+                return
+        self._reindex(segment)
+
+    def _reindex(self, segment: Segment) -> None:
+        """Build a complete segment's indexes anew. Raises: CorruptionError, after cutting off what is damaged."""
+        segment.index = SegmentIndex()
+        segment.index_written = segment.times_written = 0
+        segment.max_timestamp, segment.max_timestamp_offset = NO_TIMESTAMP, NO_OFFSET
+        self._walk_to_end(segment, segment.index, 0, verify=False)
+        finish_times(segment, segment.index)
+
+    def _check(self, segment: Segment) -> None:
+        """Check a segment from the recovery point on. Raises: CorruptionError, after cutting off what is damaged."""
+        verify = self._recovery_point < FOR_EVER
+        try:
+            index = read_index(self._fs, segment)
+        except FileNotFoundError:
+            index = SegmentIndex()
+        except CorruptionError as error:
+            self._problems.append(f"{segment.path(INDEX_SUFFIX)}: {error}; it is rebuilt from the log")
+            index = SegmentIndex()
+        entries = len(index.offsets)
+        if verify:
+            index.truncate(max(0, self._recovery_point - segment.base_offset), segment.size_bytes)
+        if index.offsets and not index.times:
+            # One of the files was lost: the greatest timestamp before the last entry is not known.
+            index = SegmentIndex()
+        segment.index = index
+        segment.index_written = 0 if len(index.offsets) < entries else len(index.offsets)
+        segment.times_written = segment.index_written and len(index.times)
+        if index.times:
+            segment.max_timestamp = index.times[-1]
+            segment.max_timestamp_offset = segment.base_offset + index.time_offsets[-1]
+        self._walk_to_end(segment, index, index.positions[-1] if index.positions else 0, verify=verify)
+
+    def _walk_to_end(self, segment: Segment, index: SegmentIndex, start: int, *, verify: bool) -> None:
+        """Walk a segment from an indexed batch (or 0) to its end; cut off what is damaged, and then raise CorruptionError."""
+        file = self._fs.open(segment.handle.path)
+        indexed = bool(index.positions)
+        position = start
+        expected = segment.base_offset if not indexed else NO_OFFSET
+        synced = start if verify else segment.size_bytes
+        try:
+            for at, header, _ in walk(file, start, segment.size_bytes, verify=verify):
+                self._check_order(segment, header, at, expected)
+                if at == start and indexed:
+                    if header.base_offset + header.last_offset_delta != segment.base_offset + index.offsets[-1]:
+                        raise CorruptionError(f"{segment.path(INDEX_SUFFIX)} does not fit its log")
+                    segment.bytes_since_index_entry = header.size_bytes
+                else:
+                    index_batch(segment, index, at, header, self._config.index_interval_bytes)
+                expected = header.end_offset
+                position = at + header.size_bytes
+            segment.end_offset = max(expected, segment.base_offset)
+            segment.synced_bytes = synced
+            if segment.size_bytes:
+                segment.rolling_timestamp = parse_header(file.pread(HEADER_BYTES, 0)).max_timestamp
+            if verify and self._config.firn_durability is Durability.DISK:
+                file.fdatasync()
+                segment.synced_bytes = segment.size_bytes
+        except CorruptionError as error:
+            if indexed and position == start:
+                # Perhaps only the index is wrong: the segment's own bytes decide.
+                index.truncate(0, 0)
+                segment.index_written = segment.times_written = 0
+                segment.bytes_since_index_entry = 0
+                segment.max_timestamp, segment.max_timestamp_offset = NO_TIMESTAMP, NO_OFFSET
+                self._problems.append(f"{segment.path(INDEX_SUFFIX)}: {error}; it is rebuilt from the log")
+                self._walk_to_end(segment, index, 0, verify=verify)
+                return
+            lost = segment.size_bytes - position
+            self._cut(segment, file, position, max(expected, segment.base_offset))
+            raise CorruptionError(f"{segment.handle.path}: {error}; the last {lost} bytes are cut off") from error
+        finally:
+            file.close()
+
+    @staticmethod
+    def _check_order(segment: Segment, header: BatchHeader, position: int, expected: int) -> None:
+        if header.base_offset < max(expected, segment.base_offset):
+            raise CorruptionError(f"offset {header.base_offset} at position {position} is out of order")
+
+    def _cut(self, segment: Segment, file: File, position: int, end_offset: int) -> None:
+        self._truncated_bytes += segment.size_bytes - position
+        file.truncate(position)
+        file.fdatasync()
+        segment.size_bytes = segment.synced_bytes = position
+        segment.end_offset = end_offset
+        if segment.index is not None:
+            segment.index.truncate(end_offset - segment.base_offset, position)
+        segment.index_written = segment.times_written = 0
+
+    # --- steps 2 and 3 ---
+
+    def _rebuild_state(self, segments: list[Segment], epochs: LeaderEpochs, epochs_from: int | None) -> ProducerStates:
+        """Walk the headers from the newest usable snapshot, or from ``epochs_from`` if that is lower."""
+        while True:
+            try:
+                return self._replay(segments, epochs, epochs_from)
+            except _DamageBelow as damage:
+                # Bytes that were synced are not what was written. All that can be kept is what comes before them.
+                number = segments.index(damage.segment)
+                self._problems.append(str(damage))
+                file = self._fs.open(damage.segment.handle.path)
+                try:
+                    if damage.segment.index is None:
+                        damage.segment.index = SegmentIndex()
+                    self._cut(damage.segment, file, damage.position, damage.end_offset)
+                finally:
+                    file.close()
+                self._drop(segments[number + 1 :])
+                del segments[number + 1 :]
+
+    def _replay(self, segments: list[Segment], epochs: LeaderEpochs, epochs_from: int | None) -> ProducerStates:
+        end = segments[-1].end_offset
+        # Transaction indexes are sound below the recovery point, unless they are damaged; markers from there on are applied
+        # again, so no snapshot from behind it is used.
+        indexes_end = self._sound_transaction_indexes_end(segments)
+        producers, start = self._load_snapshot(segments, Offset(end), min(self._recovery_point, indexes_end))
+        snapshots = set(list_snapshots(self._fs.list_dir(self._directory)))
+        walk_from = start if epochs_from is None else min(start, epochs_from)
+        for number, segment in enumerate(segments):
+            trusted_end = min(self._recovery_point, indexes_end, segment.end_offset)
+            if segment.end_offset <= walk_from and number < len(segments) - 1:
+                continue
+            aborted = self._aborted_below(segment, trusted_end)
+            if segment.base_offset > start and segment.base_offset not in snapshots:
+                self._save_snapshot(segment.base_offset, producers)
+            if segment.end_offset > walk_from and segment.size_bytes:
+                self._replay_segment(segment, producers, epochs, aborted, start, walk_from, trusted_end)
+            segment.aborted = aborted
+        if producers.entries and start > segments[0].base_offset:
+            producers.remember_older(self._headers_before(segments, start))
+        newest_base = segments[-1].base_offset
+        bases = {segment.base_offset for segment in segments}
+        newest = max((offset for offset in snapshots if offset <= end), default=newest_base)
+        for offset in snapshots:
+            if offset not in bases and offset != newest:
+                unlink_quietly(self._fs, snapshot_path(self._directory, offset))
+        return producers
+
+    def _sound_transaction_indexes_end(self, segments: list[Segment]) -> Offset:
+        """Base offset of the first segment whose transaction index is damaged; ``FOR_EVER`` if none is."""
+        for segment in segments:
+            try:
+                if segment.aborted is None:
+                    read_aborted(self._fs, segment)
+            except CorruptionError as error:
+                self._problems.append(f"{segment.path(TRANSACTION_INDEX_SUFFIX)}: {error}; it is rebuilt from the log")
+                return segment.base_offset
+        return FOR_EVER
+
+    def _load_snapshot(
+        self, segments: list[Segment], end: Offset, usable_end: int
+    ) -> tuple[ProducerStates, Offset]:
+        """State of the newest sound snapshot at or below ``usable_end``, and its offset. Those past ``end`` are removed."""
+        producers = ProducerStates()
+        first = segments[0].base_offset
+        for offset in reversed(list_snapshots(self._fs.list_dir(self._directory))):
+            path = snapshot_path(self._directory, offset)
+            if offset > end:
+                unlink_quietly(self._fs, path)
+                continue
+            if offset < first:
+                break
+            if offset > usable_end:
+                continue
+            try:
+                producers.load_rows(parse_snapshot(read_file(self._fs, path)))
+            except CorruptionError as error:
+                self._problems.append(f"{path}: {error}; producer state is rebuilt from the log")
+                unlink_quietly(self._fs, path)
+                continue
+            return producers, offset
+        return producers, first
+
+    def _aborted_below(self, segment: Segment, trusted_end: int) -> list[AbortedTransaction]:
+        try:
+            aborted = read_aborted(self._fs, segment)
+        except CorruptionError:
+            aborted = []
+        kept = [entry for entry in aborted if entry.last_offset < trusted_end]
+        segment.aborted_written = 0 if len(kept) < len(aborted) else len(kept)
+        return kept
+
+    def _replay_segment(
+        self,
+        segment: Segment,
+        producers: ProducerStates,
+        epochs: LeaderEpochs,
+        aborted: list[AbortedTransaction],
+        state_from: int,
+        walk_from: int,
+        trusted_end: int,
+    ) -> None:
+        index = segment.index
+        start = 0 if index is None else index.position_before(max(0, walk_from - segment.base_offset))
+        file = self._fs.open(segment.handle.path, read_only=True)
+        position, end_offset = start, int(segment.base_offset)
+        try:
+            for at, header, view in walk(file, start, segment.size_bytes, verify=False):
+                if header.leader_epoch > epochs.latest:
+                    epochs.assign(header.leader_epoch, header.base_offset)
+                if header.base_offset >= state_from and header.producer_id >= 0:
+                    if not header.is_control:
+                        producers.apply_header(header)
+                    elif (marker := parse_marker(view)) is not None:
+                        completed = producers.apply_marker(marker)
+                        if completed is not None and completed.aborted and marker.offset >= trusted_end:
+                            aborted.append(aborted_entry(completed, producers.last_stable_offset_after(completed)))
+                position, end_offset = at + header.size_bytes, header.end_offset
+        except CorruptionError as error:
+            raise _DamageBelow(segment, position, end_offset, f"{segment.handle.path}: {error}") from error
+        finally:
+            file.close()
+
+    def _headers_before(self, segments: list[Segment], offset: int) -> list[BatchHeader]:
+        """Headers of the batches in the last few MiB before ``offset``."""
+        for segment in reversed(segments):
+            if segment.base_offset < offset and segment.size_bytes:
+                break
+        else:
+            return []
+        index = segment.index
+        if index is None:
+            try:
+                index = read_index(self._fs, segment)
+            except (CorruptionError, FileNotFoundError):
+                return []
+        stop = segment.size_bytes
+        if offset < segment.end_offset:
+            stop = index.position_before(offset - 1 - segment.base_offset)
+        slot = index.slot_at_most(stop - OLDER_BATCHES_BYTES)
+        file = self._fs.open(segment.handle.path, read_only=True)
+        try:
+            headers = []
+            for _, header, _ in walk(file, index.positions[slot] if slot >= 0 else 0, segment.size_bytes, verify=False):
+                if header.base_offset >= offset:
+                    break
+                headers.append(header)
+            return headers
+        except CorruptionError as error:
+            self._problems.append(f"{segment.handle.path}: {error}")
+            return []
+        finally:
+            file.close()
+
+    def _save_snapshot(self, offset: Offset, producers: ProducerStates) -> None:
+        replace_file(self._fs, snapshot_path(self._directory, offset), encode_snapshot(producers.rows()), durable=False)
+
+
+class _DamageBelow(Exception):
+    """A walk of synced bytes met damage; the loader cuts it off and starts the step again."""
+
+    def __init__(self, segment: Segment, position: int, end_offset: int, message: str) -> None:
+        super().__init__(message)
+        self.segment = segment
+        self.position = position
+        self.end_offset = end_offset
