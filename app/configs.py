@@ -1,16 +1,41 @@
-"""Settings by Kafka's names, typed.
+"""Settings by Kafka's names, typed: the one place of every topic and broker setting that Firn knows.
 
 ``TopicConfig`` is what the log, the tier and the handlers read: every setting that a topic can carry, with its effective
-value. A field is named like its Kafka setting with ``.`` and ``-`` turned into ``_``.
+value. ``BrokerConfig`` is the same for a broker. A field is named like its Kafka setting with ``.`` and ``-`` turned into
+``_``. ``TOPIC_DEFINITIONS`` and ``BROKER_DEFINITIONS`` say of each setting its type, bounds, default, broker-wide names and
+what it does; parsing, checking and describing are driven by them.
+
+A topic's setting comes from, first found first taken (Kafka's order):
+
+    the topic's own override                                    DYNAMIC_TOPIC_CONFIG
+    an override of this broker, by a broker-wide name           DYNAMIC_BROKER_CONFIG
+    an override of all brokers, by a broker-wide name           DYNAMIC_DEFAULT_BROKER_CONFIG
+    what the broker was started with                            STATIC_BROKER_CONFIG
+    Firn's default                                              DEFAULT_CONFIG
+
+Within one of these ``log.retention.ms`` comes before ``log.retention.minutes`` and that before ``log.retention.hours``.
+Two defaults bend to what a topic says, so that saying one thing is enough: ``remote.storage.enable`` is false for a
+compacted topic, and ``local.retention.*`` is never more than ``retention.*``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Final
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum, IntEnum, StrEnum
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
+from app.errors import ConfigError, ErrorCode, RequestRejected
+from app.limits import CHUNK_BYTES_MAX
+
+SHORT_MAX: Final = (1 << 15) - 1
+INT_MAX: Final = (1 << 31) - 1
 LONG_MAX: Final = (1 << 63) - 1
+
+DERIVED: Final = -2
+"""``local.retention.*``: as ``retention.*``."""
 
 
 class Durability(StrEnum):
@@ -88,6 +113,20 @@ class TopicConfig:
         """Whether segments of the topic go to the object store. Compacted topics stay local."""
         return self.remote_storage_enable and not self.compacted
 
+    @property
+    def local_retention_ms_effective(self) -> int:
+        """How long the local copy is kept; -1 for ever. Without a tier the local copy is all there is."""
+        if not self.tiered or self.local_retention_ms == DERIVED:
+            return self.retention_ms
+        return self.local_retention_ms
+
+    @property
+    def local_retention_bytes_effective(self) -> int:
+        """How much is kept locally; -1 without a limit."""
+        if not self.tiered or self.local_retention_bytes == DERIVED:
+            return self.retention_bytes
+        return self.local_retention_bytes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
@@ -126,6 +165,7 @@ class BrokerConfig:
     max_request_partition_size_limit: int = 2000
     producer_id_expiration_ms: int = 86_400_000
     remote_log_manager_task_interval_ms: int = 30_000
+    remote_fetch_max_wait_ms: int = 500
     log_retention_check_interval_ms: int = 300_000
     firn_chunk_cache_bytes: int = 1_073_741_824
     """Room on the local disk for chunks fetched from the object store."""
@@ -133,3 +173,955 @@ class BrokerConfig:
     """Bytes of chunks asked for ahead of sequential remote readers, over all of them."""
     firn_log_dir_free_bytes_min: int = 1_073_741_824
     """Below this much free room on the data directory's disk producers get a retriable error."""
+
+
+# --- definitions ----------------------------------------------------------------------------------------------------
+
+
+class ConfigType(IntEnum):
+    """Type of a setting, with its number in DescribeConfigs."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, with its number in DescribeConfigs."""
+
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+class Importance(StrEnum):
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+class Update(Enum):
+    """When a broker setting can change."""
+
+    READ_ONLY = "read-only"
+    """Only by starting the broker again."""
+    CLUSTER_WIDE = "cluster-wide"
+    """While it runs, for all brokers; one broker may differ."""
+
+
+Value = bool | int | float | str | frozenset[str] | None
+
+
+class Synonym(NamedTuple):
+    """A broker-wide name of a topic setting; one of its units is ``factor`` of the topic setting's."""
+
+    name: str
+    factor: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """One setting."""
+
+    name: str
+    type: ConfigType
+    field: str
+    """Its field in ``TopicConfig`` or ``BrokerConfig``; empty where several make up one setting (``listeners``)."""
+    default: Value
+    documentation: str
+    """What it does, in a sentence or two; says so where Firn's default is not Kafka's."""
+    importance: Importance = Importance.MEDIUM
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    synonyms: tuple[Synonym, ...] = ()
+    """Broker-wide names of a topic setting, first found first taken."""
+    kafka_default: str | None = None
+    """Kafka's default where it is another."""
+    update: Update = Update.READ_ONLY
+
+    @property
+    def sensitive(self) -> bool:
+        """Whether the value must never be shown."""
+        return self.type is ConfigType.PASSWORD
+
+
+_NUMBER_RANGE: Final = {
+    ConfigType.SHORT: (-SHORT_MAX - 1, SHORT_MAX),
+    ConfigType.INT: (-INT_MAX - 1, INT_MAX),
+    ConfigType.LONG: (-LONG_MAX - 1, LONG_MAX),
+}
+_ENUMS: Final[Mapping[str, type[StrEnum]]] = {
+    "message.timestamp.type": TimestampType,
+    "firn.durability": Durability,
+    "firn.tier.compression": TierCompression,
+}
+
+_BOOLEAN, _STRING, _INT, _SHORT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.SHORT
+_LONG, _DOUBLE, _LIST, _PASSWORD = ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST, ConfigType.PASSWORD
+_HOUR_MS: Final = 3_600_000
+_MINUTE_MS: Final = 60_000
+
+
+def _documented(documentation: str, default: Value, kafka_default: str | None) -> str:
+    if kafka_default is None:
+        return documentation
+    return f"{documentation} Firn's own default is {format_value(default)}; Kafka's is {kafka_default}."
+
+
+def _topic(
+    name: str,
+    kind: ConfigType,
+    documentation: str,
+    *synonyms: str | Synonym,
+    kafka_default: str | None = None,
+    **more: Any,
+) -> Definition:
+    attribute = name.replace(".", "_")
+    default = getattr(_TOPIC_BLANK, attribute)
+    return Definition(
+        name=name,
+        type=kind,
+        field=attribute,
+        default=default,
+        documentation=_documented(documentation, default, kafka_default),
+        synonyms=tuple(s if isinstance(s, Synonym) else Synonym(s) for s in synonyms or (name,)),
+        kafka_default=kafka_default,
+        update=Update.CLUSTER_WIDE,
+        **more,
+    )
+
+
+def _broker(
+    name: str,
+    kind: ConfigType,
+    documentation: str,
+    *,
+    attribute: str | None = None,
+    kafka_default: str | None = None,
+    default: Value = None,
+    **more: Any,
+) -> Definition:
+    attribute = name.replace(".", "_") if attribute is None else attribute
+    if attribute:
+        default = getattr(_BROKER_BLANK, attribute)
+    return Definition(
+        name=name,
+        type=kind,
+        field=attribute,
+        default=default,
+        documentation=_documented(documentation, default, kafka_default),
+        kafka_default=kafka_default,
+        **more,
+    )
+
+
+def format_value(value: Value) -> str | None:
+    """A value as Kafka writes it."""
+    match value:
+        case None:
+            return None
+        case bool():
+            return "true" if value else "false"
+        case frozenset():
+            return ",".join(sorted(value))
+        case _:
+            return str(value)
+
+
+_TOPIC_BLANK: Final = TopicConfig()
+_BROKER_BLANK: Final = BrokerConfig()
+
+TOPIC_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
+    {
+        definition.name: definition
+        for definition in (
+            _topic(
+                "cleanup.policy",
+                _LIST,
+                "What becomes of old segments: delete removes them by retention.*, compact keeps the newest record of every "
+                "key, both do both, an empty list keeps everything for ever.",
+                "log.cleanup.policy",
+                choices=("compact", "delete"),
+            ),
+            _topic(
+                "compression.type",
+                _STRING,
+                "Codec that batches are stored in; producer keeps what the producer chose, uncompressed unpacks them.",
+                choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+            ),
+            _topic(
+                "compression.gzip.level",
+                _INT,
+                "Level of gzip where compression.type is gzip: 1 to 9, or -1 for the library's default.",
+                minimum=-1,
+                maximum=9,
+            ),
+            _topic(
+                "compression.lz4.level",
+                _INT,
+                "Level of lz4 where compression.type is lz4; 9 is its fast mode.",
+                minimum=1,
+                maximum=17,
+            ),
+            _topic(
+                "compression.zstd.level",
+                _INT,
+                "Level of zstd where compression.type is zstd; negative levels are faster.",
+                minimum=-131072,
+                maximum=22,
+            ),
+            _topic(
+                "delete.retention.ms",
+                _LONG,
+                "How long a compacted topic keeps tombstones, so that a reader from the start sees every deletion.",
+                "log.cleaner.delete.retention.ms",
+                minimum=0,
+            ),
+            _topic(
+                "file.delete.delay.ms",
+                _LONG,
+                "How long the files of a deleted segment stay on disk under another name, for readers that are in them.",
+                "log.segment.delete.delay.ms",
+                minimum=0,
+            ),
+            _topic(
+                "flush.messages",
+                _LONG,
+                "Records after which a partition is synced to disk; with firn.durability=disk producers wait for it too.",
+                "log.flush.interval.messages",
+                minimum=1,
+            ),
+            _topic(
+                "flush.ms",
+                _LONG,
+                "Time after which a partition's new records are synced to disk.",
+                "log.flush.interval.ms",
+                "log.flush.scheduler.interval.ms",
+                minimum=0,
+            ),
+            _topic(
+                "index.interval.bytes",
+                _INT,
+                "Bytes of log between two entries of the local offset index.",
+                "log.index.interval.bytes",
+                minimum=0,
+            ),
+            _topic(
+                "max.compaction.lag.ms",
+                _LONG,
+                "Longest time that a record of a compacted topic may stay out of reach of compaction.",
+                "log.cleaner.max.compaction.lag.ms",
+                minimum=1,
+            ),
+            _topic(
+                "max.message.bytes",
+                _INT,
+                "Largest record batch that is taken, in bytes and as it is sent (compressed).",
+                "message.max.bytes",
+                minimum=0,
+            ),
+            _topic(
+                "message.timestamp.after.max.ms",
+                _LONG,
+                "How far in the broker's future a record's own timestamp may lie.",
+                "log.message.timestamp.after.max.ms",
+                minimum=0,
+            ),
+            _topic(
+                "message.timestamp.before.max.ms",
+                _LONG,
+                "How far in the broker's past a record's own timestamp may lie.",
+                "log.message.timestamp.before.max.ms",
+                minimum=0,
+            ),
+            _topic(
+                "message.timestamp.type",
+                _STRING,
+                "Whether a record's time is its producer's (CreateTime) or the broker's when it is stored (LogAppendTime).",
+                "log.message.timestamp.type",
+                choices=tuple(TimestampType),
+            ),
+            _topic(
+                "min.cleanable.dirty.ratio",
+                _DOUBLE,
+                "Share of a compacted log that must be new before it is compacted again.",
+                "log.cleaner.min.cleanable.ratio",
+                minimum=0,
+                maximum=1,
+            ),
+            _topic(
+                "min.compaction.lag.ms",
+                _LONG,
+                "Shortest time that a record of a compacted topic is left as it is.",
+                "log.cleaner.min.compaction.lag.ms",
+                minimum=0,
+            ),
+            _topic(
+                "min.insync.replicas",
+                _INT,
+                "In-sync replicas that must hold a record before a producer with acks=all is answered.",
+                minimum=1,
+            ),
+            _topic(
+                "preallocate",
+                _BOOLEAN,
+                "Whether a new segment's file is made at its full size.",
+                "log.preallocate",
+            ),
+            _topic(
+                "retention.bytes",
+                _LONG,
+                "Size of a partition, over both tiers, beyond which its oldest segments are deleted; -1 is no limit.",
+                "log.retention.bytes",
+            ),
+            _topic(
+                "retention.ms",
+                _LONG,
+                "Age beyond which segments are deleted from both tiers; -1 keeps them for ever.",
+                "log.retention.ms",
+                Synonym("log.retention.minutes", _MINUTE_MS),
+                Synonym("log.retention.hours", _HOUR_MS),
+                minimum=-1,
+            ),
+            _topic(
+                "segment.bytes",
+                _INT,
+                "Size at which a segment is closed and becomes ready to be tiered.",
+                "log.segment.bytes",
+                minimum=1024 * 1024,
+            ),
+            _topic(
+                "segment.index.bytes",
+                _INT,
+                "Size of a local offset index at which its segment is closed.",
+                "log.index.size.max.bytes",
+                minimum=4,
+            ),
+            _topic(
+                "segment.jitter.ms",
+                _LONG,
+                "Most that is taken off segment.ms at random, so that partitions do not all roll at once.",
+                "log.roll.jitter.ms",
+                Synonym("log.roll.jitter.hours", _HOUR_MS),
+                minimum=0,
+            ),
+            _topic(
+                "segment.ms",
+                _LONG,
+                "Age at which a segment is closed even if it is small.",
+                "log.roll.ms",
+                Synonym("log.roll.hours", _HOUR_MS),
+                minimum=1,
+            ),
+            _topic(
+                "unclean.leader.election.enable",
+                _BOOLEAN,
+                "Whether a replica that is not in sync may become leader, at the price of losing records.",
+            ),
+            _topic(
+                "remote.storage.enable",
+                _BOOLEAN,
+                "Whether closed segments go to the object store. A compacted topic stays local: false is its default.",
+                kafka_default="false",
+            ),
+            _topic(
+                "local.retention.bytes",
+                _LONG,
+                "Local bytes of a partition beyond which segments that are in the object store leave the local disk; -2 is "
+                "as retention.bytes.",
+                "log.local.retention.bytes",
+                minimum=-2,
+            ),
+            _topic(
+                "local.retention.ms",
+                _LONG,
+                "Age beyond which segments that are in the object store leave the local disk; -2 is as retention.ms. Where "
+                "it is not set it is never more than retention.ms.",
+                "log.local.retention.ms",
+                kafka_default="-2",
+                minimum=-2,
+            ),
+            _topic(
+                "remote.log.copy.disable",
+                _BOOLEAN,
+                "Stops tiering: what is in the object store can still be read and expires, nothing new goes there.",
+            ),
+            _topic(
+                "remote.log.delete.on.disable",
+                _BOOLEAN,
+                "Says that the tiered data of the topic may be deleted when remote.storage.enable becomes false.",
+            ),
+            _topic(
+                "firn.durability",
+                _STRING,
+                "When a record counts as stored: memory is in the operating system's page cache, which survives a crash of "
+                "the broker but not of the machine; disk is after fdatasync. (object is not available in this version.)",
+                importance=Importance.HIGH,
+                choices=tuple(Durability),
+            ),
+            _topic(
+                "firn.tier.max.lag.ms",
+                _LONG,
+                "Age at which a segment with records is closed, even without new appends, so that it can be tiered.",
+                minimum=1,
+            ),
+            _topic(
+                "firn.tier.chunk.bytes",
+                _INT,
+                "Bytes of whole batches that make up a chunk of a segment object: the unit of reading and caching.",
+                minimum=64 * 1024,
+                maximum=CHUNK_BYTES_MAX,
+            ),
+            _topic(
+                "firn.tier.compression",
+                _STRING,
+                "How chunks are stored: zstd, none, or auto, which leaves chunks of compressed batches as they are.",
+                choices=tuple(TierCompression),
+            ),
+            _topic(
+                "firn.remote.delete.delay.ms",
+                _LONG,
+                "How long an object stays in the store after its segment was given up, for readers that are in it.",
+                minimum=0,
+            ),
+        )
+    }
+)
+"""Every setting that a topic can carry, by name."""
+
+assert {definition.field for definition in TOPIC_DEFINITIONS.values()} == {f.name for f in fields(TopicConfig)}
+
+BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
+    {
+        definition.name: definition
+        for definition in (
+            _broker(
+                "node.id",
+                _INT,
+                "Number of this broker, different from every other's in the cluster.",
+                importance=Importance.HIGH,
+                minimum=0,
+                kafka_default="none",
+            ),
+            _broker("broker.rack", _STRING, "Rack or availability zone of this broker; replicas are spread over them."),
+            _broker(
+                "log.dirs",
+                _STRING,
+                "Directory of the local partition logs.",
+                attribute="data_dir",
+                importance=Importance.HIGH,
+                kafka_default="/tmp/kafka-logs",
+            ),
+            _broker(
+                "firn.store.url",
+                _STRING,
+                "Object store of the cluster: file:///path or s3://bucket/prefix. By default a directory beside log.dirs.",
+                attribute="store_url",
+                importance=Importance.HIGH,
+            ),
+            _broker(
+                "listeners",
+                _LIST,
+                "Address that clients connect to.",
+                attribute="",
+                default="PLAINTEXT://127.0.0.1:9092",
+                kafka_default="PLAINTEXT://:9092",
+                importance=Importance.HIGH,
+            ),
+            _broker(
+                "advertised.listeners",
+                _LIST,
+                "Address that clients are told to connect to; by default the one that is listened on.",
+                attribute="",
+                importance=Importance.HIGH,
+            ),
+            _broker("firn.http.listen", _STRING, "Address of the HTTP interface, or off.", attribute="http_address"),
+            _broker(
+                "firn.redis.url",
+                _PASSWORD,
+                "Redis for liveness in a cluster of several brokers; one broker alone needs none.",
+                attribute="redis_url",
+            ),
+            _broker(
+                "num.partitions",
+                _INT,
+                "Partitions of a topic whose creator does not say.",
+                minimum=1,
+            ),
+            _broker(
+                "default.replication.factor",
+                _INT,
+                "Replicas of a topic whose creator does not say.",
+                minimum=1,
+                maximum=SHORT_MAX,
+            ),
+            _broker(
+                "auto.create.topics.enable",
+                _BOOLEAN,
+                "Whether a client that asks for a topic's metadata, and allows it, creates the topic.",
+                importance=Importance.HIGH,
+            ),
+            _broker(
+                "socket.request.max.bytes",
+                _INT,
+                "Largest request; a larger one closes its connection.",
+                importance=Importance.HIGH,
+                minimum=1024,
+            ),
+            _broker(
+                "queued.max.request.bytes",
+                _LONG,
+                "Memory for requests that are still arriving, over all connections; reading waits beyond it. -1: no limit.",
+                minimum=-1,
+                kafka_default="-1",
+            ),
+            _broker(
+                "connections.max.idle.ms",
+                _LONG,
+                "Time after which a connection without requests is closed; -1 is never.",
+                minimum=-1,
+            ),
+            _broker(
+                "max.connections",
+                _INT,
+                "Connections at a time; further ones wait.",
+                minimum=0,
+            ),
+            _broker(
+                "fetch.max.bytes",
+                _INT,
+                "Most bytes of records in one answer to a Fetch, whatever the client allows.",
+                minimum=1024,
+            ),
+            _broker(
+                "max.incremental.fetch.session.cache.slots",
+                _INT,
+                "Incremental fetch sessions that are kept at a time.",
+                minimum=0,
+            ),
+            _broker(
+                "max.request.partition.size.limit",
+                _INT,
+                "Most partitions in one answer to DescribeTopicPartitions.",
+                minimum=1,
+            ),
+            _broker(
+                "producer.id.expiration.ms",
+                _INT,
+                "Time after which an idempotent producer that writes nothing is forgotten.",
+                importance=Importance.LOW,
+                minimum=1,
+            ),
+            _broker(
+                "remote.log.manager.task.interval.ms",
+                _LONG,
+                "Time between two looks at a partition for segments to copy to, or to delete from, the object store.",
+                minimum=1,
+            ),
+            _broker(
+                "remote.fetch.max.wait.ms",
+                _INT,
+                "Longest that a Fetch waits for data from the object store; what arrives later is kept for the next one.",
+                minimum=1,
+            ),
+            _broker(
+                "log.retention.check.interval.ms",
+                _LONG,
+                "Time between two looks at local logs for segments that are past their retention.",
+                minimum=1,
+            ),
+            _broker(
+                "firn.chunk.cache.bytes",
+                _LONG,
+                "Room on the local disk for chunks that were fetched from the object store.",
+                minimum=0,
+            ),
+            _broker(
+                "firn.read.ahead.bytes",
+                _LONG,
+                "Bytes fetched from the object store ahead of sequential readers, over all of them.",
+                minimum=0,
+            ),
+            _broker(
+                "firn.log.dir.free.bytes.min",
+                _LONG,
+                "Free room on the disk of log.dirs below which producers get a retriable error.",
+                minimum=0,
+            ),
+        )
+    }
+)
+"""Settings of a broker that are not defaults of topic settings, by name."""
+
+_TOPIC_BY_SYNONYM: Final[Mapping[str, tuple[Definition, Synonym]]] = {
+    synonym.name: (definition, synonym) for definition in TOPIC_DEFINITIONS.values() for synonym in definition.synonyms
+}
+
+
+# --- values ---------------------------------------------------------------------------------------------------------
+
+
+def parse_value(definition: Definition, text: str, *, name: str | None = None) -> Value:
+    """The value that ``text`` stands for; ``name`` is the synonym it was given under.
+
+    Raises: RequestRejected INVALID_CONFIG in Kafka's words.
+    """
+    name = name or definition.name
+    trimmed = text.strip()
+    match definition.type:
+        case ConfigType.BOOLEAN:
+            if trimmed.lower() not in ("true", "false"):
+                raise _invalid(name, text, "Expected value to be either true or false")
+            return trimmed.lower() == "true"
+        case ConfigType.INT | ConfigType.SHORT | ConfigType.LONG:
+            low, high = _NUMBER_RANGE[definition.type]
+            if not re.fullmatch(r"[+-]?[0-9]{1,20}", trimmed) or not low <= int(trimmed) <= high:
+                raise _invalid(name, text, f"Not a number of type {definition.type.name}")
+            return _in_range(definition, name, int(trimmed))
+        case ConfigType.DOUBLE:
+            if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?", trimmed):
+                raise _invalid(name, text, "Not a number of type DOUBLE")
+            return _in_range(definition, name, float(trimmed))
+        case ConfigType.LIST:
+            parts = [part.strip() for part in trimmed.split(",")] if trimmed else []
+            for part in parts:
+                _check_choice(definition, name, part)
+            if len(set(parts)) != len(parts):
+                raise _invalid(name, text, f"Configuration '{name}' values must not be duplicated.")
+            return frozenset(parts)
+        case _:
+            _check_choice(definition, name, trimmed)
+            enum = _ENUMS.get(definition.name)
+            return enum(trimmed) if enum else trimmed
+
+
+def _in_range(definition: Definition, name: str, number: float) -> float:
+    if definition.minimum is not None and number < definition.minimum:
+        raise _invalid(name, number, f"Value must be at least {definition.minimum}")
+    if definition.maximum is not None and number > definition.maximum:
+        raise _invalid(name, number, f"Value must be no more than {definition.maximum}")
+    return number
+
+
+def _check_choice(definition: Definition, name: str, text: str) -> None:
+    if definition.choices and text not in definition.choices:
+        raise _invalid(name, text, f"String must be one of: {', '.join(definition.choices)}")
+
+
+def _invalid(name: str, value: object, why: str) -> RequestRejected:
+    return RequestRejected(ErrorCode.INVALID_CONFIG, f"Invalid value {value} for configuration {name}: {why}")
+
+
+def _parse_synonym(name: str, text: str) -> tuple[Definition, Value]:
+    """The topic setting that a broker-wide name stands for, and its value in the topic setting's unit."""
+    definition, synonym = _TOPIC_BY_SYNONYM[name]
+    if synonym.factor == 1:
+        return definition, parse_value(definition, text, name=name)
+    coarse = replace(definition, type=_INT)
+    number = parse_value(coarse, text, name=name)
+    assert isinstance(number, int)
+    return definition, number * synonym.factor if number >= 0 else number
+
+
+# --- resolving ------------------------------------------------------------------------------------------------------
+
+
+def resolve_topic_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:
+    """The effective settings of a topic with these overrides on a broker.
+
+    ``broker`` already bears its dynamic overrides (``apply_broker_overrides``). Names that are not known are left out: they
+    come from a newer version and were checked there.
+
+    Raises: RequestRejected INVALID_CONFIG for a value that cannot be read.
+    """
+    values: dict[str, Any] = {
+        definition.field: parse_value(definition, text)
+        for name, text in overrides.items()
+        if (definition := TOPIC_DEFINITIONS.get(name)) is not None
+    }
+    config = replace(broker.topic_defaults, **values)
+    bent: dict[str, Any] = {}
+    if config.compacted and "remote.storage.enable" not in overrides:
+        bent["remote_storage_enable"] = False
+    if "local.retention.ms" not in overrides and not _local_fits(
+        config, config.local_retention_ms, config.retention_ms
+    ):
+        bent["local_retention_ms"] = DERIVED
+    if "local.retention.bytes" not in overrides and not _local_fits(
+        config, config.local_retention_bytes, config.retention_bytes
+    ):
+        bent["local_retention_bytes"] = DERIVED
+    return replace(config, **bent) if bent else config
+
+
+def _local_fits(config: TopicConfig, local: int, whole: int) -> bool:
+    """Whether a default of ``local.retention.*`` may stand beside a topic's ``retention.*``."""
+    if config.remote_log_copy_disable:
+        return local in (DERIVED, whole)
+    return whole < 0 or local == DERIVED or 0 <= local <= whole
+
+
+def validate_topic_configs(
+    overrides: Mapping[str, str | None],
+    *,
+    broker: BrokerConfig | None = None,
+    existing: Mapping[str, str] | None = None,
+) -> TopicConfig:
+    """Check all the overrides that a topic is to have; answers the settings they come to.
+
+    ``existing`` are the overrides it has now, None for a topic that is being created.
+
+    Raises: RequestRejected INVALID_CONFIG in Kafka's words: an unknown name, a value of the wrong type or out of range,
+    settings that contradict each other, tiering turned off without saying that the tiered data may go (KIP-950).
+    """
+    broker = broker or _BROKER_BLANK
+    given: dict[str, str] = {}
+    for name, text in overrides.items():
+        if name not in TOPIC_DEFINITIONS:
+            raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
+        if text is None:
+            raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {name}")
+        given[name] = text
+    config = resolve_topic_config(broker, given)
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        raise RequestRejected(
+            ErrorCode.INVALID_CONFIG,
+            f"conflict topic config setting min.compaction.lag.ms ({config.min_compaction_lag_ms}) > "
+            f"max.compaction.lag.ms ({config.max_compaction_lag_ms})",
+        )
+    if config.firn_durability is Durability.OBJECT:
+        raise _invalid("firn.durability", "object", "It is not available in this version; use memory or disk.")
+    if config.remote_storage_enable and config.compacted:
+        raise RequestRejected(
+            ErrorCode.INVALID_CONFIG,
+            "Remote log storage only supports topics with cleanup.policy=delete or cleanup.policy being an empty list.",
+        )
+    if config.tiered:
+        _check_local_retention("ms", config.local_retention_ms, config.retention_ms, config.remote_log_copy_disable)
+        _check_local_retention(
+            "bytes", config.local_retention_bytes, config.retention_bytes, config.remote_log_copy_disable
+        )
+    elif (
+        existing is not None
+        and not config.remote_log_delete_on_disable
+        and resolve_topic_config(broker, existing).tiered
+    ):
+        raise RequestRejected(
+            ErrorCode.INVALID_CONFIG,
+            "Remote storage cannot be turned off while the topic's remote data is kept: to keep it and copy nothing more, "
+            "set remote.storage.enable=true,remote.log.copy.disable=true; to delete it, set "
+            "remote.storage.enable=false,remote.log.delete.on.disable=true.",
+        )
+    return config
+
+
+def _check_local_retention(unit: str, local: int, whole: int, copy_disabled: bool) -> None:
+    if local == DERIVED:
+        return
+    if copy_disabled and local != whole:
+        raise RequestRejected(
+            ErrorCode.INVALID_CONFIG,
+            f"While remote.log.copy.disable is true, local.retention.{unit} must be -2 or equal retention.{unit}, because "
+            "nothing more is copied to the object store.",
+        )
+    if whole < 0:
+        return
+    if local == -1:
+        raise _invalid(
+            f"local.retention.{unit}", local, f"Value must not be -1 as retention.{unit} value is set as {whole}."
+        )
+    if local > whole:
+        raise _invalid(
+            f"local.retention.{unit}", local, f"Value must not be more than retention.{unit} property value: {whole}"
+        )
+
+
+def check_broker_config(broker: BrokerConfig) -> None:
+    """Refuse what a broker must not start with, its topic defaults among it. Raises: ConfigError."""
+    try:
+        validate_topic_configs({}, broker=broker)
+    except RequestRejected as error:
+        raise ConfigError(f"The broker's topic defaults cannot be used: {error}") from None
+
+
+# --- dynamic settings of brokers ------------------------------------------------------------------------------------
+
+
+def apply_broker_overrides(broker: BrokerConfig, overrides: Mapping[str, str]) -> BrokerConfig:
+    """``broker`` with dynamic overrides: first those of all brokers are applied, then those of this one.
+
+    Names that are not known, or can no longer be changed, are left out.
+
+    Raises: RequestRejected INVALID_CONFIG for a value that cannot be read.
+    """
+    topic: dict[str, Any] = {}
+    for definition in TOPIC_DEFINITIONS.values():
+        for synonym in definition.synonyms:
+            if synonym.name in overrides:
+                topic[definition.field] = _parse_synonym(synonym.name, overrides[synonym.name])[1]
+                break
+    own: dict[str, Any] = {
+        definition.field: parse_value(definition, overrides[name])
+        for name, definition in BROKER_DEFINITIONS.items()
+        if name in overrides and definition.update is not Update.READ_ONLY
+    }
+    if topic:
+        own["topic_defaults"] = replace(broker.topic_defaults, **topic)
+    return replace(broker, **own) if own else broker
+
+
+def validate_broker_configs(overrides: Mapping[str, str | None], *, broker: BrokerConfig | None = None) -> BrokerConfig:
+    """Check the dynamic overrides that one broker, or all, are to have; answers what they come to on ``broker``.
+
+    Raises: RequestRejected INVALID_CONFIG for an unknown name or a bad value; INVALID_REQUEST for a setting that only
+    changes by starting the broker again.
+    """
+    given: dict[str, str] = {}
+    for name, text in overrides.items():
+        definition = BROKER_DEFINITIONS.get(name)
+        if definition is None and name not in _TOPIC_BY_SYNONYM:
+            raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}")
+        if definition is not None and definition.update is Update.READ_ONLY:
+            raise RequestRejected(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {name}")
+        if text is None:
+            raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Null value not supported for broker configs: {name}")
+        given[name] = text
+        if name in _TOPIC_BY_SYNONYM:
+            _parse_synonym(name, text)
+    effective = apply_broker_overrides(broker or _BROKER_BLANK, given)
+    validate_topic_configs({}, broker=effective)
+    return effective
+
+
+# --- describing -----------------------------------------------------------------------------------------------------
+
+
+class SourcedValue(NamedTuple):
+    """A value of a setting under one of its names, and where it was said."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedConfig:
+    """Everything there is to say of one setting of one resource."""
+
+    definition: Definition
+    name: str
+    value: str | None
+    """The effective value; None if there is none or it is sensitive."""
+    source: ConfigSource
+    read_only: bool
+    synonyms: Sequence[SourcedValue]
+    """Every place that says something, the one that counts first."""
+
+
+def describe_topic(
+    broker: BrokerConfig,
+    overrides: Mapping[str, str],
+    *,
+    broker_overrides: Mapping[str, str] = MappingProxyType({}),
+    cluster_overrides: Mapping[str, str] = MappingProxyType({}),
+) -> list[DescribedConfig]:
+    """Every setting of a topic, by name. ``broker`` is as it was started, without dynamic overrides."""
+    effective_broker = apply_broker_overrides(apply_broker_overrides(broker, cluster_overrides), broker_overrides)
+    effective = resolve_topic_config(effective_broker, overrides)
+    described = []
+    for name, definition in sorted(TOPIC_DEFINITIONS.items()):
+        said = []
+        if name in overrides:
+            said.append(SourcedValue(name, overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
+        said += _said_by_brokers(definition, broker, broker_overrides, cluster_overrides)
+        value = overrides.get(name) or format_value(getattr(effective, definition.field))
+        described.append(DescribedConfig(definition, name, value, said[0].source, False, said))
+    return described
+
+
+def describe_broker(
+    broker: BrokerConfig,
+    *,
+    broker_overrides: Mapping[str, str] = MappingProxyType({}),
+    cluster_overrides: Mapping[str, str] = MappingProxyType({}),
+) -> list[DescribedConfig]:
+    """Every setting of a broker, by name. ``broker`` is as it was started, without dynamic overrides."""
+    effective = apply_broker_overrides(apply_broker_overrides(broker, cluster_overrides), broker_overrides)
+    layers = (
+        (broker_overrides, ConfigSource.DYNAMIC_BROKER_CONFIG),
+        (cluster_overrides, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+    )
+    described = []
+    for name, definition in BROKER_DEFINITIONS.items():
+        said = [SourcedValue(name, layer[name], source) for layer, source in layers if name in layer]
+        static = _static_text(broker, definition)
+        if static != format_value(definition.default):
+            said.append(SourcedValue(name, static, ConfigSource.STATIC_BROKER_CONFIG))
+        if definition.default is not None or not said:
+            said.append(SourcedValue(name, format_value(definition.default), ConfigSource.DEFAULT_CONFIG))
+        if definition.sensitive:
+            said = [entry._replace(value=None) for entry in said]
+        value = said[0].value
+        described.append(
+            DescribedConfig(definition, name, value, said[0].source, definition.update is Update.READ_ONLY, said)
+        )
+    for name, (definition, synonym) in _TOPIC_BY_SYNONYM.items():
+        said = _said_by_brokers(definition, broker, broker_overrides, cluster_overrides)
+        value = _in_unit(getattr(effective.topic_defaults, definition.field), synonym)
+        described.append(DescribedConfig(definition, name, value, said[0].source, False, said))
+    return sorted(described, key=lambda config: config.name)
+
+
+def _said_by_brokers(
+    definition: Definition,
+    broker: BrokerConfig,
+    broker_overrides: Mapping[str, str],
+    cluster_overrides: Mapping[str, str],
+) -> list[SourcedValue]:
+    """What brokers say of a topic setting, what counts first."""
+    said = [
+        SourcedValue(synonym.name, layer[synonym.name], source)
+        for layer, source in (
+            (broker_overrides, ConfigSource.DYNAMIC_BROKER_CONFIG),
+            (cluster_overrides, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+        )
+        for synonym in definition.synonyms
+        if synonym.name in layer
+    ]
+    static = getattr(broker.topic_defaults, definition.field)
+    if static != definition.default:
+        said.append(SourcedValue(definition.synonyms[0].name, format_value(static), ConfigSource.STATIC_BROKER_CONFIG))
+    coarsest = definition.synonyms[-1]
+    said.append(SourcedValue(coarsest.name, _in_unit(definition.default, coarsest), ConfigSource.DEFAULT_CONFIG))
+    return said
+
+
+def _in_unit(value: Value, synonym: Synonym) -> str | None:
+    """A topic setting's value in the unit of a broker-wide name; None where it is no whole number of them."""
+    if synonym.factor == 1 or not isinstance(value, int) or value < 0:
+        return format_value(value)
+    return None if value % synonym.factor else str(value // synonym.factor)
+
+
+def _static_text(broker: BrokerConfig, definition: Definition) -> str | None:
+    if definition.name == "listeners":
+        return f"PLAINTEXT://{broker.listen_host}:{broker.listen_port}"
+    if definition.name == "advertised.listeners":
+        if not broker.advertised_host:
+            return None
+        return f"PLAINTEXT://{broker.advertised_host}:{broker.advertised_port or broker.listen_port}"
+    return format_value(getattr(broker, definition.field))
+
+
+def broker_setting_names() -> Iterable[str]:
+    """Every name by which something can be set for a broker."""
+    return (*BROKER_DEFINITIONS, *_TOPIC_BY_SYNONYM)
