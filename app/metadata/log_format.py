@@ -30,7 +30,7 @@ KIND_SNAPSHOT_HEADER: Final = 1
 KIND_WRITER: Final = 2
 APPLICATION_KIND_MIN: Final = 16
 
-SNAPSHOT_BATCH_BYTES: Final = 256 * 1024
+SNAPSHOT_BATCH_BYTES: Final = 128 * 1024
 """Raw bytes of records in one batch of a snapshot: small enough to be built without holding up the event loop."""
 
 RECORD_OVERHEAD_BYTES_MAX: Final = 32
