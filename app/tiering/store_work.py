@@ -215,12 +215,14 @@ class InlineStoreWork:
         rng: random.Random,
         *,
         object_path: Callable[[str], str] | None = None,
+        part_bytes: int = PART_BYTES,
         part_deadline_s: float = PART_DEADLINE_S,
         get_deadline_s: float = GET_DEADLINE_S,
     ) -> None:
         """``object_path`` gives the local path of an object where objects are local files."""
         self._store, self._fs, self._pool, self._rng = store, fs, pool, rng
         self._object_path = object_path
+        self.part_bytes = max(part_bytes, store.part_bytes_min)
         self._part_deadline_s, self._get_deadline_s = part_deadline_s, get_deadline_s
         self._progress: dict[bytes, int] = {}
 
@@ -444,7 +446,7 @@ class _ObjectWriter:
 
     def __init__(self, work: InlineStoreWork, job: UploadJob) -> None:
         self._work, self._job = work, job
-        self._part_bytes = max(PART_BYTES, work.store.part_bytes_min)
+        self._part_bytes = work.part_bytes
         self._buffer = bytearray(self._part_bytes)
         self._filled = 0
         self._free: list[bytearray] = []
