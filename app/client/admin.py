@@ -1,0 +1,335 @@
+"""What administrators do: topics, partitions, settings, and Firn's own questions about metrics and tiers.
+
+Changes go to the controller; a refusal is raised as RequestRejected with the broker's own sentence where it gives one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, TypeVar
+
+from app.client import firn_api
+from app.client.cluster import ClusterClient, ClusterView, TopicView, check_code
+from app.client.connection import KafkaConnection
+from app.client.retry import retrying
+from app.errors import ErrorCode, FirnError, RequestRejected
+from app.units import NO_TOPIC_ID, BrokerId, Offset, TopicId, TopicPartition
+from app.wire.apikeys import ApiKey
+from app.wire.apis.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from app.wire.apis.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from app.wire.apis.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from app.wire.apis.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from app.wire.apis.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from app.wire.apis.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+
+T = TypeVar("T")
+
+TIMEOUT_MS: Final = 30_000
+
+
+class ResourceType(IntEnum):
+    """``ConfigResource.Type`` of Kafka."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class ConfigOperation(IntEnum):
+    """``AlterConfigOp.OpType`` of Kafka (KIP-339)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+CONFIG_SOURCES: Final[Mapping[int, str]] = {
+    0: "UNKNOWN",
+    1: "DYNAMIC_TOPIC_CONFIG",
+    2: "DYNAMIC_BROKER_CONFIG",
+    3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    4: "STATIC_BROKER_CONFIG",
+    5: "DEFAULT_CONFIG",
+    6: "DYNAMIC_BROKER_LOGGER_CONFIG",
+    7: "CLIENT_METRICS_CONFIG",
+    8: "GROUP_CONFIG",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    name: str
+    value: str | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One effective setting of a topic or broker."""
+
+    name: str
+    value: str | None
+    source: str
+    is_default: bool
+    read_only: bool
+    sensitive: bool
+    documentation: str | None
+    synonyms: tuple[ConfigSynonym, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    name: str
+    topic_id: TopicId
+    partitions_count: int
+    replication_factor: int
+
+
+class AdminClient:
+    """Administration of a cluster over one ``ClusterClient``."""
+
+    def __init__(self, cluster: ClusterClient) -> None:
+        self._cluster = cluster
+
+    async def describe_cluster(self) -> ClusterView:
+        """The cluster, its brokers and all topics, as of now. Raises: BrokerUnavailable."""
+        return await self._retrying(self._cluster.refresh)
+
+    async def describe_topic(self, name: str) -> TopicView:
+        """One topic as of now. Raises: RequestRejected UNKNOWN_TOPIC_OR_PARTITION, BrokerUnavailable."""
+
+        async def ask() -> TopicView:
+            return (await self._cluster.refresh([name])).topics[name]
+
+        return await self._retrying(ask, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        partitions_count: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str | None] | None = None,
+        validate_only: bool = False,
+    ) -> CreatedTopic:
+        """Create a topic; -1 is the broker's default.
+
+        Raises: RequestRejected (TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_CONFIG, INVALID_PARTITIONS…: nothing
+        was created), BrokerUnavailable (it may have been).
+        """
+        topic = CreatableTopic(
+            name=name,
+            num_partitions=partitions_count,
+            replication_factor=replication_factor,
+            configs=[CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()],
+        )
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=TIMEOUT_MS, validate_only=validate_only)
+
+        async def ask() -> CreatedTopic:
+            answer = await (await self._controller()).request(ApiKey.CREATE_TOPICS, request)
+            (result,) = answer.topics
+            check_code(result.error_code, result.error_message, name)
+            topic_id = TopicId(result.topic_id)
+            return CreatedTopic(name, topic_id, result.num_partitions, result.replication_factor)
+
+        return await self._retrying(ask)
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic and its data. Raises: RequestRejected UNKNOWN_TOPIC_OR_PARTITION, BrokerUnavailable."""
+        request = DeleteTopicsRequest(
+            topics=[DeleteTopicState(name=name, topic_id=NO_TOPIC_ID)], topic_names=[name], timeout_ms=TIMEOUT_MS
+        )
+
+        async def ask() -> None:
+            answer = await (await self._controller()).request(ApiKey.DELETE_TOPICS, request)
+            (result,) = answer.responses
+            check_code(result.error_code, result.error_message, name)
+
+        await self._retrying(ask, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
+        self._cluster.forget(name)
+
+    async def create_partitions(self, name: str, partitions_count: int, *, validate_only: bool = False) -> None:
+        """Raise a topic's partition count to ``partitions_count``. Raises: RequestRejected, BrokerUnavailable."""
+        topic = CreatePartitionsTopic(name=name, count=partitions_count, assignments=None)
+        request = CreatePartitionsRequest(topics=[topic], timeout_ms=TIMEOUT_MS, validate_only=validate_only)
+
+        async def ask() -> None:
+            answer = await (await self._controller()).request(ApiKey.CREATE_PARTITIONS, request)
+            (result,) = answer.results
+            check_code(result.error_code, result.error_message, name)
+
+        await self._retrying(ask, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
+        self._cluster.forget(name)
+
+    async def describe_configs(
+        self, kind: ResourceType, name: str, *, names: Sequence[str] | None = None, documentation: bool = False
+    ) -> list[ConfigEntry]:
+        """Effective settings of a topic or broker, all or ``names``, by name. Raises: RequestRejected, BrokerUnavailable."""
+        resource = DescribeConfigsResource(
+            resource_type=kind, resource_name=name, configuration_keys=None if names is None else list(names)
+        )
+        request = DescribeConfigsRequest(
+            resources=[resource], include_synonyms=True, include_documentation=documentation
+        )
+
+        async def ask() -> list[ConfigEntry]:
+            connection = await self._for_resource(kind, name)
+            answer = await connection.request(ApiKey.DESCRIBE_CONFIGS, request)
+            (result,) = answer.results
+            check_code(result.error_code, result.error_message, name)
+            return sorted(
+                (
+                    ConfigEntry(
+                        entry.name,
+                        entry.value,
+                        CONFIG_SOURCES.get(entry.config_source, "UNKNOWN"),
+                        entry.config_source == 5,
+                        entry.read_only,
+                        entry.is_sensitive,
+                        entry.documentation or None,
+                        tuple(
+                            ConfigSynonym(synonym.name, synonym.value, CONFIG_SOURCES.get(synonym.source, "UNKNOWN"))
+                            for synonym in entry.synonyms
+                        ),
+                    )
+                    for entry in result.configs
+                ),
+                key=lambda entry: entry.name,
+            )
+
+        return await self._retrying(ask, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
+
+    async def alter_configs(
+        self,
+        kind: ResourceType,
+        name: str,
+        changes: Sequence[tuple[str, ConfigOperation, str | None]],
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Change some settings and leave the others (KIP-339).
+
+        Raises: RequestRejected INVALID_CONFIG…, BrokerUnavailable.
+        """
+        configs = [
+            AlterableConfig(name=setting, config_operation=operation, value=value)
+            for setting, operation, value in changes
+        ]
+        resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
+        request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+
+        async def ask() -> None:
+            connection = await self._for_resource(kind, name)
+            answer = await connection.request(ApiKey.INCREMENTAL_ALTER_CONFIGS, request)
+            (result,) = answer.responses
+            check_code(result.error_code, result.error_message, name)
+
+        await self._retrying(ask, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
+
+    async def delete_records(self, partition: TopicPartition, before: Offset) -> Offset:
+        """Delete a partition's records below ``before`` (-1: all) and return its new start.
+
+        Raises: RequestRejected OFFSET_OUT_OF_RANGE…, BrokerUnavailable.
+        """
+        part = DeleteRecordsPartition(partition_index=partition.partition, offset=before)
+        request = DeleteRecordsRequest(
+            topics=[DeleteRecordsTopic(name=partition.topic, partitions=[part])], timeout_ms=TIMEOUT_MS
+        )
+
+        async def ask() -> Offset:
+            answer = await (await self._cluster.leader(partition)).request(ApiKey.DELETE_RECORDS, request)
+            result = answer.topics[0].partitions[0]
+            check_code(result.error_code, None, str(partition))
+            return Offset(result.low_watermark)
+
+        return await self._retrying(ask, refresh=partition.topic)
+
+    # --- Firn's own -----------------------------------------------------------------------------------------------
+
+    async def metrics(self, connection: KafkaConnection) -> firn_api.MetricsResponse:
+        """Every sample of one broker's processes. Raises: BrokerUnavailable, RequestRejected, ProtocolError."""
+        answer = await connection.request(ApiKey.FIRN_METRICS, firn_api.pack(firn_api.MetricsRequest()))
+        return firn_api.unpack(firn_api.MetricsResponse, answer)
+
+    async def tier_status(self, topics: Sequence[str] = ()) -> list[firn_api.PartitionTierStatus]:
+        """Where the bytes of partitions are, by topic and partition; ``topics`` empty is all.
+
+        Every broker answers for the partitions it leads. Raises: RequestRejected UNKNOWN_TOPIC_OR_PARTITION for a topic that
+        is not there, BrokerUnavailable.
+        """
+        body = firn_api.pack(firn_api.TierStatusRequest(list(topics)))
+
+        async def ask() -> list[firn_api.PartitionTierStatus]:
+            view = await self._cluster.refresh(topics or None)
+            found: list[firn_api.PartitionTierStatus] = []
+            for node_id in view.brokers:
+                answer = await (await self._cluster.broker(node_id)).request(ApiKey.FIRN_TIER_STATUS, body)
+                found.extend(firn_api.unpack(firn_api.TierStatusResponse, answer).partitions)
+            return sorted(found, key=lambda status: (status.topic, status.partition))
+
+        return await self._retrying(ask, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
+
+    async def tier_segments(self, partition: TopicPartition) -> list[firn_api.SegmentInfo]:
+        """Every segment of a partition, of both tiers, in order.
+
+        Raises: RequestRejected (unknown partition, or its leader cannot say), BrokerUnavailable.
+        """
+
+        async def ask() -> list[firn_api.SegmentInfo]:
+            connection = await self._cluster.leader(partition)
+            segments: list[firn_api.SegmentInfo] = []
+            from_offset = 0
+            while from_offset >= 0:
+                request = firn_api.TierSegmentsRequest(partition.topic, partition.partition, from_offset)
+                answer = await connection.request(ApiKey.FIRN_TIER_SEGMENTS, firn_api.pack(request))
+                part = firn_api.unpack(firn_api.TierSegmentsResponse, answer)
+                if part.error:
+                    raise RequestRejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, part.error)
+                segments.extend(part.segments)
+                from_offset = part.more_from_offset
+            return segments
+
+        return await self._retrying(
+            ask, refresh=partition.topic, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+        )
+
+    # --- who to ask -----------------------------------------------------------------------------------------------
+
+    async def _controller(self) -> KafkaConnection:
+        if self._cluster.view.controller is None:
+            await self._cluster.refresh([])
+        controller = self._cluster.view.controller
+        if controller is None or controller not in self._cluster.view.brokers:
+            return await self._cluster.any_broker()
+        return await self._cluster.broker(controller)
+
+    async def _for_resource(self, kind: ResourceType, name: str) -> KafkaConnection:
+        if kind is ResourceType.BROKER and name:
+            if BrokerId(int(name)) not in self._cluster.view.brokers:
+                await self._cluster.refresh([])
+            return await self._cluster.broker(BrokerId(int(name)))
+        return await self._cluster.any_broker()
+
+    async def _retrying(
+        self,
+        ask: Callable[[], Awaitable[T]],
+        *,
+        refresh: str | None = None,
+        also_final: frozenset[ErrorCode] = frozenset(),
+    ) -> T:
+        async def before_retry(error: FirnError) -> None:
+            await self._cluster.refresh([] if refresh is None else [refresh])
+
+        return await retrying(
+            ask,
+            rng=self._cluster.rng,
+            budget_ms=self._cluster.retry_budget_ms,
+            before_retry=before_retry,
+            also_final=also_final,
+        )

@@ -1,0 +1,376 @@
+"""A cluster as a client sees it: which brokers there are, which of them leads a partition, and a connection to each.
+
+The view is an immutable value that is replaced by every Metadata answer. Whoever gets an answer that contradicts it (not the
+leader, unknown topic, no connection) asks for a newer one and tries again; ``retrying`` bounds that.
+
+A long poll holds up every answer behind it on its connection, so connections have lanes: a consumer uses one of its own, all
+else shares "main".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+from uuid import UUID
+
+from app import __version__
+from app.client.connection import REQUEST_TIMEOUT_MS, Dialer, KafkaConnection, dial_tcp, open_connection
+from app.client.retry import retrying
+from app.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
+from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicPartition
+from app.wire.apikeys import ApiKey
+from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+MAIN_LANE: Final = "main"
+RETRY_BUDGET_MS: Final = 30_000
+METADATA_MAX_AGE_S: Final = 300.0
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
+
+
+class BrokerAddress(NamedTuple):
+    node_id: BrokerId
+    host: str
+    port: int
+    rack: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    index: PartitionIndex
+    leader: BrokerId | None
+    leader_epoch: LeaderEpoch
+    replicas: tuple[BrokerId, ...]
+    in_sync_replicas: tuple[BrokerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    name: str
+    topic_id: TopicId
+    internal: bool
+    partitions: tuple[PartitionView, ...]
+    """By index."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """What the newest Metadata answers said."""
+
+    cluster_id: str | None = None
+    controller: BrokerId | None = None
+    brokers: Mapping[BrokerId, BrokerAddress] = field(default_factory=dict)
+    topics: Mapping[str, TopicView] = field(default_factory=dict)
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        for topic in self.topics.values():
+            if topic.topic_id == topic_id:
+                return topic.name
+        return None
+
+    def leader_of(self, partition: TopicPartition) -> BrokerId | None:
+        topic = self.topics.get(partition.topic)
+        if topic is None or partition.partition >= len(topic.partitions):
+            return None
+        return topic.partitions[partition.partition].leader
+
+
+class ListedOffset(NamedTuple):
+    """An answer of ListOffsets; -1 where there is none (no record as young as asked)."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+class ClusterClient:
+    """Connections to a cluster's brokers and the view of it. ``async with`` closes the connections."""
+
+    def __init__(
+        self,
+        bootstrap: Sequence[tuple[str, int]],
+        *,
+        rng: random.Random,
+        client_id: str = "firn",
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+        retry_budget_ms: int = RETRY_BUDGET_MS,
+        dial: Dialer = dial_tcp,
+    ) -> None:
+        assert bootstrap, "at least one address is needed"
+        self.view = ClusterView()
+        self.rng = rng
+        self.request_timeout_ms = request_timeout_ms
+        self.retry_budget_ms = retry_budget_ms
+        self._bootstrap = tuple(bootstrap)
+        self._client_id = client_id
+        self._dial = dial
+        self._connections: dict[tuple[str, int, str], KafkaConnection] = {}
+        self._opening: dict[tuple[str, int, str], asyncio.Lock] = {}
+        self._view_time: dict[str, float] = {}
+        self._refreshing: dict[frozenset[str] | None, asyncio.Task[None]] = {}
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection; what is in flight fails with BrokerUnavailable."""
+        self._closed = True
+        connections = list(self._connections.values())
+        self._connections.clear()
+        for connection in connections:
+            await connection.close()
+
+    # --- brokers --------------------------------------------------------------------------------------------------
+
+    async def bootstrap_broker(self, address: tuple[str, int]) -> KafkaConnection:
+        """A connection to one address as it was given. Raises: BrokerUnavailable, RequestRejected."""
+        return await self._connect(*address, MAIN_LANE)
+
+    async def any_broker(self) -> KafkaConnection:
+        """A connection to whichever broker is there, known ones and open connections first. Raises: BrokerUnavailable."""
+        for connection in self._connections.values():
+            if connection.usable:
+                return connection
+        addresses = dict.fromkeys(
+            [*((broker.host, broker.port) for broker in self.view.brokers.values()), *self._bootstrap]
+        )
+        failures: list[str] = []
+        for host, port in addresses:
+            try:
+                return await self._connect(host, port, MAIN_LANE)
+            except BrokerUnavailable as error:
+                failures.append(str(error))
+        raise BrokerUnavailable(" ".join(failures))
+
+    async def broker(self, node_id: BrokerId, lane: str = MAIN_LANE) -> KafkaConnection:
+        """A connection to one broker. Raises: BrokerUnavailable (also if no such broker is known), RequestRejected."""
+        address = self.view.brokers.get(node_id)
+        if address is None:
+            raise BrokerUnavailable(f"Broker {node_id} is not in the cluster's metadata.")
+        return await self._connect(address.host, address.port, lane)
+
+    async def leader(self, partition: TopicPartition, lane: str = MAIN_LANE) -> KafkaConnection:
+        """A connection to the leader of a partition.
+
+        Raises: RequestRejected LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION; BrokerUnavailable.
+        """
+        return await self.broker(await self.leader_id(partition), lane)
+
+    async def leader_id(self, partition: TopicPartition) -> BrokerId:
+        """The node id of a partition's leader. Raises: as ``leader``."""
+        topic = await self.topic(partition.topic)
+        if partition.partition >= len(topic.partitions):
+            raise RequestRejected(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"Topic {partition.topic} has {len(topic.partitions)} partitions and no partition {partition.partition}.",
+            )
+        leader = topic.partitions[partition.partition].leader
+        if leader is None:
+            raise RequestRejected(ErrorCode.LEADER_NOT_AVAILABLE, f"Partition {partition} has no leader now.")
+        return leader
+
+    async def _connect(self, host: str, port: int, lane: str) -> KafkaConnection:
+        key = (host, port, lane)
+        existing = self._connections.get(key)
+        if existing is not None and existing.usable:
+            return existing
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            existing = self._connections.get(key)
+            if existing is not None and existing.usable:
+                return existing
+            self._check_open()
+            connection = await open_connection(
+                host, port, client_id=self._client_id, software_version=__version__, dial=self._dial
+            )
+            self._connections[key] = connection
+            if self._closed:
+                await connection.close()
+            self._check_open()
+            return connection
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BrokerUnavailable("The client was closed.")
+
+    # --- metadata -------------------------------------------------------------------------------------------------
+
+    async def topic(self, name: str, *, create: bool = False) -> TopicView:
+        """One topic, from the view if it is young enough.
+
+        ``create`` lets the broker create it, if its settings allow that.
+        Raises: RequestRejected (UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION…), BrokerUnavailable.
+        """
+        known = self.view.topics.get(name)
+        now = asyncio.get_running_loop().time()
+        if known is not None and now - self._view_time.get(name, -METADATA_MAX_AGE_S) < METADATA_MAX_AGE_S:
+            return known
+        await self.refresh([name], create=create)
+        return self.view.topics[name]
+
+    def forget(self, topic: str) -> None:
+        """Have the next user of a topic ask for newer metadata, because an answer contradicted it."""
+        self._view_time.pop(topic, None)
+
+    async def refresh(self, topics: Collection[str] | None = None, *, create: bool = False) -> ClusterView:
+        """Ask for metadata of ``topics`` (None: of all) and return the view that includes the answer.
+
+        Callers that ask for the same at the same time share one request.
+        Raises: RequestRejected with the code of the first topic that cannot be described, BrokerUnavailable.
+        """
+        if create:
+            await self._refresh(topics, create=True)
+            return self.view
+        key = None if topics is None else frozenset(topics)
+        task = self._refreshing.get(key)
+        if task is None:
+            task = asyncio.create_task(self._refresh(topics, create=False))
+            self._refreshing[key] = task
+            task.add_done_callback(lambda _: self._refreshing.pop(key, None))
+        await asyncio.shield(task)
+        return self.view
+
+    async def _refresh(self, topics: Collection[str] | None, *, create: bool) -> None:
+        connection = await self.any_broker()
+        version = connection.version_of(ApiKey.METADATA)
+        wanted: list[MetadataRequestTopic] | None = None if version else []
+        if topics is not None:
+            wanted = [MetadataRequestTopic(name=name) for name in topics]
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
+        answer: MetadataResponse = await connection.request(
+            ApiKey.METADATA, request, version=version, timeout_ms=self.request_timeout_ms
+        )
+        if answer.error_code:
+            raise RequestRejected(ErrorCode(answer.error_code))
+        self._apply(answer, complete=topics is None)
+
+    def _apply(self, answer: MetadataResponse, *, complete: bool) -> None:
+        now = asyncio.get_running_loop().time()
+        brokers = {
+            BrokerId(broker.node_id): BrokerAddress(BrokerId(broker.node_id), broker.host, broker.port, broker.rack)
+            for broker in answer.brokers
+        }
+        topics: dict[str, TopicView] = {} if complete else dict(self.view.topics)
+        refused: RequestRejected | None = None
+        for topic in answer.topics:
+            name = topic.name or ""
+            if topic.error_code:
+                topics.pop(name, None)
+                refused = refused or refusal(topic.error_code, name)
+                continue
+            partitions = tuple(
+                PartitionView(
+                    PartitionIndex(partition.partition_index),
+                    BrokerId(partition.leader_id) if partition.leader_id >= 0 else None,
+                    LeaderEpoch(partition.leader_epoch),
+                    tuple(BrokerId(node) for node in partition.replica_nodes),
+                    tuple(BrokerId(node) for node in partition.isr_nodes),
+                )
+                for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
+            )
+            topics[name] = TopicView(name, TopicId(topic.topic_id), topic.is_internal, partitions)
+            self._view_time[name] = now
+        controller = BrokerId(answer.controller_id) if answer.controller_id >= 0 else None
+        self.view = ClusterView(answer.cluster_id, controller, brokers, topics)
+        if refused is not None:
+            raise refused
+
+    # --- offsets --------------------------------------------------------------------------------------------------
+
+    async def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
+    ) -> dict[TopicPartition, ListedOffset]:
+        """For each partition the first offset whose record is as young as a timestamp, or a special one (``EARLIEST``…).
+
+        Raises: RequestRejected with the code of the first partition that fails for good, BrokerUnavailable.
+        """
+        found: dict[TopicPartition, ListedOffset] = {}
+
+        async def ask() -> None:
+            by_leader: dict[BrokerId, dict[TopicPartition, int]] = {}
+            for partition, timestamp in wanted.items():
+                if partition not in found:
+                    by_leader.setdefault(await self.leader_id(partition), {})[partition] = timestamp
+            for node_id, part in by_leader.items():
+                await self._list_offsets_of(node_id, part, read_committed, found)
+
+        async def refresh(error: FirnError) -> None:
+            await self.refresh({partition.topic for partition in wanted})
+
+        await retrying(ask, rng=self.rng, budget_ms=self.retry_budget_ms, before_retry=refresh)
+        return found
+
+    async def _list_offsets_of(
+        self,
+        node_id: BrokerId,
+        wanted: Mapping[TopicPartition, int],
+        read_committed: bool,
+        found: dict[TopicPartition, ListedOffset],
+    ) -> None:
+        topics: dict[str, ListOffsetsTopic] = {}
+        for partition, timestamp in wanted.items():
+            topic = topics.setdefault(partition.topic, ListOffsetsTopic(name=partition.topic))
+            topic.partitions.append(ListOffsetsPartition(partition_index=partition.partition, timestamp=timestamp))
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=int(read_committed),
+            topics=list(topics.values()),
+            timeout_ms=self.request_timeout_ms,
+        )
+        connection = await self.broker(node_id)
+        answer = await connection.request(ApiKey.LIST_OFFSETS, request, timeout_ms=self.request_timeout_ms)
+        refused: RequestRejected | None = None
+        for topic_answer in answer.topics:
+            for part in topic_answer.partitions:
+                partition = TopicPartition(topic_answer.name, PartitionIndex(part.partition_index))
+                if part.error_code:
+                    refused = refused or refusal(part.error_code, str(partition))
+                else:
+                    found[partition] = ListedOffset(part.offset, part.timestamp, part.leader_epoch)
+        if refused is not None:
+            raise refused
+
+
+def check_code(code: int, message: str | None, what: str) -> None:
+    """Raise RequestRejected unless ``code`` is NONE; ``what`` names the thing that was refused."""
+    if code:
+        raise refusal(code, what, message)
+
+
+_PLAIN: Final[Mapping[ErrorCode, str]] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "There is no topic or partition {}.",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "Topic {} exists already.",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "{!r} cannot be a topic's name: use up to 249 of a-z, A-Z, 0-9, '.', '_' and '-'.",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "The offset asked for is not in {}.",
+    ErrorCode.LEADER_NOT_AVAILABLE: "{} has no leader now.",
+    ErrorCode.MESSAGE_TOO_LARGE: "A record for {} is larger than its max.message.bytes allows.",
+    ErrorCode.KAFKA_STORAGE_ERROR: "The broker of {} cannot use its storage now.",
+    ErrorCode.UNSUPPORTED_VERSION: "The broker does not serve what {} needs.",
+}
+
+
+def refusal(code: int, what: str, message: str | None = None) -> RequestRejected:
+    """The error of an answer's code, in words. ``message`` is the broker's own, preferred if there is one."""
+    try:
+        known = ErrorCode(code)
+    except ValueError:
+        return RequestRejected(ErrorCode.UNKNOWN_SERVER_ERROR, f"{what}: the broker answered the unknown error {code}.")
+    if message:
+        return RequestRejected(known, message)
+    plain = _PLAIN.get(known)
+    return RequestRejected(known, plain.format(what) if plain else f"{what}: {known.name}")

@@ -1,0 +1,64 @@
+"""When to try again: exponential back-off with jitter, within a budget of time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from app.errors import RETRIABLE, BrokerUnavailable, ErrorCode, FirnError, RequestRejected
+
+T = TypeVar("T")
+
+BACKOFF_MIN_MS: Final = 50
+BACKOFF_MAX_MS: Final = 1_000
+
+
+def is_retriable(error: BaseException) -> bool:
+    """Whether the same request may succeed later: the broker was not reached, or its code says so."""
+    if isinstance(error, RequestRejected):
+        return error.code in RETRIABLE
+    return isinstance(error, BrokerUnavailable)
+
+
+def backoff_ms(attempt: int, rng: random.Random) -> float:
+    """Milliseconds to wait before attempt ``attempt`` (from 1): doubling, then level, give or take a fifth."""
+    return min(BACKOFF_MIN_MS * 2.0 ** min(attempt - 1, 16), BACKOFF_MAX_MS) * rng.uniform(0.8, 1.2)
+
+
+async def retrying(
+    work: Callable[[], Awaitable[T]],
+    *,
+    rng: random.Random,
+    budget_ms: int,
+    before_retry: Callable[[FirnError], Awaitable[None]] | None = None,
+    also_final: frozenset[ErrorCode] = frozenset(),
+) -> T:
+    """The result of ``work``, tried until it succeeds, fails for good, or the budget is used up.
+
+    ``before_retry`` is told the error before each further attempt (to refresh metadata); its own retriable errors count as
+    another failed attempt. ``also_final`` names retriable codes that this caller takes as the answer.
+
+    Raises: the last error of ``work``.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + budget_ms / 1000
+    attempt = 0
+    while True:
+        try:
+            return await work()
+        except (RequestRejected, BrokerUnavailable) as error:
+            attempt += 1
+            pause_s = backoff_ms(attempt, rng) / 1000
+            final = isinstance(error, RequestRejected) and error.code in also_final
+            if final or not is_retriable(error) or loop.time() + pause_s >= deadline:
+                raise
+            last = error
+        await asyncio.sleep(pause_s)
+        if before_retry is not None:
+            try:
+                await before_retry(last)
+            except (RequestRejected, BrokerUnavailable) as error:
+                if not is_retriable(error):
+                    raise
