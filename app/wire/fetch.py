@@ -405,9 +405,7 @@ ABORTED: Final = Struct(">qq")
 ABORTED_FLEXIBLE: Final = Struct(">qqx")
 DIVERGING: Final = Struct(">BBiqx")
 """A tagged field of 13 bytes: tag, size, epoch, end offset, no tagged fields."""
-
-HEAD_TO_RECORDS: Final = Struct(">iixihiB16sBihqqqBi")
-"""From the frame's size to the records of the only partition of a topic by id."""
+DIVERGING_BYTES: Final = 13
 
 
 def encode_fetch_response(
@@ -449,59 +447,62 @@ def encode_fetch_response(
             put_string(parts, topic)  # type: ignore[arg-type]
         parts.append(uvarint(len(partitions) + 1) if flexible else INT32.pack(len(partitions)))
         for data in partitions:
-            records = data[6]
+            index, error, high_watermark, last_stable, log_start, replica, records, aborted, diverging, leader = data
             length = records.length if records is not None else 0
             if flexible:
-                if data[7] is None:
-                    parts.append(DATA_FLEXIBLE.pack(*data[:5], 0, data[5]))
+                if aborted is None:
+                    fixed = DATA_FLEXIBLE.pack(index, error, high_watermark, last_stable, log_start, 0, replica)
+                    parts.append(fixed + uvarint(length + 1))
                 else:
-                    parts.append(DATA_5.pack(*data[:5]))
-                    parts.append(uvarint(len(data[7]) + 1))
-                    parts.extend([ABORTED_FLEXIBLE.pack(*aborted) for aborted in data[7]])
-                    parts.append(INT32.pack(data[5]))
-                parts.append(uvarint(length + 1))
+                    parts.append(DATA_5.pack(index, error, high_watermark, last_stable, log_start))
+                    parts.append(uvarint(len(aborted) + 1))
+                    parts.extend([ABORTED_FLEXIBLE.pack(*transaction) for transaction in aborted])
+                    parts.append(INT32.pack(replica) + uvarint(length + 1))
             else:
-                parts.append(DATA_5.pack(*data[:5]) if version >= 5 else DATA_4.pack(*data[:4]))
-                if data[7] is None:
+                if version >= 5:
+                    parts.append(DATA_5.pack(index, error, high_watermark, last_stable, log_start))
+                else:
+                    parts.append(DATA_4.pack(index, error, high_watermark, last_stable))
+                if aborted is None:
                     parts.append(b"\xff\xff\xff\xff")
                 else:
-                    parts.append(INT32.pack(len(data[7])))
-                    parts.extend([ABORTED.pack(*aborted) for aborted in data[7]])
+                    parts.append(INT32.pack(len(aborted)))
+                    parts.extend([ABORTED.pack(*transaction) for transaction in aborted])
                 if version >= 11:
-                    parts.append(INT32.pack(data[5]))
+                    parts.append(INT32.pack(replica))
                 parts.append(INT32.pack(length))
             if length:
                 assert records is not None
-                size += length
-                pieces.append(b"".join(parts))
+                piece = b"".join(parts)
+                size += length + len(piece)
+                pieces.append(piece)
                 pieces.append(records)
                 parts = []
             if flexible:
-                if data[8] is None and data[9] is None:
+                if diverging is None and leader is None:
                     parts.append(b"\0")
                 else:
-                    _put_partition_tags(parts, data)
+                    _put_partition_tags(parts, diverging, leader)
         if flexible:
             parts.append(b"\0")
     if flexible:
         put_node_endpoints(parts, node_endpoints if version >= ENDPOINTS else ())
     if parts:
-        pieces.append(b"".join(parts))
-    for piece in pieces:
-        if type(piece) is bytes:
-            size += len(piece)
+        piece = b"".join(parts)
+        size += len(piece)
+        pieces.append(piece)
     if size > 0x7FFF_FFFF:
         raise ValueError(f"a Fetch response of {size} bytes")
     pieces[0] = INT32.pack(size) + pieces[0]  # type: ignore[operator]
     return pieces
 
 
-def _put_partition_tags(parts: list[bytes], data: PartitionData) -> None:
+def _put_partition_tags(parts: list[bytes], diverging: tuple[int, int] | None, leader: tuple[int, int] | None) -> None:
     fields = []
-    if data.diverging_epoch is not None and data.diverging_epoch != (-1, -1):
-        fields.append(DIVERGING.pack(0, 13, *data.diverging_epoch))
-    if data.current_leader is not None and data.current_leader != (-1, -1):
-        fields.append(LEADER.pack(1, LEADER_BYTES, *data.current_leader))
+    if diverging is not None and diverging != (-1, -1):
+        fields.append(DIVERGING.pack(0, DIVERGING_BYTES, *diverging))
+    if leader is not None and leader != (-1, -1):
+        fields.append(LEADER.pack(1, LEADER_BYTES, *leader))
     parts.append(uvarint(len(fields)))
     parts.extend(fields)
 

@@ -37,6 +37,10 @@ class RequestHeader(NamedTuple):
     """Position of the body in the frame that was parsed."""
 
 
+_new = tuple.__new__
+"""Makes a named tuple in less than half the time of its class."""
+
+
 def parse_request_header(frame: Buffer) -> RequestHeader:
     """The header of a request; ``frame`` starts after the size prefix.
 
@@ -58,13 +62,10 @@ def parse_request_header(frame: Buffer) -> RequestHeader:
         if flexible_first is None:
             raise ProtocolError(f"API key {api_key} is not known", ErrorCode.UNSUPPORTED_VERSION)
         if api_version >= flexible_first:
-            if frame[position]:
-                position = skip_tagged_fields(frame, position)
-            else:
-                position += 1
+            position = skip_tagged_fields(frame, position) if frame[position] else position + 1
     except TROUBLES as trouble:
         raise explain(trouble, "request header") from None
-    return RequestHeader(api_key, api_version, correlation_id, client_id, position)
+    return _new(RequestHeader, (api_key, api_version, correlation_id, client_id, position))
 
 
 def encode_request_header(api_key: int, api_version: int, correlation_id: int, client_id: str | None) -> bytes:

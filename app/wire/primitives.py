@@ -21,9 +21,6 @@ Buffer: TypeAlias = bytes | memoryview
 INT16: Final = Struct(">h")
 INT32: Final = Struct(">i")
 
-VARINT_BYTES_MAX: Final = 5
-"""An unsigned varint carries at most 32 bits."""
-
 UUIDS_KEPT_MAX: Final = 8192
 """Uuids kept by ``uuid_of``: topic ids come again with every Produce and Fetch. Ever new ones only empty it."""
 
@@ -56,18 +53,20 @@ def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
 
     Raises: ProtocolError beyond five bytes or 32 bits; IndexError at the end of the buffer.
     """
-    value = shift = 0
-    while True:
+    value = buffer[position]
+    position += 1
+    if value < 0x80:
+        return value, position
+    value &= 0x7F
+    for shift in (7, 14, 21, 28):
         byte = buffer[position]
         position += 1
-        value |= (byte & 0x7F) << shift
         if byte < 0x80:
+            value |= byte << shift
             if value > 0xFFFF_FFFF:
                 break
             return value, position
-        shift += 7
-        if shift == 7 * VARINT_BYTES_MAX:
-            break
+        value |= (byte & 0x7F) << shift
     raise ProtocolError("a varint is longer than 32 bits")
 
 
@@ -75,12 +74,16 @@ def uvarint(value: int) -> bytes:
     """``value`` (0 to 2³² − 1) as an unsigned varint."""
     if not 0 <= value <= 0xFFFF_FFFF:
         raise ValueError(f"{value} does not fit in a varint")
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    if value < 1 << 7:
+        return bytes((value,))
+    if value < 1 << 14:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    if value < 1 << 21:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
+    if value < 1 << 28:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14 & 0x7F | 0x80, value >> 21))
+    first = (value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14 & 0x7F | 0x80, value >> 21 & 0x7F | 0x80)
+    return bytes((*first, value >> 28))
 
 
 UVARINTS: Final = tuple(uvarint(value) for value in range(1024))

@@ -121,7 +121,12 @@ def decode_produce(version: int, view: memoryview) -> ProduceRequest:
                     size = view[start]
                     start += 1
                     if size > 127:
-                        size, start = read_uvarint(view, start - 1)
+                        more = view[start]
+                        if more < 128:
+                            size += (more << 7) - 128
+                            start += 1
+                        else:
+                            size, start = read_uvarint(view, start - 1)
                     stop = start + size - 1
                     if size and stop + 3 == end and not (view[stop] or view[stop + 1] or view[stop + 2]):
                         return ProduceRequest(None, acks, timeout_ms, [(name.decode(), [(index, view[start:stop])])])
@@ -133,7 +138,12 @@ def decode_produce(version: int, view: memoryview) -> ProduceRequest:
                 size = view[29]
                 start = 30
                 if size > 127:
-                    size, start = read_uvarint(view, 29)
+                    more = view[30]
+                    if more < 128:
+                        size += (more << 7) - 128
+                        start = 31
+                    else:
+                        size, start = read_uvarint(view, 29)
                 stop = start + size - 1
                 if size and stop + 3 == end and not (view[stop] or view[stop + 1] or view[stop + 2]):
                     return ProduceRequest(None, acks, timeout_ms, [(uuid_of(topic_id), [(index, view[start:stop])])])
@@ -143,6 +153,8 @@ def decode_produce(version: int, view: memoryview) -> ProduceRequest:
 
 
 TWO_INTS: Final = Struct(">ii")
+INDEX_AND_SIZE: Final = Struct(">iB")
+"""A partition's index and the first byte of the length of its records."""
 ACKS_TIMEOUT: Final = Struct(">hi")
 
 
@@ -244,8 +256,10 @@ def _decode_flexible(version: int, view: memoryview) -> ProduceRequest:
             raise refuse_count(partition_count, "partition_data")
         partitions: list[tuple[int, memoryview | None]] = []
         for _ in range(partition_count):
-            index = INT32.unpack_from(view, position)[0]
-            size, position = read_uvarint(view, position + 4)
+            index, size = INDEX_AND_SIZE.unpack_from(view, position)
+            position += 5
+            if size > 127:
+                size, position = read_uvarint(view, position - 1)
             if size:
                 stop = position + size - 1
                 if stop > end:
