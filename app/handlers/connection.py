@@ -117,7 +117,6 @@ class Connection(asyncio.BufferedProtocol):
         "_reserved",
         "_send",
         "_send_buffer",
-        "_server",
         "_slots",
         "_started_s",
         "_stopped",
@@ -129,14 +128,13 @@ class Connection(asyncio.BufferedProtocol):
         "active_s",
         "closed",
         "context",
-        "fetch_session_ids",
         "on_close",
         "peer",
-        "produce_shapes",
+        "server",
     )
 
     def __init__(self, server: KafkaServer) -> None:
-        self._server = server
+        self.server = server
         self.context = server.context
         self._transport: asyncio.Transport = None  # type: ignore[assignment]
         self.peer = ""
@@ -177,8 +175,8 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "local"
         self.closed = False
         self._transport.set_write_buffer_limits(high=0, low=0)
-        self.active_s = self._server.loop.time()
-        self._server.opened(self)
+        self.active_s = self.server.loop.time()
+        self.server.opened(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if self.closed:
@@ -197,7 +195,7 @@ class Connection(asyncio.BufferedProtocol):
         for waiting in tuple(self.on_close):
             waiting.cancel()
         self.on_close.clear()
-        self._server.lost(self)
+        self.server.lost(self)
 
     def eof_received(self) -> bool:
         return False
@@ -206,7 +204,7 @@ class Connection(asyncio.BufferedProtocol):
         own = self._own
         if own is not None:
             return own[self._filled : self._window_end]
-        scratch = self._server.scratch
+        scratch = self.server.scratch
         pending = self._pending
         if pending:
             self._filled = len(pending)
@@ -217,7 +215,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         own = self._own
-        self._receive(self._server.scratch if own is None else own, self._filled + nbytes)
+        self._receive(self.server.scratch if own is None else own, self._filled + nbytes)
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -226,9 +224,9 @@ class Connection(asyncio.BufferedProtocol):
         self._write_paused = False
         if self.closed:
             return
-        self.active_s = self._server.loop.time()
+        self.active_s = self.server.loop.time()
         if self._send_buffer is not None:
-            self._server.buffers.give_back(self._send_buffer)
+            self.server.buffers.give_back(self._send_buffer)
             self._send_buffer = None
         if not self._in_callback:
             self._flush()
@@ -238,7 +236,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _receive(self, view: memoryview, end: int) -> None:
         """Serve the frames in ``view[:end]``, keep the rest, hand the answers to the transport."""
-        self._started_s = self.active_s = self._server.loop.time()
+        self._started_s = self.active_s = self.server.loop.time()
         self._in_callback = True
         try:
             position = self._serve_frames(view, end)
@@ -261,7 +259,7 @@ class Connection(asyncio.BufferedProtocol):
         position = 0
         produced = 0
         produced_bytes = 0
-        server = self._server
+        server = self.server
         try:
             while end - position >= 4:
                 if self._waiters or self._send or self._out_bytes > OUT_BYTES_MAX:
@@ -300,7 +298,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _serve(self, api_key: int, api_version: int, correlation_id: int, frame: memoryview) -> None:
         """Serve one request other than Produce. Raises: ProtocolError."""
-        server = self._server
+        server = self.server
         meter = server.metrics.meter(api_key)
         meter.requests.value += 1
         meter.request_bytes.value += len(frame)
@@ -348,7 +346,7 @@ class Connection(asyncio.BufferedProtocol):
         meter.errors.value += 1
         code = kafka_code(error)
         if code is ErrorCode.UNKNOWN_SERVER_ERROR:
-            self._server.log_line(f"API key {request.api_key} for {self.peer}: {error}")
+            self.server.log_line(f"API key {request.api_key} for {self.peer}: {error}")
         return refuse(request, message, code, str(error))
 
     def _encode(self, request: Request, message: Any, meter: ApiMeter) -> bytes:
@@ -386,11 +384,11 @@ class Connection(asyncio.BufferedProtocol):
     def _reserve_frame(self, total: int) -> bool:
         """Claim the memory of an unfinished frame of ``total`` bytes; if there is none, ``memory_freed`` is called later."""
         wanted = total if total > OWN_FRAME_BYTES_MIN else 0
-        if wanted > self._reserved and not self._server.reserve(self, wanted - self._reserved):
+        if wanted > self._reserved and not self.server.reserve(self, wanted - self._reserved):
             self._waits_for_memory = True
             return False
         if wanted < self._reserved:
-            self._server.unreserve(self._reserved - wanted)
+            self.server.unreserve(self._reserved - wanted)
         self._reserved = wanted
         return True
 
@@ -398,10 +396,10 @@ class Connection(asyncio.BufferedProtocol):
         """Go on receiving an unfinished frame of ``total`` bytes in a buffer of its own."""
         own = self._own
         if own is None or len(own) < total + 4:
-            bigger = self._server.buffers.take(total + 4)
+            bigger = self.server.buffers.take(total + 4)
             bigger[:rest] = view[position : position + rest]
             if own is not None:
-                self._server.buffers.give_back(own)
+                self.server.buffers.give_back(own)
             self._own = bigger
         elif position:
             own[:rest] = view[position : position + rest]
@@ -411,11 +409,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _drop_own(self) -> None:
         if self._own is not None:
-            self._server.buffers.give_back(self._own)
+            self.server.buffers.give_back(self._own)
             self._own = None
         if self._reserved:
             reserved, self._reserved = self._reserved, 0
-            self._server.unreserve(reserved)
+            self.server.unreserve(reserved)
 
     def memory_freed(self) -> None:
         """Room for frames has been made: try again."""
@@ -457,7 +455,7 @@ class Connection(asyncio.BufferedProtocol):
         assert not slot.done
         slot.done = True
         slot.parts = parts
-        slot.meter.observe(self._server.loop.time() - slot.started_s, 1)
+        slot.meter.observe(self.server.loop.time() - slot.started_s, 1)
         if slot.stops_parsing:
             self._waiters -= 1
         slots = self._slots
@@ -472,7 +470,7 @@ class Connection(asyncio.BufferedProtocol):
     def _answer(self, parts: Parts) -> None:
         """A response that is there at once takes its place behind those that are not."""
         if self._slots:
-            slot = Slot(self._server.produce_meter, self._started_s, False)
+            slot = Slot(self.server.produce_meter, self._started_s, False)
             slot.done = True
             slot.parts = parts
             self._slots.append(slot)
@@ -510,7 +508,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._pumping:
             return
         send = self._send
-        server = self._server
+        server = self.server
         burst = 0
         buffer = server.buffers.take(SEND_BYTES)
         capacity = len(buffer)
@@ -580,7 +578,7 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._pumping = False
         if self.closed:
-            self._server.buffers.give_back(buffer)
+            self.server.buffers.give_back(buffer)
             return
         if got <= 0:
             self.fail(f"closing the connection of {self.peer}: a file became shorter while it was being sent")
@@ -595,7 +593,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport.get_write_buffer_size():
             self._send_buffer = buffer
         else:
-            self._server.buffers.give_back(buffer)
+            self.server.buffers.give_back(buffer)
         self._pump_again()
 
     # --- the end -------------------------------------------------------------------------------------------------
@@ -608,8 +606,8 @@ class Connection(asyncio.BufferedProtocol):
     def fail(self, line: str) -> None:
         """Say why in one line, and close after what was already answered has been written."""
         if not self.closed:
-            self._server.metrics.connections_broken.value += 1
-            self._server.log_line(line)
+            self.server.metrics.connections_broken.value += 1
+            self.server.log_line(line)
             self.close()
 
     def close(self) -> None:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.context import Context
 
 if TYPE_CHECKING:
     from app.hot.log import PartitionLog
+
+
+def topic_name(context: Context, topic: str | UUID) -> str | None:
+    """The name of a topic that a request speaks of by name or by id; None for an id that is not known."""
+    if isinstance(topic, str):
+        return topic
+    found = context.image.topic_by_id(topic)
+    return None if found is None else found.name
 
 
 def led_log(context: Context, topic: str, partition: int) -> PartitionLog:

@@ -1,0 +1,405 @@
+"""Fetch (key 1): what partitions have from an offset on, as file ranges that the connection sends.
+
+One attempt looks at every partition in order and collects ranges within the byte limits (KIP-74: the first batch of the
+first partition that has any is answered whole, however large it is). If that is enough, or nothing better can come, the
+answer goes out at once. Otherwise the request is parked: no task, but a waiter on each partition's log, on each remote chunk
+that was asked for, and one timer. Whatever wakes it causes a new attempt, at most one per turn of the loop.
+
+Offsets below the local log come from the object store through the remote reader. What it has is answered; what it has not is
+asked for and never cancelled: whether this request or the next finds it does not matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
+from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchPlan
+from app.handlers.partitions import check_leader_epoch, led_log, topic_name
+from app.hot.reads import PageMiss
+from app.units import LeaderEpoch, Offset
+from app.wire.endpoints import NodeEndpoint
+from app.wire.fetch import (
+    TOPIC_IDS,
+    VERSION_FIRST,
+    VERSION_LAST,
+    FetchRequest,
+    PartitionData,
+    RecordsRef,
+    decode_fetch,
+    encode_fetch_response,
+)
+from app.wire.header import parse_request_header
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from app.handlers.connection import Connection, Part, Parts, SendableRange, Slot
+    from app.handlers.context import Context
+    from app.hot.descriptors import FileHandle
+    from app.hot.files import File
+    from app.hot.log import PartitionLog
+    from app.wire.produce import TopicRef
+
+CONSUMER: Final = -1
+MISS_WAIT_MS: Final = 500
+"""How long a Fetch waits for its own disk even if it does not want to wait for new records."""
+READ_COMMITTED: Final = 1
+LEADER_CODES: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
+
+
+class FileRange:
+    """A range of an open file, held open until it is sent or dropped."""
+
+    __slots__ = ("_file", "_handle", "_position", "_warm", "length")
+
+    def __init__(self, handle: FileHandle, position: int, length: int, warm: bool) -> None:
+        """``warm``: taken to be in the page cache where the file system cannot tell. Raises: StorageUnavailable."""
+        self._file: File = handle.acquire()
+        self._handle = handle
+        self._position = position
+        self._warm = warm
+        self.length = length
+
+    def read_nowait(self, start: int, into: memoryview) -> int:
+        file = self._file
+        got = file.preadv_nowait(into, self._position + start)
+        if got is None:
+            return file.pread_into(into, self._position + start) if self._warm and not file.can_tell_misses else -1
+        return got
+
+    def read(self, start: int, into: memoryview) -> int:
+        return self._file.pread_into(into, self._position + start)
+
+    def release(self) -> None:
+        self._handle.release()
+
+
+class Found(NamedTuple):
+    """What one attempt found for one partition."""
+
+    cached: CachedPartition
+    error: ErrorCode = ErrorCode.NONE
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    ranges: Sequence[SendableRange] = ()
+    record_bytes: int = 0
+    aborted: Sequence[tuple[int, int]] | None = None
+    diverging: tuple[int, int] | None = None
+    current_leader: tuple[int, int] | None = None
+
+
+class Attempt:
+    """One look at all partitions of a request."""
+
+    __slots__ = ("diverges", "errors", "found", "logs", "misses", "record_bytes", "remote_waits")
+
+    def __init__(self) -> None:
+        self.found: list[Found] = []
+        self.logs: list[PartitionLog] = []
+        """Whose growth could add to the answer."""
+        self.misses: list[PageMiss] = []
+        """What has to come from the disk before its partition can be looked at."""
+        self.remote_waits: list[Callable[[Callable[[], None]], Callable[[], None]]] = []
+        self.record_bytes = 0
+        self.errors = False
+        self.diverges = False
+
+    def release(self) -> None:
+        for one in self.found:
+            for part in one.ranges:
+                part.release()
+
+
+def serve_fetch(connection: Connection, version: int, correlation_id: int, frame: memoryview) -> Parts:
+    """Answer a Fetch, or park it.
+
+    Returns: the response, or None if it comes through a slot.
+    Raises: ProtocolError for a frame that is no Fetch request of a served version.
+    """
+    if not VERSION_FIRST <= version <= VERSION_LAST:
+        raise ProtocolError(f"version {version} of Fetch is not served", ErrorCode.UNSUPPORTED_VERSION)
+    context = connection.context
+    request = decode_fetch(version, frame[parse_request_header(frame).body_start :])
+    asked: list[AskedPartition] = []
+    for topic, partitions in request.topics:
+        for index, epoch, offset, last_epoch, _, max_bytes in partitions:
+            asked.append(AskedPartition(topic, index, offset, max_bytes, epoch, last_epoch))
+    plan = context.fetch_sessions.plan(
+        request.session_id,
+        request.session_epoch,
+        asked,
+        [(topic, index) for topic, indexes in request.forgotten for index in indexes],
+        uses_topic_ids=version >= TOPIC_IDS,
+        privileged=request.replica_id >= 0,
+        now_ms=context.clock.now_ms(),
+    )
+    if plan.error:
+        return unwrap(encode_fetch_response(version, correlation_id, [], error_code=plan.error))
+    partitions_asked = list(plan.partitions)
+    max_bytes = request.max_bytes
+    if request.replica_id < 0:
+        max_bytes = min(max_bytes, context.config.fetch_max_bytes)
+    attempt = look(context, request, partitions_asked, max_bytes)
+    if (
+        attempt.record_bytes >= min(request.min_bytes, max_bytes)
+        or attempt.errors
+        or attempt.diverges
+        or not partitions_asked
+        or (request.max_wait_ms <= 0 and not attempt.misses)
+    ):
+        return answer(context, version, correlation_id, plan, attempt)
+    slot = connection.open_slot(connection.server.metrics.meter(1), stops_parsing=True)
+    ParkedFetch(connection, slot, version, correlation_id, request, plan, partitions_asked, max_bytes, attempt)
+    return None
+
+
+class ParkedFetch:
+    """A Fetch that waits for more bytes or for its time to be up."""
+
+    __slots__ = (
+        "_connection",
+        "_correlation_id",
+        "_logs",
+        "_max_bytes",
+        "_partitions",
+        "_plan",
+        "_remote_cancels",
+        "_request",
+        "_slot",
+        "_timer",
+        "_version",
+        "_woken",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        slot: Slot,
+        version: int,
+        correlation_id: int,
+        request: FetchRequest,
+        plan: FetchPlan,
+        partitions: list[CachedPartition],
+        max_bytes: int,
+        attempt: Attempt,
+    ) -> None:
+        self._connection = connection
+        self._slot = slot
+        self._version = version
+        self._correlation_id = correlation_id
+        self._request = request
+        self._plan = plan
+        self._partitions = partitions
+        self._max_bytes = max_bytes
+        self._woken: asyncio.Handle | None = None
+        wait_ms = max(request.max_wait_ms, MISS_WAIT_MS) if attempt.misses else request.max_wait_ms
+        self._timer = connection.server.loop.call_later(wait_ms / 1000, self._out_of_time)
+        self._logs: list[PartitionLog] = []
+        self._remote_cancels: list[Callable[[], None]] = []
+        connection.on_close.add(self)
+        self._park(attempt)
+
+    def _park(self, attempt: Attempt) -> None:
+        """Wait for whatever could make the next attempt find more."""
+        attempt.release()
+        self._logs = attempt.logs
+        for log in self._logs:
+            log.add_waiter(self._wake)
+        self._remote_cancels = [wait(self._wake) for wait in attempt.remote_waits]
+        for miss in attempt.misses:
+            self._connection.server.spawn(self._load(miss))
+
+    async def _load(self, miss: PageMiss) -> None:
+        """Bring what the disk has to be asked for, and look again. An error shows itself to the next attempt."""
+        loaded = await self._connection.context.pool.run(miss.work)
+        miss.accept(loaded)
+        if not self._slot.done:
+            self._wake()
+
+    def _unpark(self) -> None:
+        for log in self._logs:
+            log.remove_waiter(self._wake)
+        self._logs = []
+        for cancel in self._remote_cancels:
+            cancel()
+        self._remote_cancels = []
+
+    def _wake(self) -> None:
+        if self._woken is None:
+            self._woken = self._connection.server.loop.call_soon(self._look_again)
+
+    def _look_again(self) -> None:
+        self._woken = None
+        self._unpark()
+        attempt = look(self._connection.context, self._request, self._partitions, self._max_bytes)
+        enough = min(self._request.min_bytes, self._max_bytes)
+        if attempt.record_bytes >= enough or attempt.errors or attempt.diverges:
+            self._finish(attempt)
+        else:
+            self._park(attempt)
+
+    def _out_of_time(self) -> None:
+        self._unpark()
+        self._finish(look(self._connection.context, self._request, self._partitions, self._max_bytes))
+
+    def _finish(self, attempt: Attempt) -> None:
+        self.cancel()
+        connection = self._connection
+        connection.complete(
+            self._slot, answer(connection.context, self._version, self._correlation_id, self._plan, attempt)
+        )
+
+    def cancel(self) -> None:
+        """Stop waiting. What was asked of the object store goes on; it fills a cache that others share."""
+        self._timer.cancel()
+        if self._woken is not None:
+            self._woken.cancel()
+            self._woken = None
+        self._unpark()
+        self._connection.on_close.discard(self)
+
+
+# --- looking ------------------------------------------------------------------------------------------------------------
+
+
+def look(context: Context, request: FetchRequest, partitions: Sequence[CachedPartition], max_bytes: int) -> Attempt:
+    """Collect what there is for every partition, within the limits."""
+    attempt = Attempt()
+    left = max_bytes
+    for cached in partitions:
+        limit = min(cached.max_bytes, left)
+        log: PartitionLog | None = None
+        try:
+            name = topic_name(context, cached.topic)
+            if name is None:
+                raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_ID)
+            log = led_log(context, name, cached.partition)
+            found = read_partition(context, request, attempt, log, cached, limit)
+        except PageMiss as miss:
+            attempt.misses.append(miss)
+            assert log is not None
+            found = Found(cached, ErrorCode.NONE, log.high_watermark, log.last_stable_offset, log.log_start_offset)
+        except FirnError as error:
+            code = kafka_code(error)
+            leader = None
+            if code in LEADER_CODES and log is not None:
+                leader = (context.config.node_id, log.leader_epoch)
+            found = Found(cached, code, current_leader=leader)
+            attempt.errors = True
+        attempt.found.append(found)
+        if found.record_bytes:
+            attempt.record_bytes += found.record_bytes
+            left = max(0, left - found.record_bytes)
+        elif found.diverging is not None:
+            attempt.diverges = True
+    return attempt
+
+
+def read_partition(
+    context: Context, request: FetchRequest, attempt: Attempt, log: PartitionLog, cached: CachedPartition, limit: int
+) -> Found:
+    """What one partition has. Raises: FirnError, answered for this partition alone."""
+    check_leader_epoch(log, cached.current_leader_epoch)
+    offset = Offset(cached.fetch_offset)
+    high_watermark = log.high_watermark
+    stable = log.last_stable_offset
+    log_start = log.log_start_offset
+    if cached.last_fetched_epoch >= 0:
+        epoch, end = log.epoch_end_offset(LeaderEpoch(cached.last_fetched_epoch))
+        if epoch < 0 or end < 0:
+            raise RequestRejected(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if epoch < cached.last_fetched_epoch or end < offset:
+            return Found(cached, ErrorCode.NONE, high_watermark, stable, log_start, diverging=(epoch, end))
+    committed = request.isolation_level == READ_COMMITTED
+    end_offset = stable if committed else high_watermark
+    if request.replica_id != CONSUMER:
+        end_offset = log.log_end_offset
+    if not log_start <= offset <= log.log_end_offset:
+        raise RequestRejected(ErrorCode.OFFSET_OUT_OF_RANGE)
+    ranges: list[SendableRange] = []
+    record_bytes = 0
+    read_end = offset
+    first = attempt.record_bytes == 0
+    if offset < end_offset and (limit > 0 or first):
+        if offset < log.local_log_start_offset:
+            raise NotImplementedError
+        read = log.read(offset, max(limit, 0), end_offset=end_offset, min_one_batch=first)
+        if read.length:
+            ranges.append(FileRange(read.handle, read.position, read.length, read.warm))
+            record_bytes = read.length
+    aborted = None
+    if committed:
+        aborted = [(one.producer_id, one.first_offset) for one in log.aborted_transactions(offset, end_offset)]
+    if not record_bytes:
+        attempt.logs.append(log)
+    del read_end
+    return Found(cached, ErrorCode.NONE, high_watermark, stable, log_start, ranges, record_bytes, aborted)
+
+
+# --- answering ----------------------------------------------------------------------------------------------------------
+
+
+def answer(context: Context, version: int, correlation_id: int, plan: FetchPlan, attempt: Attempt) -> list[Part]:
+    """The response that carries what an attempt found."""
+    if plan.overtaken:
+        attempt.release()
+        return unwrap(
+            encode_fetch_response(version, correlation_id, [], error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        )
+    topics: dict[TopicRef, list[PartitionData]] = {}
+    leaders: set[int] = set()
+    for one in attempt.found:
+        cached = one.cached
+        if not plan.includes(
+            cached,
+            error=one.error,
+            high_watermark=one.high_watermark,
+            log_start_offset=one.log_start_offset,
+            record_bytes=one.record_bytes,
+            diverges=one.diverging is not None,
+        ):
+            continue
+        data = PartitionData(
+            cached.partition,
+            one.error,
+            one.high_watermark,
+            one.last_stable_offset,
+            one.log_start_offset,
+            -1,
+            RecordsRef(one.record_bytes, one.ranges) if one.record_bytes else None,
+            one.aborted,
+            one.diverging,
+            one.current_leader,
+        )
+        if one.current_leader is not None:
+            leaders.add(one.current_leader[0])
+        of_topic = topics.get(cached.topic)
+        if of_topic is None:
+            topics[cached.topic] = [data]
+        else:
+            of_topic.append(data)
+    context.metrics.bytes_out.value += attempt.record_bytes
+    endpoints = []
+    for node_id in leaders:
+        broker = context.image.brokers.get(node_id)
+        if broker is not None:
+            endpoints.append(NodeEndpoint(node_id, broker.host, broker.port, broker.rack))
+    return unwrap(
+        encode_fetch_response(
+            version, correlation_id, list(topics.items()), session_id=plan.session_id, node_endpoints=endpoints
+        )
+    )
+
+
+def unwrap(pieces: Sequence[bytes | RecordsRef]) -> list[Part]:
+    """The codec's pieces as the connection's parts."""
+    parts: list[Part] = []
+    for piece in pieces:
+        if type(piece) is bytes:
+            parts.append(piece)
+        else:
+            parts.extend(piece.source)  # type: ignore[union-attr, arg-type]
+    return parts

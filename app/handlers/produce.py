@@ -1,0 +1,394 @@
+"""Produce (key 0): from the frame to the log, synchronously.
+
+Every partition's batch is appended before anything is answered; nothing is awaited between the checks and the write. Only
+two things make a request wait: durability that is not there yet (the answer takes a slot and later requests go on), and a
+topic that wants another compression than the producer's (the bytes are copied and recompressed on a pool thread first, and
+the connection waits, so that its order is kept).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
+from app.handlers.partitions import led_log, topic_name
+from app.limits import BATCH_OVERHEAD_BYTES
+from app.records.batch import CODEC_MASK, CONTROL, LENGTH_PREFIX_BYTES, TRANSACTIONAL
+from app.records.compression import Codec
+from app.wire.endpoints import NodeEndpoint
+from app.wire.header import parse_request_header
+from app.wire.produce import (
+    VERSION_FIRST,
+    VERSION_LAST,
+    PartitionResult,
+    ProduceRequest,
+    TopicRef,
+    decode_produce,
+    encode_produce_response,
+    encode_produce_success,
+)
+
+if TYPE_CHECKING:
+    from app.handlers.connection import Connection, Parts, Slot
+    from app.handlers.context import Context
+    from app.hot.log import AppendResult, PartitionLog
+
+BATCH_LENGTH: Final = Struct(">i")
+BATCH_LENGTH_POSITION: Final = 8
+ATTRIBUTES_LOW_BYTE: Final = 22
+ZSTD_FIRST_VERSION: Final = 7
+"""Clients that speak less do not know the codec (KIP-110)."""
+ALL_IN_SYNC: Final = -1
+
+TopicResults = list[tuple[TopicRef, list[PartitionResult]]]
+
+
+def serve_produce(connection: Connection, version: int, correlation_id: int, frame: memoryview) -> Parts:
+    """Append what the frame carries and answer it.
+
+    Returns: the response, or None if there is none now: acks=0, or it comes through a slot.
+    Raises: ProtocolError for a frame that is no Produce request of a served version.
+    """
+    if not VERSION_FIRST <= version <= VERSION_LAST:
+        raise ProtocolError(f"version {version} of Produce is not served", ErrorCode.UNSUPPORTED_VERSION)
+    context = connection.context
+    request = decode_produce(version, frame[parse_request_header(frame).body_start :])
+    acks = request.acks
+    topics = request.topics
+    if len(topics) == 1 and acks in (1, -1) and request.transactional_id is None:
+        topic, partitions = topics[0]
+        if len(partitions) == 1:
+            index, records = partitions[0]
+            log = log_of(context, topic, index)
+            if log is not None and log.config.compression_type == "producer" and records is not None:
+                metrics = context.metrics
+                try:
+                    check_request(version, records)
+                    if acks == ALL_IN_SYNC and log.config.min_insync_replicas > 1:
+                        check_in_sync(context, log)
+                    result = log.append_as_leader(records, now_ms=context.clock.now_ms())
+                except FirnError as error:
+                    failed = failure(context, log, index, error)
+                    return encode_failures(context, version, correlation_id, [(topic, [failed])])
+                metrics.bytes_in.value += len(records)
+                metrics.records_in.value += result.last_offset_end - result.base_offset
+                stored = log.wait_stored(result.last_offset_end)
+                if stored is None:
+                    return encode_produce_success(
+                        version,
+                        correlation_id,
+                        topic,
+                        index,
+                        result.base_offset,
+                        result.log_append_time_ms,
+                        log.log_start_offset,
+                    )
+                results: TopicResults = [(topic, [success(log, index, result)])]
+                slot = connection.open_slot(connection.server.produce_meter, stops_parsing=False)
+                waits = [Waiting(stored, 0, 0)]
+                PendingProduce(connection, slot, version, correlation_id, request.timeout_ms, results, waits)
+                return None
+    return _serve_any(connection, version, correlation_id, request)
+
+
+def _serve_any(connection: Connection, version: int, correlation_id: int, request: ProduceRequest) -> Parts:
+    """Any number of topics, partitions and errors."""
+    context = connection.context
+    if request.acks not in (-1, 0, 1):
+        return encode_produce_response(
+            version, correlation_id, refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS, "acks is 0, 1 or -1")
+        )
+    if request.transactional_id is not None:
+        return _answer(
+            connection,
+            version,
+            correlation_id,
+            request,
+            refuse_all(request, ErrorCode.INVALID_TXN_STATE, "this broker does not serve transactions"),
+        )
+    for topic, partitions in request.topics:
+        for index, _ in partitions:
+            log = log_of(context, topic, index)
+            if log is not None and log.config.compression_type != "producer":
+                slot = connection.open_slot(connection.server.produce_meter, stops_parsing=True)
+                owned = [
+                    (
+                        name,
+                        [
+                            (number, None if records is None else memoryview(bytearray(records)))
+                            for number, records in many
+                        ],
+                    )
+                    for name, many in request.topics
+                ]
+                request.topics = owned
+                connection.server.spawn(_recompress_and_append(connection, slot, version, correlation_id, request))
+                return None
+    results, waiting = append_all(context, version, request)
+    if waiting:
+        slot = connection.open_slot(connection.server.produce_meter, stops_parsing=False)
+        PendingProduce(connection, slot, version, correlation_id, request.timeout_ms, results, waiting)
+        return None
+    return _answer(connection, version, correlation_id, request, results)
+
+
+def _answer(
+    connection: Connection, version: int, correlation_id: int, request: ProduceRequest, results: TopicResults
+) -> Parts:
+    """The response; without acks there is none, and an error is told by closing the connection, as Kafka tells it."""
+    if request.acks == 0:
+        for topic, partitions in results:
+            for result in partitions:
+                if result.error_code:
+                    name = ErrorCode(result.error_code).name
+                    connection.fail(
+                        f"closing the connection of {connection.peer}: {name} for {topic}-{result.partition_index} "
+                        f"and the producer asked for no answer"
+                    )
+                    return None
+        return None
+    return encode_failures(connection.context, version, correlation_id, results)
+
+
+class Waiting(NamedTuple):
+    """A partition whose records were appended, but are not stored as its topic's durability asks."""
+
+    stored: asyncio.Future[None]
+    topic_place: int
+    place: int
+    """Where its result is."""
+
+
+Refused = Mapping[tuple[TopicRef, int], FirnError]
+
+
+def append_all(
+    context: Context, version: int, request: ProduceRequest, refused: Refused | None = None
+) -> tuple[TopicResults, list[Waiting]]:
+    """Append to every partition: what became of each, and what has to happen before it counts as stored.
+
+    ``refused``, if given, says that every partition was checked already, and which were found wanting.
+    """
+    results: TopicResults = []
+    waiting: list[Waiting] = []
+    metrics = context.metrics
+    now_ms = context.clock.now_ms()
+    for topic, partitions in request.topics:
+        answered: list[PartitionResult] = []
+        results.append((topic, answered))
+        for index, records in partitions:
+            log: PartitionLog | None = None
+            try:
+                log = require_log(context, topic, index)
+                if refused is not None and (topic, index) in refused:
+                    raise refused[topic, index]
+                if records is None:
+                    raise RequestRejected(ErrorCode.INVALID_RECORD, "a partition without records")
+                if refused is None:
+                    check_request(version, records)
+                if request.acks == ALL_IN_SYNC:
+                    check_in_sync(context, log)
+                result = log.append_as_leader(records, now_ms=now_ms)
+            except FirnError as error:
+                answered.append(failure(context, log, index, error))
+                continue
+            metrics.bytes_in.value += len(records)
+            metrics.records_in.value += result.last_offset_end - result.base_offset
+            if request.acks != 0:
+                stored = log.wait_stored(result.last_offset_end)
+                if stored is not None:
+                    waiting.append(Waiting(stored, len(results) - 1, len(answered)))
+            answered.append(success(log, index, result))
+    return results, waiting
+
+
+class PendingProduce:
+    """A Produce whose records are appended and whose answer waits until they are stored, or its time is up."""
+
+    __slots__ = ("_connection", "_correlation_id", "_left", "_results", "_slot", "_timer", "_version", "_waiting")
+
+    def __init__(
+        self,
+        connection: Connection,
+        slot: Slot,
+        version: int,
+        correlation_id: int,
+        timeout_ms: int,
+        results: TopicResults,
+        waiting: list[Waiting],
+    ) -> None:
+        self._connection = connection
+        self._slot = slot
+        self._version = version
+        self._correlation_id = correlation_id
+        self._results = results
+        self._waiting = waiting
+        self._left = len(waiting)
+        self._timer = connection.server.loop.call_later(max(timeout_ms, 0) / 1000, self._out_of_time)
+        connection.on_close.add(self)
+        for one in waiting:
+            one.stored.add_done_callback(self._stored)
+
+    def _stored(self, stored: asyncio.Future[None]) -> None:
+        if not stored.cancelled():
+            stored.exception()  # looked at in settle(), or too late for anybody to want it
+        self._left -= 1
+        if self._left == 0 and not self._slot.done:
+            self._finish()
+
+    def _out_of_time(self) -> None:
+        if not self._slot.done:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._timer.cancel()
+        self._connection.on_close.discard(self)
+        settle(self._connection.context, self._results, self._waiting)
+        self._connection.complete(
+            self._slot, encode_failures(self._connection.context, self._version, self._correlation_id, self._results)
+        )
+
+    def cancel(self) -> None:
+        """The connection has ended. What was appended stays."""
+        self._timer.cancel()
+
+
+def settle(context: Context, results: TopicResults, waiting: list[Waiting]) -> None:
+    """Put into ``results`` what became of the waiting partitions: stored, failed, or not known in time."""
+    for stored, topic_place, place in waiting:
+        answered = results[topic_place][1]
+        index = answered[place].partition_index
+        if not stored.done() or stored.cancelled():
+            error: FirnError = RequestRejected(ErrorCode.REQUEST_TIMED_OUT, "the records are not stored yet")
+        else:
+            raised = stored.exception()
+            if raised is None:
+                continue
+            if not isinstance(raised, FirnError):
+                raise raised
+            error = raised
+        answered[place] = failure(context, None, index, error)
+
+
+async def _recompress_and_append(
+    connection: Connection, slot: Slot, version: int, correlation_id: int, request: ProduceRequest
+) -> None:
+    """Bring batches into their topics' codecs on the pool, append them, answer. The request's records are its own."""
+    context = connection.context
+    refused: dict[tuple[TopicRef, int], FirnError] = {}
+    for topic, partitions in request.topics:
+        for place, (index, records) in enumerate(partitions):
+            log = log_of(context, topic, index)
+            if log is None or records is None:
+                continue
+            try:
+                check_request(version, records)
+                if log.config.compression_type != "producer":
+                    partitions[place] = (index, await context.pool.run(partial(log.prepare_append, records)))
+            except FirnError as error:
+                refused[topic, index] = error
+    results, waiting = append_all(context, version, request, refused)
+    if waiting and not connection.closed:
+        PendingProduce(connection, slot, version, correlation_id, request.timeout_ms, results, waiting)
+    else:
+        connection.complete(slot, _answer(connection, version, correlation_id, request, results))
+
+
+# --- checks and lookups -------------------------------------------------------------------------------------------------
+
+
+def check_request(version: int, records: memoryview) -> None:
+    """What a Produce request may carry for a partition, beyond what the log checks of any batch.
+
+    Raises: RequestRejected.
+    """
+    size = len(records)
+    if size < BATCH_OVERHEAD_BYTES:
+        raise RequestRejected(
+            ErrorCode.INVALID_RECORD if size == 0 else ErrorCode.CORRUPT_MESSAGE, "not a record batch"
+        )
+    if BATCH_LENGTH.unpack_from(records, BATCH_LENGTH_POSITION)[0] + LENGTH_PREFIX_BYTES < size:
+        raise RequestRejected(ErrorCode.INVALID_RECORD, "a request carries one record batch for a partition")
+    attributes = records[ATTRIBUTES_LOW_BYTE]
+    if attributes & CONTROL:
+        raise RequestRejected(ErrorCode.INVALID_RECORD, "clients do not write control records")
+    if attributes & TRANSACTIONAL:
+        raise RequestRejected(ErrorCode.INVALID_TXN_STATE, "this broker does not serve transactions")
+    if version < ZSTD_FIRST_VERSION and attributes & CODEC_MASK == Codec.ZSTD:
+        raise RequestRejected(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce {ZSTD_FIRST_VERSION} or newer"
+        )
+
+
+def check_in_sync(context: Context, log: PartitionLog) -> None:
+    """Raises: RequestRejected with NOT_ENOUGH_REPLICAS if fewer replicas are in sync than ``min.insync.replicas`` asks."""
+    wanted = log.config.min_insync_replicas
+    if wanted <= 1:
+        return
+    topic = context.image.topic(log.topic)
+    in_sync = len(topic.partitions[log.partition].isr) if topic is not None else 0
+    if in_sync < wanted:
+        raise RequestRejected(
+            ErrorCode.NOT_ENOUGH_REPLICAS, f"{in_sync} replicas are in sync, min.insync.replicas is {wanted}"
+        )
+
+
+def log_of(context: Context, topic: TopicRef, index: int) -> PartitionLog | None:
+    name = topic_name(context, topic)
+    return None if name is None else context.logs.get(name, index)
+
+
+def require_log(context: Context, topic: TopicRef, index: int) -> PartitionLog:
+    """Raises: RequestRejected as ``led_log``, and UNKNOWN_TOPIC_ID."""
+    name = topic_name(context, topic)
+    if name is None:
+        raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic {topic}")
+    return led_log(context, name, index)
+
+
+# --- results ------------------------------------------------------------------------------------------------------------
+
+
+def success(log: PartitionLog, index: int, result: AppendResult) -> PartitionResult:
+    return PartitionResult(index, 0, result.base_offset, result.log_append_time_ms, log.log_start_offset)
+
+
+def failure(context: Context, log: PartitionLog | None, index: int, error: FirnError) -> PartitionResult:
+    """The answer for a partition to which nothing was written."""
+    context.metrics.produce_errors.value += 1
+    code = kafka_code(error)
+    leader = None
+    if code is ErrorCode.NOT_LEADER_OR_FOLLOWER and log is not None:
+        topic = context.image.topic(log.topic)
+        if topic is not None:
+            partition = topic.partitions[log.partition]
+            leader = (partition.leader, partition.leader_epoch)
+    start = -1 if log is None else log.log_start_offset
+    return PartitionResult(index, code, -1, -1, start, (), str(error), leader)
+
+
+def refuse_all(request: ProduceRequest, code: ErrorCode, sentence: str) -> TopicResults:
+    return [
+        (topic, [PartitionResult(index, code, error_message=sentence) for index, _ in partitions])
+        for topic, partitions in request.topics
+    ]
+
+
+def encode_failures(context: Context, version: int, correlation_id: int, results: TopicResults) -> bytes:
+    """A response, with the address of every leader that it points to (KIP-951)."""
+    leaders = {
+        result.current_leader[0]
+        for _, partitions in results
+        for result in partitions
+        if result.current_leader is not None
+    }
+    endpoints: list[NodeEndpoint] = []
+    for node_id in leaders:
+        broker = context.image.brokers.get(node_id)
+        if broker is not None:
+            endpoints.append(NodeEndpoint(node_id, broker.host, broker.port, broker.rack))
+    return encode_produce_response(version, correlation_id, results, 0, endpoints)

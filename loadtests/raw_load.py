@@ -1,0 +1,343 @@
+"""A load generator that is not the bottleneck: prebuilt Produce and Fetch requests over raw sockets, pipelined.
+
+    python loadtests/raw_load.py produce --port 9092 --topic t --batch-bytes 1000 --records 8 --pipeline 20 --seconds 5
+    python loadtests/raw_load.py fetch --port 9092 --topic t --max-bytes 1048576 --seconds 5 --server-pid 1234
+
+One thread, one blocking socket, no client library. Requests are built once; what differs between two requests (the sequence
+of an idempotent producer, the offset of a fetch) is patched in. Responses are counted by their size prefix and looked into
+only for errors. Prints one JSON object: rates, latency percentiles, and with ``--server-pid`` the CPU that the server spent
+per request and per GB. Speaks to any Kafka broker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import socket
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from struct import Struct
+
+from crc32c import crc32c
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from app.records.batch import HEADER, HEADER_BYTES
+from app.records.builder import build_batch
+from app.wire.apikeys import ApiKey
+from app.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic
+from app.wire.apis.init_producer_id import InitProducerIdRequest
+from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
+from app.wire.codec import decode_response
+from app.wire.framing import request_frame
+from app.wire.header import parse_response_header
+from app.wire.produce import decode_produce_response, encode_produce_request
+
+INT32 = Struct(">i")
+SEQUENCE_POSITION = 53
+CRC_POSITION = 17
+CRC_START = 21
+FETCH_OFFSET = Struct(">q")
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Wire:
+    """One blocking connection."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.socket = socket.create_connection((host, port), timeout=60)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.buffer = bytearray(4 << 20)
+        self.view = memoryview(self.buffer)
+
+    def read_exactly(self, size: int) -> memoryview:
+        if size > len(self.buffer):
+            self.buffer = bytearray(size)
+            self.view = memoryview(self.buffer)
+        got = 0
+        while got < size:
+            count = self.socket.recv_into(self.view[got:size])
+            if not count:
+                raise SystemExit("the server closed the connection")
+            got += count
+        return self.view[:size]
+
+    def read_frame(self) -> memoryview:
+        (size,) = INT32.unpack(self.read_exactly(4))
+        return self.read_exactly(size)
+
+    def ask(self, key: int, version: int, message: object) -> object:
+        self.socket.sendall(request_frame(key, version, 1, "raw-load", message))
+        answer = self.read_frame()
+        return decode_response(key, version, answer[parse_response_header(answer, key, version).body_start :])
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process and all its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+
+
+def percentiles(latencies: list[float]) -> dict[str, float]:
+    latencies.sort()
+    last = len(latencies) - 1
+    return {
+        name: round(latencies[min(last, int(len(latencies) * share))] * 1000, 3)
+        for name, share in (("p50_ms", 0.5), ("p99_ms", 0.99), ("p999_ms", 0.999))
+    } | {"max_ms": round(latencies[-1] * 1000, 3)}
+
+
+def make_batch(record_count: int, batch_bytes: int, producer_id: int, rng: random.Random) -> bytearray:
+    """One batch of about ``batch_bytes``, of incompressible values."""
+    value_bytes = max(1, (batch_bytes - HEADER_BYTES) // record_count - 10)
+    now_ms = int(time.time() * 1000)
+    records = [(now_ms, None, rng.randbytes(value_bytes), ()) for _ in range(record_count)]
+    fields = {} if producer_id < 0 else {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0}
+    return bytearray(build_batch(records, **fields))
+
+
+def ensure_topic(wire: Wire, topic: str) -> int:
+    """Make the topic by asking for its metadata; its count of partitions."""
+    for _ in range(100):
+        answer = wire.ask(ApiKey.METADATA, 9, MetadataRequest(topics=[MetadataRequestTopic(name=topic)]))
+        found = answer.topics[0]
+        if found.error_code == 0 and all(part.leader_id >= 0 for part in found.partitions):
+            return len(found.partitions)
+        time.sleep(0.1)
+    raise SystemExit(f"topic {topic} does not come to be")
+
+
+def produce(arguments: argparse.Namespace) -> dict[str, object]:
+    rng = random.Random(7)
+    wire = Wire(arguments.host, arguments.port)
+    partitions = ensure_topic(wire, arguments.topic)
+    producer_id = -1
+    if arguments.idempotent:
+        producer_id = wire.ask(
+            ApiKey.INIT_PRODUCER_ID, 4, InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        ).producer_id
+    batch = make_batch(arguments.records, arguments.batch_bytes, producer_id, rng)
+    requests: list[bytearray] = []
+    for partition in range(partitions):
+        pieces = encode_produce_request(
+            9, 1, "raw-load", [(arguments.topic, [(partition, batch)])], acks=arguments.acks, timeout_ms=30_000
+        )
+        requests.append(bytearray(b"".join(pieces)))
+    start = bytes(requests[0]).index(bytes(batch))
+    sequences = [0] * partitions
+    batch_end = start + len(batch)
+    pack_sequence = Struct(">i").pack_into
+    pack_crc = Struct(">I").pack_into
+
+    def next_request(place: int) -> bytearray:
+        request = requests[place % partitions]
+        if producer_id >= 0:
+            partition = place % partitions
+            pack_sequence(request, start + SEQUENCE_POSITION, sequences[partition])
+            sequences[partition] = (sequences[partition] + arguments.records) & 0x7FFFFFFF
+            pack_crc(request, start + CRC_POSITION, crc32c(memoryview(request)[start + CRC_START : batch_end]))
+        return request
+
+    # the first answers say how long an answer is and that nothing goes wrong
+    wire.socket.sendall(next_request(0))
+    answer = wire.read_frame()
+    body = answer[parse_response_header(answer, ApiKey.PRODUCE, 9).body_start :]
+    first = decode_produce_response(9, body).responses[0].partition_responses[0]
+    if first.error_code:
+        raise SystemExit(f"Produce answers error {first.error_code}: {first.error_message}")
+    answer_bytes = 4 + len(answer)
+
+    def run(seconds: float) -> tuple[int, float, list[float]]:
+        sent_at: deque[float] = deque()
+        latencies: list[float] = []
+        pending = bytearray()
+        count = received = 0
+        clock = time.perf_counter
+        started = clock()
+        deadline = started + seconds
+        joined = {n: b"".join(requests[0] for _ in range(n)) for n in range(1, arguments.pipeline + 1)}
+        plain = producer_id < 0 and partitions == 1
+        rate = arguments.rate
+        while True:
+            now = clock()
+            room = arguments.pipeline - (count - received)
+            if rate:
+                room = min(room, int((now - started) * rate) - count)
+            if now < deadline and room > 0:
+                if plain:
+                    wire.socket.sendall(joined[room])
+                else:
+                    wire.socket.sendall(b"".join(bytes(next_request(count + i)) for i in range(room)))
+                sent_at.extend([now] * room)
+                count += room
+            elif count == received:
+                if now >= deadline:
+                    break
+                time.sleep(0.0002)
+                continue
+            got = wire.socket.recv_into(wire.view[len(pending) :])
+            if not got:
+                raise SystemExit("the server closed the connection")
+            size = len(pending) + got
+            wire.view[: len(pending)] = pending
+            now = clock()
+            whole = size // answer_bytes
+            for place in range(0, whole * answer_bytes, answer_bytes):
+                if wire.buffer[place + error_position] or wire.buffer[place + error_position + 1]:
+                    raise SystemExit("an error among the answers")
+                latencies.append(now - sent_at.popleft())
+            received += whole
+            pending = bytearray(wire.view[whole * answer_bytes : size])
+        return count, clock() - started, latencies
+
+    name = len(arguments.topic)
+    error_position = 4 + 5 + 1 + 1 + name + 1 + 4
+    run(arguments.warm_up)
+    before = cpu_seconds(arguments.server_pid) if arguments.server_pid else 0.0
+    count, seconds, latencies = run(arguments.seconds)
+    report: dict[str, object] = {
+        "requests": count,
+        "request_bytes": len(requests[0]),
+        "requests_per_s": round(count / seconds),
+        "mb_per_s": round(count * len(batch) / seconds / 1e6, 1),
+        **percentiles(latencies),
+    }
+    if arguments.server_pid:
+        spent = cpu_seconds(arguments.server_pid) - before
+        report["server_cpu_us_per_request"] = round(spent / count * 1e6, 2)
+        report["server_cpu_s_per_gb"] = round(spent / (count * len(batch)) * 1e9, 3)
+        report["server_cpu_share"] = round(spent / seconds, 3)
+    return report
+
+
+def fetch(arguments: argparse.Namespace) -> dict[str, object]:
+    wire = Wire(arguments.host, arguments.port)
+    partitions = arguments.partitions or ensure_topic(wire, arguments.topic)
+    size_position = 0
+    offsets = [arguments.offset] * partitions
+
+    def build() -> bytearray:
+        message = FetchRequest(
+            max_wait_ms=500,
+            min_bytes=1,
+            max_bytes=0x7FFFFFFF,
+            session_id=0,
+            session_epoch=-1,
+            topics=[
+                FetchTopic(
+                    topic=arguments.topic,
+                    partitions=[
+                        FetchPartition(partition=p, fetch_offset=offsets[p], partition_max_bytes=arguments.max_bytes)
+                        for p in range(partitions)
+                    ],
+                )
+            ],
+        )
+        return bytearray(request_frame(ApiKey.FETCH, 11, 1, "raw-load", message))
+
+    def run(seconds: float) -> tuple[int, int, float, list[float]]:
+        """Fetch from the start to the end over and over; answers requests, bytes, seconds, latencies."""
+        clock = time.perf_counter
+        started = clock()
+        count = total = 0
+        latencies: list[float] = []
+        while clock() - started < seconds:
+            asked = clock()
+            wire.socket.sendall(build())
+            answer = wire.read_frame()
+            latencies.append(clock() - asked)
+            count += 1
+            got = advance(answer)
+            total += got
+            if not got:
+                if arguments.once:
+                    break
+                offsets[:] = [arguments.offset] * partitions
+        return count, total, clock() - started, latencies
+
+    def advance(answer: memoryview) -> int:
+        """Move the offsets behind what a v11 answer carries, without decoding it; its record bytes."""
+        position = 4 + 4 + 2 + 4
+        (topics,) = INT32.unpack_from(answer, position)
+        position += 4
+        total = 0
+        for _ in range(topics):
+            (name_bytes,) = Struct(">h").unpack_from(answer, position)
+            position += 2 + name_bytes
+            (count,) = INT32.unpack_from(answer, position)
+            position += 4
+            for _ in range(count):
+                partition, error, _, _, _, aborted = Struct(">ihqqqi").unpack_from(answer, position)
+                if error:
+                    raise SystemExit(f"Fetch answers error {error} for partition {partition}")
+                position += 34 + 16 * max(aborted, 0) + 4
+                (size,) = INT32.unpack_from(answer, position)
+                position += 4
+                end = position + size
+                total += size
+                last = offsets[partition]
+                while position + HEADER_BYTES <= end:
+                    header = HEADER.unpack_from(answer, position)
+                    if position + 12 + header[1] > end:
+                        break
+                    last = header[0] + header[6] + 1
+                    position += 12 + header[1]
+                offsets[partition] = last
+                position = end
+        return total
+
+    del size_position
+    if arguments.warm_up:
+        run(arguments.warm_up)
+    before = cpu_seconds(arguments.server_pid) if arguments.server_pid else 0.0
+    count, total, seconds, latencies = run(arguments.seconds)
+    report: dict[str, object] = {
+        "requests": count,
+        "requests_per_s": round(count / seconds),
+        "mb_per_s": round(total / seconds / 1e6, 1),
+        "bytes_per_request": round(total / count),
+        **percentiles(latencies),
+    }
+    if arguments.server_pid:
+        spent = cpu_seconds(arguments.server_pid) - before
+        report["server_cpu_us_per_request"] = round(spent / count * 1e6, 2)
+        report["server_cpu_s_per_gb"] = round(spent / max(total, 1) * 1e9, 3)
+        report["server_cpu_share"] = round(spent / seconds, 3)
+    return report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("work", choices=("produce", "fetch"))
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=9092)
+    parser.add_argument("--topic", default="raw-load")
+    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--warm-up", type=float, default=1, help="seconds before anything is counted")
+    parser.add_argument("--cpu", type=int, default=-1, help="pin this process to one core")
+    parser.add_argument("--server-pid", type=int, default=0)
+    group = parser.add_argument_group("produce")
+    group.add_argument("--batch-bytes", type=int, default=1000)
+    group.add_argument("--records", type=int, default=8, help="records in a batch")
+    group.add_argument("--pipeline", type=int, default=20, help="requests in flight")
+    group.add_argument("--acks", type=int, default=-1, choices=(1, -1))
+    group.add_argument("--idempotent", action="store_true", help="with a producer id and sequences")
+    group.add_argument("--rate", type=float, default=0, help="requests per second at most; 0 is as fast as it goes")
+    group = parser.add_argument_group("fetch")
+    group.add_argument("--max-bytes", type=int, default=1 << 20, help="for each partition")
+    group.add_argument("--partitions", type=int, default=0, help="the first so many; 0 is all")
+    group.add_argument("--offset", type=int, default=0, help="where to start")
+    group.add_argument("--once", action="store_true", help="stop at the end of the log instead of starting over")
+    arguments = parser.parse_args()
+    if arguments.cpu >= 0:
+        os.sched_setaffinity(0, {arguments.cpu})
+    work = produce if arguments.work == "produce" else fetch
+    print(json.dumps({"work": arguments.work, "topic": arguments.topic, **work(arguments)}))
+
+
+if __name__ == "__main__":
+    main()
