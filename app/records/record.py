@@ -100,6 +100,7 @@ def _iter_raw(data: bytes, header: BatchHeader) -> Iterator[Record]:
     last_offset_delta = header.last_offset_delta
     previous_delta = -1
     position = 0
+    make_record = Record._make
     for _ in range(count):
         byte = data[position]
         if byte < 0x80:
@@ -128,7 +129,15 @@ def _iter_raw(data: bytes, header: BatchHeader) -> Iterator[Record]:
                 f"offset delta {offset_delta} after {previous_delta} in a batch whose last is {last_offset_delta}"
             )
         previous_delta = offset_delta
-        key, position = _read_bytes(data, position, end)
+        byte = data[position]
+        if byte < 0x80 and not byte & 1:
+            field_end = position + 1 + (byte >> 1)
+            if field_end > end:
+                raise ValueError("a key leaves its record")
+            key: bytes | None = data[position + 1 : field_end]
+            position = field_end
+        else:
+            key, position = _read_bytes(data, position, end)
         value, position = _read_bytes(data, position, end)
         if data[position] == 0 and position + 1 == end:
             headers: Headers = ()
@@ -137,12 +146,14 @@ def _iter_raw(data: bytes, header: BatchHeader) -> Iterator[Record]:
             headers, position = _read_headers(data, position, end)
         if position != end:
             raise ValueError("a record is longer than its fields")
-        yield Record(
-            Offset(base_offset + offset_delta),
-            TimestampMs(base_timestamp + timestamp_delta) if append_time is None else append_time,
-            key,
-            value,
-            headers,
+        yield make_record(
+            (
+                base_offset + offset_delta,
+                base_timestamp + timestamp_delta if append_time is None else append_time,
+                key,
+                value,
+                headers,
+            )
         )
     if position != data_end:
         raise ValueError(f"{data_end - position} bytes follow the last record")

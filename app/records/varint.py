@@ -49,6 +49,12 @@ def decode_varint(data: bytes | bytearray | memoryview, position: int) -> tuple[
 
     Raises: IndexError where the bytes end; ValueError where they are longer or greater than an int32 can be.
     """
+    byte = data[position]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position + 1
+    second = data[position + 1]
+    if second < 0x80:
+        return (((byte & 0x7F) | (second << 7)) >> 1) ^ -(byte & 1), position + 2
     value, position = _decode(data, position, VARINT_BYTES_MAX)
     if not INT32_MIN <= value <= INT32_MAX:
         raise ValueError("a varint is greater than 32 bits")
@@ -57,6 +63,12 @@ def decode_varint(data: bytes | bytearray | memoryview, position: int) -> tuple[
 
 def decode_varlong(data: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
     """(value, position after it) of an int64. Raises as ``decode_varint``."""
+    byte = data[position]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position + 1
+    second = data[position + 1]
+    if second < 0x80:
+        return (((byte & 0x7F) | (second << 7)) >> 1) ^ -(byte & 1), position + 2
     value, position = _decode(data, position, VARLONG_BYTES_MAX)
     if not INT64_MIN <= value <= INT64_MAX:
         raise ValueError("a varlong is greater than 64 bits")
