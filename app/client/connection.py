@@ -12,6 +12,8 @@ drain), and the time to each answer.
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -362,5 +364,7 @@ def _name(key: int) -> str:
 
 
 def _reason(error: OSError) -> str:
-    """What the system says, without its number: asyncio joins the errors of several addresses into one text."""
-    return (error.strerror or str(error)).rstrip(".").lower() if error.errno else str(error).rstrip(".")
+    """What the system says, without asyncio's call and number."""
+    if isinstance(error, socket.gaierror):
+        return error.strerror.lower() if error.strerror else "the name is not known"
+    return os.strerror(error.errno).lower() if error.errno else str(error).rstrip(".")

@@ -6,8 +6,8 @@ numbers, KIP-98), several partitions of one leader in one request.
 
 When one of several batches under way fails in a way that may pass, those behind it fail too, with
 OUT_OF_ORDER_SEQUENCE_NUMBER. So the partition drains first: nothing is sent until every answer is in; then what was not
-acknowledged goes out again, in the order and with the numbers it had, and the broker drops what it already has. A batch that
-fails for good leaves a hole in the numbers; what follows continues under a new producer id.
+acknowledged goes out again, one batch at a time, in the order and with the numbers it had, and the broker drops what it
+already has. A batch that fails for good leaves a hole in the numbers; what follows continues under a new producer id.
 
 Not idempotent (``acks`` other than -1, or ``idempotent=False``) means one batch of a partition under way at a time: order
 holds, but a retry may double records.
@@ -80,7 +80,7 @@ _ANONYMOUS: Final = _Identity(NO_PRODUCER_ID, ProducerEpoch(-1))
 class _Batch:
     partition: TopicPartition
     number: int
-    """Rises with the batches of a partition; the halves of a split batch share it."""
+    """Rises with the batches of a partition; the halves of a split batch share it, and are never in flight together."""
     opened_s: float
     records: list[tuple[int, bytes | None, bytes | None, Headers]] = field(default_factory=list)
     answers: list[asyncio.Future[Acknowledged]] = field(default_factory=list)
@@ -311,11 +311,16 @@ class Producer:
     def _may_send(self, queue: _PartitionQueue) -> bool:
         """Whether the first waiting batch may join those in flight, back-off aside.
 
-        A batch under another producer id waits for all before it, since the broker orders only what shares an id.
+        A batch under another producer id waits for all before it, since the broker orders only what shares an id. A batch
+        that is sent again goes alone: it may be stored already, and were newer ones to pass it, the broker would no longer
+        know it for a duplicate.
         """
         if not queue.ready or queue.draining or len(queue.in_flight) >= self._in_flight_max:
             return False
-        return not queue.in_flight or queue.in_flight[-1].identity is (queue.ready[0].identity or queue.identity)
+        if not queue.in_flight:
+            return True
+        newest = queue.in_flight[-1]
+        return not newest.attempts and newest.identity is (queue.ready[0].identity or queue.identity)
 
     def _next_pause(self) -> float | None:
         """Seconds until there is something to do without being woken."""
@@ -516,6 +521,7 @@ class Producer:
         first.size_bytes = sum(_size(key, value, headers) for _, key, value, headers in first.records)
         second.size_bytes = batch.size_bytes - first.size_bytes
         first.identity = second.identity = batch.identity
+        first.attempts = second.attempts = batch.attempts
         if batch.base_sequence >= 0:
             first.base_sequence, second.base_sequence = batch.base_sequence, _after(batch.base_sequence, middle)
         self._encode(first)
