@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import random
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +21,8 @@ from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import MemoryStore
 from app.objectstore.proxy import StoreProxy, store_handlers
 from app.objectstore.rpc import RpcClient, RpcServer
+from app.objectstore.s3 import S3Store
+from app.objectstore.url import S3Location, parse_store_url
 
 T = TypeVar("T")
 
@@ -49,7 +55,61 @@ async def over_rpc(store: ObjectStore) -> AsyncIterator[StoreProxy]:
         await client.close()
 
 
-@pytest.fixture(params=["memory", "directory", "memory over rpc", "directory over rpc"])
+class NoWait(random.Random):
+    """Draws the shortest pause: retries follow at once."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return a
+
+
+@pytest.fixture(scope="session")
+def moto_endpoint() -> Iterator[str]:
+    """URL of an S3 server on loopback, in a process of its own that ends with its standard input."""
+    script = Path(__file__).with_name("moto_server.py")
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        port = process.stdout.readline().strip()
+        assert port, "the S3 server did not start"
+        yield f"http://127.0.0.1:{port}"
+        process.stdin.close()
+        process.wait()
+
+
+@pytest.fixture
+def aws_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Credentials for the server of the tests, and none of the machine's own."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    for name in ("AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "no-config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "no-credentials"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+_bucket_count = itertools.count(1)
+
+
+@contextlib.asynccontextmanager
+async def opened_s3(endpoint: str, bucket: str = "", query: str = "") -> AsyncIterator[S3Store]:
+    """A store in a new bucket of the server, under a prefix, with another key beside the prefix."""
+    bucket = f"{bucket or 'firn'}-{next(_bucket_count)}"
+    location = parse_store_url(f"s3://{bucket}/cluster/one?endpoint={endpoint}{query}")
+    assert isinstance(location, S3Location)
+    store = S3Store(location, rng=NoWait())
+    await store.open()
+    try:
+        await store._client.create_bucket(Bucket=bucket)
+        await store._client.put_object(Bucket=bucket, Key="cluster/other", Body=b"not of this store")
+        yield store
+    finally:
+        await store.close()
+
+
+@pytest.fixture(params=["memory", "directory", "s3", "memory over rpc", "directory over rpc"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path, pool: ThreadPool) -> AsyncIterator[ObjectStore]:
     async with contextlib.AsyncExitStack() as stack:
         adapter: ObjectStore
@@ -58,6 +118,9 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path, pool: ThreadPool
                 adapter = MemoryStore()
             case "directory":
                 adapter = DirectoryStore(tmp_path / "store", pool)
+            case "s3":
+                request.getfixturevalue("aws_credentials")
+                adapter = await stack.enter_async_context(opened_s3(request.getfixturevalue("moto_endpoint")))
             case "memory over rpc":
                 adapter = await stack.enter_async_context(over_rpc(MemoryStore()))
             case "directory over rpc":
@@ -65,4 +128,5 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path, pool: ThreadPool
             case other:
                 raise AssertionError(other)
         yield adapter
-        await adapter.close()
+        if request.param != "s3":  # closed by its own context
+            await adapter.close()

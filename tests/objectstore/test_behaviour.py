@@ -33,11 +33,16 @@ async def test_put_overwrites(store: ObjectStore) -> None:
     assert await store.get("k") == b"short"
 
 
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-async def test_any_buffer_can_be_put(store: ObjectStore, kind: type) -> None:
-    await store.put("k1", kind(b"value"))
-    await store.put_if_absent("k2", kind(b"value"))
-    assert await store.get("k1") == await store.get("k2") == b"value"
+async def test_any_buffer_can_be_put(store: ObjectStore) -> None:
+    for kind in (bytes, bytearray, memoryview):
+        key = kind.__name__
+        await store.put(f"put/{key}", kind(b"value"))
+        await store.put_if_absent(f"new/{key}", kind(b"value"))
+        upload = await store.begin_upload(f"parts/{key}")
+        await upload.put_part(1, kind(b"value"))
+        await upload.complete()
+        for way in ("put", "new", "parts"):
+            assert await store.get(f"{way}/{key}") == b"value"
 
 
 async def test_an_object_may_be_empty(store: ObjectStore) -> None:
@@ -286,27 +291,27 @@ BAD_KEYS = ["", "/", "/etc/passwd", "../x", "a/../b", "a/./b", "a//b", "a/", ".h
 BAD_KEYS += ["a b", "a\n", "a\0", "ä", "x" * 900, "x" * 250]
 
 
-@pytest.mark.parametrize("key", BAD_KEYS)
-async def test_a_key_that_could_escape_or_hide_is_refused(store: ObjectStore, key: str) -> None:
-    for call in (
-        store.get(key),
-        store.get_range(key, 0, 1),
-        store.get_tail(key, 1),
-        store.head(key),
-        store.put(key, b""),
-        store.put_if_absent(key, b""),
-        store.delete(key),
-        store.delete_many([key]),
-        store.begin_upload(key),
-        store.abort_upload(key, "1"),
-    ):
+async def test_a_key_that_could_escape_or_hide_is_refused(store: ObjectStore) -> None:
+    for key in BAD_KEYS:
+        for call in (
+            store.get(key),
+            store.get_range(key, 0, 1),
+            store.get_tail(key, 1),
+            store.head(key),
+            store.put(key, b""),
+            store.put_if_absent(key, b""),
+            store.delete(key),
+            store.delete_many([key]),
+            store.begin_upload(key),
+            store.abort_upload(key, "1"),
+        ):
+            with pytest.raises(InvalidKey):
+                await call
+
+
+async def test_a_prefix_is_the_beginning_of_a_key(store: ObjectStore) -> None:
+    for prefix in ("/", "../", "a//", "a/../b", ".", "a/.b", "a b"):
         with pytest.raises(InvalidKey):
-            await call
-
-
-@pytest.mark.parametrize("prefix", ["/", "../", "a//", "a/../b", ".", "a/.b", "a b"])
-async def test_a_prefix_is_the_beginning_of_a_key(store: ObjectStore, prefix: str) -> None:
-    with pytest.raises(InvalidKey):
-        await store.list_objects(prefix)
-    with pytest.raises(InvalidKey):
-        await store.list_uploads(prefix)
+            await store.list_objects(prefix)
+        with pytest.raises(InvalidKey):
+            await store.list_uploads(prefix)
