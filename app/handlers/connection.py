@@ -237,26 +237,35 @@ class Connection(asyncio.BufferedProtocol):
     def _receive(self, view: memoryview, end: int) -> None:
         """Serve the frames in ``view[:end]``, keep the rest, hand the answers to the transport."""
         self._started_s = self.active_s = self.server.loop.time()
-        self._in_callback = True
-        try:
-            position = self._serve_frames(view, end)
-        except ProtocolError as error:
+        position = 0
+        while True:
+            self._in_callback = True
+            try:
+                served_to = self._serve_frames(view, position, end)
+            except ProtocolError as error:
+                self._flush()
+                self.fail(f"closing the connection of {self.peer}: {error}")
+                return
+            finally:
+                self._in_callback = False
+            if self.closed:
+                return
+            # Parsing may have stopped only to let answers out, and the transport may have taken them at once.
+            progress = served_to > position
+            position = served_to
+            congested = self._is_congested()
             self._flush()
-            self.fail(f"closing the connection of {self.peer}: {error}")
-            return
-        finally:
-            self._in_callback = False
-        if self.closed:
-            return
-        self._flush()
+            if self.closed:
+                return
+            if not (progress and congested and not self._is_congested()):
+                break
         self._keep_rest(view, position, end)
 
-    def _serve_frames(self, view: memoryview, end: int) -> int:
-        """Serve every whole frame until parsing has to stop; the position of the first byte not served.
+    def _serve_frames(self, view: memoryview, position: int, end: int) -> int:
+        """Serve every whole frame from ``position`` until parsing has to stop; where the first byte not served is.
 
         Raises: ProtocolError.
         """
-        position = 0
         produced = 0
         produced_bytes = 0
         server = self.server

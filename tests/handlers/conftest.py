@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+import uvloop
+
+from tests.handlers.conversation import Talk, talk
+from tests.handlers.fakes import Bench
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The broker's own loop, with the transports that it runs on."""
+    return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Callable[..., Any]]:
+    """``await start(**settings)`` is a listening server with fakes behind it."""
+    async with AsyncExitStack() as stack:
+
+        async def begin(**settings: Any) -> Bench:
+            bench = Bench(**settings)
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            bench.port = await bench.server.listen("127.0.0.1", 0, tasks)
+
+            def end() -> None:
+                bench.server.stop_listening()
+                bench.server.close_connections()
+
+            stack.callback(end)
+            return bench
+
+        yield begin
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Callable[..., Any]]:
+    """``await connect(bench)`` is a raw conversation with it."""
+    async with AsyncExitStack() as stack:
+
+        async def begin(bench: Bench) -> Talk:
+            return await stack.enter_async_context(talk(bench.port))
+
+        yield begin

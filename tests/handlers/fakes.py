@@ -1,0 +1,266 @@
+"""A broker's parts in memory, for conversations with the handlers alone: no disk, no store, no controller.
+
+``FakeLog`` keeps the rules of ``PartitionLog`` that handlers rely on, and lets a test decide when bytes are stored, when they are
+in the page cache, and who is told of an append.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from app.configs import BrokerConfig, TopicConfig
+from app.errors import ErrorCode, RequestRejected
+from app.handlers.context import Context
+from app.handlers.dispatch import api_table
+from app.handlers.fetch_sessions import FetchSessions
+from app.handlers.metrics import ApiMetrics
+from app.handlers.producer_ids import ProducerIds
+from app.handlers.server import KafkaServer
+from app.metrics import Registry
+from app.records.batch import check_batches, iter_headers, parse_header, patch_batch
+
+
+
+
+class Appended(NamedTuple):
+    base_offset: int
+    last_offset_end: int
+    log_append_time_ms: int = -1
+    duplicate: bool = False
+
+
+class FakeFile:
+    """Bytes in memory, of which the first ``cached_bytes`` are in the page cache."""
+
+    can_tell_misses = True
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.cached_bytes: int | None = None
+
+    def preadv_nowait(self, view: memoryview, position: int) -> int | None:
+        end = len(self.data) if self.cached_bytes is None else self.cached_bytes
+        if position >= end and position < len(self.data):
+            return None
+        got = min(len(view), end - position)
+        view[:got] = self.data[position : position + got]
+        return got
+
+    def pread_into(self, view: memoryview, position: int) -> int:
+        got = min(len(view), len(self.data) - position)
+        view[:got] = self.data[position : position + got]
+        return got
+
+
+class FakeHandle:
+    def __init__(self, file: FakeFile) -> None:
+        self.file = file
+        self.users = 0
+
+    def acquire(self) -> FakeFile:
+        self.users += 1
+        return self.file
+
+    def release(self) -> None:
+        self.users -= 1
+        assert self.users >= 0
+
+
+class FakeRead(NamedTuple):
+    handle: FakeHandle
+    position: int
+    length: int
+    start_offset: int
+    end_offset: int
+    warm: bool = True
+
+
+class FakeLog:
+    def __init__(self, topic: str, partition: int = 0, config: TopicConfig | None = None) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = uuid.uuid5(uuid.NAMESPACE_DNS, topic)
+        self.config = config or TopicConfig()
+        self.log_start_offset = 0
+        self.local_log_start_offset = 0
+        self.log_end_offset = 0
+        self.high_watermark = 0
+        self.last_stable_offset = 0
+        self.leader_epoch = 0
+        self.file = FakeFile()
+        self.handle = FakeHandle(self.file)
+        self.waiters: list[Callable[[], None]] = []
+        self.unstored: list[asyncio.Future[None]] | None = None
+        """A list makes every append wait until the test resolves what is in it."""
+        self.refuse_with: RequestRejected | None = None
+        self.aborted: list[SimpleNamespace] = []
+
+    def append_as_leader(self, records: memoryview, *, now_ms: int) -> Appended:
+        if self.refuse_with is not None:
+            raise self.refuse_with
+        found = check_batches(records, max_batch_bytes=self.config.max_message_bytes)
+        base = self.log_end_offset
+        for position, header in found:
+            patch_batch(records, position, self.log_end_offset, self.leader_epoch)
+            self.log_end_offset += header.last_offset_delta + 1
+        self.file.data += records
+        self.high_watermark = self.last_stable_offset = self.log_end_offset
+        for waiter in list(self.waiters):
+            waiter()
+        return Appended(base, self.log_end_offset)
+
+    def prepare_append(self, records: memoryview) -> memoryview:
+        return records
+
+    def wait_stored(self, offset_end: int) -> asyncio.Future[None] | None:
+        if self.unstored is None:
+            return None
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.unstored.append(future)
+        return future
+
+    def read(self, offset: int, max_bytes: int, *, end_offset: int, min_one_batch: bool) -> FakeRead:
+        start = length = 0
+        first = last = offset
+        for position, header in iter_headers(self.file.data):
+            if header.end_offset <= offset:
+                continue
+            if header.base_offset >= end_offset:
+                break
+            if length + header.size_bytes > max_bytes and not (min_one_batch and length == 0):
+                break
+            if not length:
+                start, first = position, header.base_offset
+            length += header.size_bytes
+            last = header.end_offset
+        return FakeRead(self.handle, start, length, first, last)
+
+    def add_waiter(self, callback: Callable[[], None]) -> None:
+        self.waiters.append(callback)
+
+    def remove_waiter(self, callback: Callable[[], None]) -> None:
+        self.waiters.remove(callback)
+
+    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
+        return (epoch, self.log_end_offset) if epoch == self.leader_epoch else (self.leader_epoch, 0)
+
+    def epoch_of(self, offset: int) -> int:
+        return self.leader_epoch
+
+    def aborted_transactions(self, start: int, end: int) -> list[Any]:
+        return self.aborted
+
+    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
+        for _, header in iter_headers(self.file.data):
+            if header.max_timestamp >= timestamp:
+                return header.max_timestamp, header.base_offset
+        return None
+
+    def max_timestamp_offset(self) -> tuple[int, int] | None:
+        headers = [header for _, header in iter_headers(self.file.data)]
+        if not headers:
+            return None
+        top = max(headers, key=lambda header: header.max_timestamp)
+        return top.max_timestamp, top.base_offset
+
+
+class FakePool:
+    async def run(self, work: Callable[[], Any]) -> Any:
+        await asyncio.sleep(0)
+        return work()
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.ms = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+
+class FakeController:
+    def __init__(self) -> None:
+        self.image = FakeImage()
+        self.blocks = 0
+
+    async def allocate_producer_ids(self) -> range:
+        await asyncio.sleep(0)
+        self.blocks += 1
+        return range(self.blocks * 1000, self.blocks * 1000 + 3)
+
+
+class FakeImage:
+    def __init__(self) -> None:
+        self.topics: dict[str, Any] = {}
+        self.brokers: dict[int, Any] = {}
+
+    def topic(self, name: str) -> Any:
+        return self.topics.get(name)
+
+    def topic_by_id(self, topic_id: uuid.UUID) -> Any:
+        return next((topic for topic in self.topics.values() if topic.id == topic_id), None)
+
+
+class FakeLogs:
+    def __init__(self, image: FakeImage) -> None:
+        self.all: dict[tuple[str, int], FakeLog] = {}
+        self._image = image
+
+    def get(self, topic: str, partition: int) -> FakeLog | None:
+        return self.all.get((topic, partition))
+
+    def add(self, topic: str, partition: int = 0, config: TopicConfig | None = None) -> FakeLog:
+        log = FakeLog(topic, partition, config)
+        self.all[topic, partition] = log
+        partitions = [SimpleNamespace(leader=1, leader_epoch=0, isr=(1,)) for _ in range(partition + 1)]
+        self._image.topics[topic] = SimpleNamespace(name=topic, id=log.topic_id, partitions=partitions)
+        return log
+
+
+class Bench:
+    """A server with fakes behind it."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.clock = FakeClock()
+        self.controller = FakeController()
+        self.logs = FakeLogs(self.controller.image)
+        self.registry = Registry()
+        self.lines: list[str] = []
+        config = BrokerConfig(listen_port=0, **settings)
+        rng = random.Random(1)
+        self.context = Context(
+            config=config,
+            clock=self.clock,  # type: ignore[arg-type]
+            rng=rng,
+            pool=FakePool(),
+            registry=self.registry,
+            controller=self.controller,  # type: ignore[arg-type]
+            logs=self.logs,  # type: ignore[arg-type]
+            remote_reader=None,  # type: ignore[arg-type]
+            remote_log_manager=None,  # type: ignore[arg-type]
+            metrics=ApiMetrics(self.registry),
+            fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, rng),
+            producer_ids=ProducerIds(self.controller),  # type: ignore[arg-type]
+            advertised_host="127.0.0.1",
+            advertised_port=9092,
+            log_line=self.lines.append,
+        )
+        self.server = KafkaServer(self.context, api_table(), connections_max=config.max_connections)
+        self.port = 0
+
+    def counter(self, name: str, **labels: str) -> float:
+        wanted = tuple(sorted(labels.items()))
+        return sum(s.value for s in self.registry.samples() if s.name == name and (not labels or s.labels == wanted))
+
+
+def header_of(batch: bytes | memoryview) -> Any:
+    return parse_header(batch)
+
+
+def unknown(code: ErrorCode) -> RequestRejected:
+    return RequestRejected(code)

@@ -1,0 +1,247 @@
+"""How one connection behaves, whatever is asked: framing, order, backpressure, limits."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from dataclasses import replace
+from struct import pack
+
+import pytest
+
+from app.wire.apikeys import ApiKey
+from app.wire.apis.api_versions import ApiVersionsRequest
+from app.wire.apis.init_producer_id import InitProducerIdRequest
+from app.wire.framing import request_frame
+from app.wire.produce import encode_produce_request
+from tests.handlers.conversation import batch
+
+V = 8
+HELLO = ApiVersionsRequest("test", "1.0")
+
+
+def produced(answer: object) -> tuple[int, int]:
+    partition = answer.responses[0].partition_responses[0]  # type: ignore[attr-defined]
+    return partition.error_code, partition.base_offset
+
+
+async def test_requests_of_one_segment_are_answered_in_order(start, connect):
+    bench = await start()
+    bench.logs.add("t")
+    client = await connect(bench)
+    for _ in range(50):
+        client.send_produce(V, [("t", [(0, batch(2))])])
+        client.send(ApiKey.API_VERSIONS, 3, HELLO)
+    for n in range(50):
+        correlation_id, answer = await client.answer(ApiKey.PRODUCE, V)
+        assert (correlation_id, produced(answer)) == (2 * n + 1, (0, 2 * n))
+        correlation_id, answer = await client.answer(ApiKey.API_VERSIONS, 3)
+        assert correlation_id == 2 * n + 2
+        assert answer.error_code == 0
+
+
+@pytest.mark.parametrize("step", [1, 3, 7, 1000])
+async def test_a_request_may_arrive_in_pieces_of_any_size(start, connect, step):
+    bench = await start()
+    log = bench.logs.add("t")
+    client = await connect(bench)
+    wanted = batch(3, value=b"x" * 700)
+    frames = bytearray()
+    for _ in range(2):
+        client.correlation_id += 1
+        frames += b"".join(
+            bytes(piece)
+            for piece in encode_produce_request(
+                7, client.correlation_id, "test", [("t", [(0, wanted)])], acks=1, timeout_ms=10
+            )
+        )
+    client.writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for position in range(0, len(frames), step):
+        client.writer.write(bytes(frames[position : position + step]))
+        await asyncio.sleep(0)
+    for n in range(2):
+        assert produced((await client.answer(ApiKey.PRODUCE, 7))[1]) == (0, 3 * n)
+    assert len(log.file.data) == 2 * len(wanted)
+
+
+@pytest.mark.parametrize("size", [10_000, 100_000, 300_000, 5_000_000])
+async def test_large_frames_arrive_whole_between_small_ones(start, connect, size):
+    bench = await start(socket_request_max_bytes=6_000_000)
+    log = bench.logs.add("t")
+    log.config = replace(log.config, max_message_bytes=6_000_000)
+    client = await connect(bench)
+    large, small = batch(1, value=bytes(range(256)) * (size // 256)), batch(1)
+    for one in (small, large, large, small, large, small):
+        client.send_produce(V, [("t", [(0, one)])])
+    for n in range(6):
+        assert produced((await client.answer(ApiKey.PRODUCE, V))[1]) == (0, n)
+    expected = bytearray()
+    for n, one in enumerate((small, large, large, small, large, small)):
+        patched = bytearray(one)
+        patched[:8] = n.to_bytes(8, "big")
+        patched[12:16] = b"\0\0\0\0"
+        expected += patched
+    assert log.file.data == expected
+
+
+async def test_later_produces_are_appended_while_an_earlier_one_waits_for_the_disk(start, connect):
+    bench = await start()
+    log = bench.logs.add("t")
+    log.unstored = []
+    client = await connect(bench)
+    for _ in range(3):
+        client.send_produce(V, [("t", [(0, batch())])])
+    client.send(ApiKey.API_VERSIONS, 3, HELLO)
+    while len(log.unstored) < 3:
+        await asyncio.sleep(0)
+    log.unstored[2].set_result(None)
+    log.unstored[1].set_result(None)
+    await asyncio.sleep(0.01)
+    assert not client.reader._buffer  # type: ignore[attr-defined]
+    log.unstored[0].set_result(None)
+    for n in range(3):
+        correlation_id, answer = await client.answer(ApiKey.PRODUCE, V)
+        assert (correlation_id, produced(answer)) == (n + 1, (0, n))
+    assert (await client.answer(ApiKey.API_VERSIONS, 3))[0] == 4
+
+
+async def test_a_produce_that_is_not_stored_in_time_is_answered_so(start, connect):
+    bench = await start()
+    log = bench.logs.add("t")
+    log.unstored = []
+    client = await connect(bench)
+    answer = await client.produce(V, [("t", [(0, batch())])], timeout_ms=5)
+    assert produced(answer)[0] == 7
+
+
+async def test_a_request_that_waits_holds_back_the_next_one(start, connect):
+    bench = await start()
+    client = await connect(bench)
+    ask = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
+    for _ in range(5):
+        client.send(ApiKey.INIT_PRODUCER_ID, 4, ask)
+    ids = [(await client.answer(ApiKey.INIT_PRODUCER_ID, 4))[1].producer_id for _ in range(5)]
+    assert ids == [1000, 1001, 1002, 2000, 2001]
+
+
+@pytest.mark.parametrize(
+    "bytes_sent",
+    [
+        pack(">i", -1),
+        pack(">i", 0),
+        pack(">i", 9) + b"\0" * 9,
+        pack(">i", 200_000_000),
+        pack(">ihhih", 10, 999, 0, 1, -1),
+        pack(">ihhih", 10, 3, 99, 1, -1),
+        pack(">ihhih", 10, 0, 2, 1, -1),
+        pack(">ihhih", 10, 1, 3, 1, -1),
+        pack(">ihhih", 10, 18, 3, 1, 5),
+        pack(">ihhih", 11, 3, 1, 1, -1) + b"\xff",
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+)
+async def test_bytes_that_break_the_protocol_close_the_connection_with_one_line(start, connect, bytes_sent):
+    bench = await start()
+    client = await connect(bench)
+    client.send(ApiKey.API_VERSIONS, 3, HELLO)
+    client.writer.write(bytes_sent)
+    assert (await client.answer(ApiKey.API_VERSIONS, 3))[0] == 1
+    assert await client.closed()
+    assert len(bench.lines) == 1
+    other = await connect(bench)
+    assert (await other.ask(ApiKey.API_VERSIONS, 3, HELLO)).error_code == 0
+
+
+async def test_an_unknown_api_versions_version_is_answered_in_version_0(start, connect):
+    bench = await start()
+    client = await connect(bench)
+    client.writer.write(pack(">ihhih", 10, 18, 77, 42, -1))
+    correlation_id, answer = await client.answer(ApiKey.API_VERSIONS, 0)
+    assert (correlation_id, answer.error_code) == (42, 35)
+    assert [(key.api_key, key.min_version, key.max_version) for key in answer.api_keys] == [(18, 0, 4)]
+    assert (await client.ask(ApiKey.API_VERSIONS, 4, HELLO)).error_code == 0
+
+
+async def test_a_client_that_never_reads_is_not_served_without_bound(start, connect):
+    bench = await start()
+    client = await connect(bench)
+    client.writer.transport.pause_reading()
+    one = request_frame(ApiKey.API_VERSIONS, 3, 1, "test", HELLO)
+    requests = bench.context.metrics.meter(ApiKey.API_VERSIONS).requests
+    client.writer.write(one * 100_000)
+    seen = -1
+    while requests.value != seen:
+        seen = requests.value
+        await asyncio.sleep(0.05)
+    assert 0 < seen < 100_000
+    connection = next(iter(bench.server._connections))
+    assert connection._out_bytes < 3 << 20
+    assert connection._transport.get_write_buffer_size() < 8 << 20
+    client.writer.transport.resume_reading()
+    for _ in range(100_000):
+        await client.frame()
+
+
+async def test_memory_of_arriving_frames_is_bounded_and_passed_on(start, connect):
+    bench = await start(queued_max_request_bytes=1_000_000)
+    log = bench.logs.add("t")
+    large = batch(1, value=b"x" * 700_000)
+    first, second = await connect(bench), await connect(bench)
+    frames = []
+    for client in (first, second):
+        client.correlation_id = 1
+        frames.append(
+            b"".join(
+                bytes(piece)
+                for piece in encode_produce_request(
+                    V, 1, "test", [("t", [(0, large)])], acks=1, timeout_ms=10
+                )
+            )
+        )
+    first.writer.write(frames[0][:400_000])
+    while bench.server._frame_bytes == 0:
+        await asyncio.sleep(0.001)
+    second.writer.write(frames[1])
+    while not bench.server._waiting_for_memory:
+        await asyncio.sleep(0.001)
+    assert log.log_end_offset == 0
+    first.writer.write(frames[0][400_000:])
+    assert produced((await first.answer(0, V))[1]) == (0, 0)
+    assert produced((await second.answer(0, V))[1]) == (0, 1)
+    while bench.server._frame_bytes:
+        await asyncio.sleep(0.001)
+
+
+async def test_idle_and_half_open_connections_are_closed(start, connect):
+    bench = await start(connections_max_idle_ms=50)
+    silent, halfway = await connect(bench), await connect(bench)
+    halfway.writer.write(pack(">ihhi", 5000, 0, 9, 1))
+    assert await silent.closed()
+    assert await halfway.closed()
+    assert bench.counter("firn_connections_idle_closed_total") == 2
+
+
+async def test_more_connections_than_allowed_are_refused(start, connect):
+    bench = await start(max_connections=2)
+    first, second = await connect(bench), await connect(bench)
+    for client in (first, second):
+        assert (await client.ask(ApiKey.API_VERSIONS, 3, HELLO)).error_code == 0
+    third = await connect(bench)
+    assert await third.closed()
+    assert (await first.ask(ApiKey.API_VERSIONS, 3, HELLO)).error_code == 0
+    await second.close()
+    while len(bench.server._connections) > 1:
+        await asyncio.sleep(0.001)
+    fourth = await connect(bench)
+    assert (await fourth.ask(ApiKey.API_VERSIONS, 3, HELLO)).error_code == 0
+
+
+async def test_a_private_or_unserved_key_is_not_advertised(start, connect):
+    bench = await start()
+    client = await connect(bench)
+    answer = await client.ask(ApiKey.API_VERSIONS, 3, HELLO)
+    keys = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
+    assert keys[0] == (0, 13)
+    assert keys[1] == (4, 18)
+    assert max(keys) < 1000
+    assert answer.finalized_features == []
