@@ -21,17 +21,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.errors import FirnError, StorageUnavailable
+from app.errors import CorruptionError, FirnError, StorageUnavailable
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.hot.files import FileSystem, storage_error, unlink_quietly
 from app.metrics import Registry
+from app.records.batch import BatchHeader
 from app.seams import BlockingPool
 from app.tiering.segment_format import ChunkEntry
 from app.tiering.store_work import BatchIndex, ChunkLocation, StoreWork
+from app.tiering.waiting import Waiters
 
 PIN_S: Final = 30.0
 ERROR_S: Final = 1.0
@@ -66,7 +67,12 @@ class CachedChunk:
     charged_bytes: int = 0
     expires_s: float = 0.0
     """Loop time at which a failed entry is forgotten."""
-    waiters: list[Callable[[], None]] = field(default_factory=list)
+    waiters: Waiters = field(default_factory=Waiters)
+    """Woken when it is at hand or failed."""
+    blocks: dict[int, list[tuple[int, BatchHeader]]] = field(default_factory=dict)
+    """(position in the chunk, header) of the batches from an entry of the batch index to the next: kept for reads that start
+    within a block, by the index entry."""
+    block_waiters: dict[int, Waiters] = field(default_factory=dict)
 
     @property
     def ready(self) -> bool:
@@ -106,6 +112,9 @@ class ChunkCache:
         self._hits = registry.counter("firn_chunk_cache_hits_total", "Chunks that were at hand when asked for")
         self._misses = registry.counter("firn_chunk_cache_misses_total", "Chunks that had to be read from the store")
         self._failures = registry.counter("firn_chunk_cache_failures_total", "Chunk reads that failed")
+        self._corruptions = registry.counter(
+            "firn_remote_corruptions_total", "Chunks and footers whose bytes are not what was written"
+        )
         self._read_bytes = registry.counter(
             "firn_chunk_cache_read_bytes_total", "Raw bytes of chunks read from the store"
         )
@@ -157,10 +166,10 @@ class ChunkCache:
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
-    def request(self, object_key: str, chunk: ChunkEntry, wake: Callable[[], None] | None) -> CachedChunk:
+    def request(self, object_key: str, chunk: ChunkEntry) -> CachedChunk:
         """The entry of a chunk that a reader needs now: read it if it is not at hand, and pin it till it is served.
 
-        ``wake`` is called once, from the loop, when the entry is ready or failed; not if it is either already.
+        If it is not ``ready`` yet, its ``waiters`` are woken when it is, or when it failed: then ask again.
         Raises: the error of a read that failed within the last ``ERROR_S``; StorageUnavailable if too many chunks wait.
         """
         now_s = _now_s()
@@ -183,11 +192,14 @@ class ChunkCache:
             self._entries.move_to_end(key)
             return entry
         entry.requested = True
-        if wake is not None:
-            entry.waiters.append(wake)
         if not entry.reading:
             self._start_reads()
         return entry
+
+    def peek(self, object_key: str, chunk: ChunkEntry) -> CachedChunk | None:
+        """The entry of a chunk if it is at hand; nothing is read for it."""
+        entry = self._entries.get((object_key, chunk.position))
+        return entry if entry is not None and entry.ready else None
 
     def ask_ahead(self, object_key: str, chunk: ChunkEntry) -> bool:
         """Read a chunk that will probably be needed. Answers whether it is at hand or under way now.
@@ -278,6 +290,8 @@ class ChunkCache:
             location = await self._work.fetch_chunk(entry.key[0], entry.chunk, path)
         except FirnError as error:
             self._failures.value += 1
+            if isinstance(error, CorruptionError):
+                self._corruptions.value += 1
             self._finish(entry)
             self._uncharge(entry)
             if entry.requested:
@@ -295,9 +309,7 @@ class ChunkCache:
             self._read_bytes.value += entry.chunk.raw_bytes
             self._finish(entry)
             self._keep(entry, location)
-        waiters, entry.waiters = entry.waiters, []
-        for wake in waiters:
-            wake()
+        entry.waiters.wake()
         self._start_reads()
 
     def _finish(self, entry: CachedChunk) -> None:

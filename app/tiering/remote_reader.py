@@ -1,0 +1,657 @@
+"""Reads below the local log: from chunks of remote segments, by way of the chunk cache.
+
+``read`` never waits. It answers with what is at hand, or with something to wait on; whatever it found missing has been asked
+for by then, and what was asked for is never cancelled. So a Fetch answers with what is ready, and whether this Fetch or the
+next one finds a chunk does not matter.
+
+**Sequential readers** are recognised by asking for the offset at which their last answer ended. Ahead of each a window of
+bytes is read, across chunks and segments. A window opens at one chunk and doubles whenever its reader had to wait, so it
+grows to bandwidth × latency and no further; all windows together stay within ``read_ahead_bytes``.
+
+**A missing object** is first checked against the manifest: if the segment was deleted or replaced, reading goes on in the
+replacement or answers OFFSET_OUT_OF_RANGE; if not, it is a storage error, as corrupt bytes are: retriable, counted, never
+served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from app.errors import CorruptionError, ErrorCode, FirnError, RequestRejected, StorageUnavailable
+from app.hot.descriptors import FileHandle
+from app.hot.files import File, storage_error
+from app.limits import MIB
+from app.metadata.manifest import SegmentEntry, SegmentManifest
+from app.metrics import Registry
+from app.objectstore.api import ObjectMissing
+from app.records.batch import BatchHeader, iter_headers
+from app.records.record import iter_records
+from app.seams import BlockingPool
+from app.tiering.chunk_cache import CachedChunk, ChunkCache
+from app.tiering.segment_format import AbortedTransaction, ChunkEntry, SegmentFooter, decode_footer
+from app.tiering.store_work import StoreWork
+from app.tiering.waiting import Waiters
+from app.units import LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
+
+STREAMS_MAX: Final = 4096
+STREAM_IDLE_S: Final = 30.0
+FOOTER_CACHE_BYTES_MAX: Final = 16 * MIB
+"""Encoded bytes of the footers kept decoded, which take about six times as much."""
+RECHECK_S: Final = 5.0
+"""How long a missing object's check against the manifest stands."""
+FOOTER_ERROR_S: Final = 1.0
+BLOCKS_KEPT_MAX: Final = 4
+"""Walked blocks that a chunk remembers: a reader needs one, and only where it starts within a block."""
+
+_Block = list[tuple[int, BatchHeader]]
+"""(position in the chunk, header) of successive batches."""
+
+
+class RemoteRange(NamedTuple):
+    """Whole batches in one local file: ``[position, position + length)``. Hold the handle (``acquire``) while reading."""
+
+    handle: FileHandle
+    position: int
+    length: int
+    start_offset: Offset
+    end_offset: Offset
+
+
+_PAST: Final = RemoteRange(None, -1, 0, Offset(-1), Offset(-1))  # type: ignore[arg-type] # only ever compared by identity
+
+
+class RemoteRead(NamedTuple):
+    """What is at hand."""
+
+    ranges: list[RemoteRange]
+    """In order, without gaps between them; empty only if the first batch is longer than was asked for."""
+    length: int
+    end_offset: Offset
+    """Where to read on."""
+    aborted: list[AbortedTransaction]
+    """Aborted transactions that overlap what is answered."""
+
+
+class RemoteWait(NamedTuple):
+    """Nothing is at hand yet."""
+
+    waiters: Waiters
+
+    def __call__(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call ``wake`` once, when it is worth reading again. Returns what takes that back."""
+        return self.waiters.add(wake)
+
+
+@dataclass(slots=True, eq=False)
+class _FooterSlot:
+    """A footer: loading, loaded, or failed."""
+
+    waiters: Waiters = field(default_factory=Waiters)
+    footer: SegmentFooter | None = None
+    encoded_bytes: int = 0
+    error: FirnError | None = None
+    expires_s: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class _Recheck:
+    """A look at the manifest because an object was missing."""
+
+    waiters: Waiters = field(default_factory=Waiters)
+    done: bool = False
+    expires_s: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """One sequential reader."""
+
+    used_s: float
+    asked_end: Offset
+    reads: int = 0
+    """Answers so far."""
+    stalled: bool = False
+    """Waits now; its window has been doubled for that."""
+    window_bytes: int = 0
+    ahead_bytes: int = 0
+    ahead: deque[tuple[Offset, int]] = field(default_factory=deque)
+    """(end offset, raw bytes) of the chunks asked for ahead of it."""
+
+
+class RemoteReader:
+    """See the module's page. Belongs to one event loop; ``run`` owns its tasks."""
+
+    def __init__(
+        self,
+        work: StoreWork,
+        cache: ChunkCache,
+        manifest_of: Callable[[TopicIdPartition], SegmentManifest | None],
+        *,
+        pool: BlockingPool,
+        registry: Registry,
+        read_ahead_bytes: int,
+    ) -> None:
+        """``manifest_of`` gives the manifest of a partition that this broker serves, else None."""
+        self._work, self._cache, self._manifest_of, self._pool = work, cache, manifest_of, pool
+        self._read_ahead_bytes = read_ahead_bytes
+        self._footers: OrderedDict[str, _FooterSlot] = OrderedDict()
+        self._footer_bytes = 0
+        self._rechecks: dict[str, _Recheck] = {}
+        self._streams: OrderedDict[tuple[TopicIdPartition, Offset], _Stream] = OrderedDict()
+        self._window_bytes = 0
+        """Of all streams together."""
+        self._group: asyncio.TaskGroup | None = None
+        self._served_bytes = registry.counter(
+            "firn_remote_served_bytes_total", "Record bytes served from remote segments"
+        )
+        self._stalls = registry.counter("firn_remote_stalls_total", "Sequential reads that had to wait for the store")
+        self._missing = registry.counter("firn_remote_missing_objects_total", "Reads that met a missing object")
+        self._corruptions = registry.counter(
+            "firn_remote_corruptions_total", "Chunks and footers whose bytes are not what was written"
+        )
+        registry.gauge("firn_read_ahead_window_bytes", "Read-ahead windows, summed", lambda: [((), self._window_bytes)])
+
+    async def run(self) -> None:
+        """Serve until cancelled; reads that need the store before this starts are refused as unavailable."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            try:
+                await group.create_task(self._cache.run())
+            finally:
+                self._group = None
+
+    # --- Fetch ------------------------------------------------------------------------------------------------------
+
+    def read(
+        self, topic_id: TopicId, partition: PartitionIndex, offset: Offset, max_bytes: int, *, min_one_batch: bool
+    ) -> RemoteRead | RemoteWait:
+        """Whole batches from the one that holds ``offset`` on, as many as are at hand and fit in ``max_bytes``.
+
+        With ``min_one_batch`` the first batch is answered however long it is. An answer may be up to 16 KiB shorter than
+        would fit: it ends where the next read can begin without a search.
+
+        Raises: RequestRejected (OFFSET_OUT_OF_RANGE: no readable segment covers the offset; NOT_LEADER_OR_FOLLOWER),
+        StorageUnavailable, CorruptionError.
+        """
+        at = TopicIdPartition(topic_id, partition)
+        manifest = self._served(at)
+        stream = self._stream(at, offset)
+        ranges: list[RemoteRange] = []
+        aborted: list[AbortedTransaction] = []
+        left = max_bytes
+        end = offset
+        wait: RemoteWait | None = None
+        while left > 0 or not ranges:
+            entry = manifest.find(end)
+            if entry is None:
+                if ranges:
+                    break
+                raise RequestRejected(ErrorCode.OFFSET_OUT_OF_RANGE, f"no remote segment of {at} covers {end}")
+            key = manifest.object_key(entry)
+            try:
+                footer = self._footer(manifest, entry)
+                if isinstance(footer, RemoteWait):
+                    wait = footer
+                    break
+                found = self._read_segment(key, footer, end, left, first=not ranges, min_one=min_one_batch)
+            except ObjectMissing as error:
+                if ranges:
+                    break
+                wait = self._recheck(manifest, key, error)
+                break
+            match found:
+                case RemoteRange():
+                    aborted += (
+                        one
+                        for one in footer.aborted
+                        if one.first_offset < found.end_offset
+                        and one.last_offset >= found.start_offset
+                        and one not in aborted
+                    )
+                    ranges.append(found)
+                    left -= found.length
+                    end = found.end_offset
+                case RemoteWait():
+                    wait = found
+                    break
+                case None:
+                    break
+                case _:
+                    end = found  # nothing of this segment is at or above the offset
+        if not ranges and wait is not None:
+            self._note_stall(stream)
+            self._extend(stream, manifest, offset)
+            return wait
+        self._note_served(stream, at, end)
+        self._extend(stream, manifest, end)
+        self._served_bytes.value += max_bytes - left
+        return RemoteRead(ranges, max_bytes - left, end, aborted)
+
+    def _read_segment(
+        self, key: str, footer: SegmentFooter, offset: Offset, max_bytes: int, *, first: bool, min_one: bool
+    ) -> RemoteRange | RemoteWait | Offset | None:
+        """One range within one chunk. None: nothing fits, or nothing more is at hand after the first range. An offset: the
+        segment has no batch from ``offset`` on, read on from there."""
+        for index in range(footer.chunk_index_of(offset), len(footer.chunks)):
+            chunk = footer.chunks[index]
+            if first:
+                cached = self._cache.request(key, chunk)
+                if not cached.ready:
+                    return RemoteWait(cached.waiters)
+            else:
+                peeked = self._cache.peek(key, chunk)
+                if peeked is None:
+                    return None
+                cached = peeked
+            found = self._cut(cached, chunk, offset, footer.chunk_end_offset(index), max_bytes, first and min_one)
+            if isinstance(found, RemoteWait):
+                return found
+            self._cache.served(cached)
+            if found is not _PAST:
+                return found
+            # The offset lies after the chunk's last batch, where compaction once left none: go on in the next chunk.
+        return footer.end_offset
+
+    def _cut(
+        self, cached: CachedChunk, chunk: ChunkEntry, offset: Offset, chunk_end: Offset, max_bytes: int, min_one: bool
+    ) -> RemoteRange | RemoteWait | None:
+        """The range of a chunk that answers a read. None: its first batch does not fit. ``_PAST``: no batch from there on."""
+        batches, handle = cached.batches, cached.handle
+        assert batches is not None
+        assert handle is not None
+        if handle.file is None:
+            self._open(cached, handle)
+        block = max(bisect_right(batches.offsets, offset) - 1, 0)
+        start, start_offset = batches.positions[block], Offset(batches.offsets[block])
+        walked: _Block | None = None
+        if start_offset < offset:
+            found = self._block(cached, chunk, block)
+            if isinstance(found, RemoteWait):
+                return found
+            walked = [one for one in found if one[1].end_offset > offset]
+            if walked:
+                start, start_offset = walked[0][0], walked[0][1].base_offset
+            elif block + 1 < len(batches.positions):
+                # Every batch of the block ends below the offset: the next block starts past it.
+                block += 1
+                start, start_offset, walked = batches.positions[block], Offset(batches.offsets[block]), None
+            else:
+                return _PAST
+        end_max = start + max_bytes
+        if chunk.raw_bytes <= end_max:
+            return RemoteRange(handle, cached.position + start, chunk.raw_bytes - start, start_offset, chunk_end)
+        following = bisect_right(batches.positions, end_max) - 1
+        end, end_offset = batches.positions[following], Offset(batches.offsets[following])
+        if end <= start:
+            if walked is None:
+                found = self._block(cached, chunk, block)
+                if isinstance(found, RemoteWait):
+                    return found
+                walked = found
+            fitting = [one for one in walked if one[0] + one[1].size_bytes <= end_max]
+            if not fitting and not min_one:
+                return None
+            position, header = fitting[-1] if fitting else walked[0]
+            end, end_offset = position + header.size_bytes, header.end_offset
+        return RemoteRange(handle, cached.position + start, end - start, start_offset, end_offset)
+
+    def _open(self, cached: CachedChunk, handle: FileHandle) -> None:
+        """Have the file of a chunk open. Raises: ObjectMissing if it is gone; the chunk is forgotten then."""
+        try:
+            handle.acquire()
+        except StorageUnavailable as error:
+            self._cache.reject(cached)
+            raise ObjectMissing(f"{cached.key[0]}: {error}") from error
+        handle.release()
+
+    def _block(self, cached: CachedChunk, chunk: ChunkEntry, block: int) -> _Block | RemoteWait:
+        """The batches from one entry of a chunk's batch index to the next: from the page cache, else by a pool thread."""
+        known = cached.blocks.get(block)
+        if known is not None:
+            return known
+        waiters = cached.block_waiters.get(block)
+        if waiters is not None:
+            return RemoteWait(waiters)
+        batches, handle = cached.batches, cached.handle
+        assert batches is not None
+        assert handle is not None
+        start = batches.positions[block]
+        end = batches.positions[block + 1] if block + 1 < len(batches.positions) else chunk.raw_bytes
+        buffer = memoryview(bytearray(end - start))
+        file = handle.acquire()
+        try:
+            if file.preadv_nowait(buffer, cached.position + start) == end - start:
+                return _keep_block(cached, block, start, buffer)
+        except OSError as error:
+            raise storage_error(error, f"cannot read {handle.path}") from error
+        finally:
+            handle.release()
+        waiters = cached.block_waiters[block] = Waiters()
+        handle.acquire()
+        self._spawn(self._load_block(cached, handle, file, block, start, buffer))
+        return RemoteWait(waiters)
+
+    async def _load_block(
+        self, cached: CachedChunk, handle: FileHandle, file: File, block: int, start: int, buffer: memoryview
+    ) -> None:
+        try:
+            await self._pool.run(lambda: file.pread_into(buffer, cached.position + start))
+            _keep_block(cached, block, start, buffer)
+        except OSError:
+            self._cache.reject(cached)  # whoever reads next brings the chunk anew, or meets the disk's error there
+        finally:
+            handle.release()
+            cached.block_waiters.pop(block).wake()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._group is None:
+            work.close()
+            raise StorageUnavailable("the remote reader is not running")
+        self._group.create_task(work)
+
+    # --- footers ----------------------------------------------------------------------------------------------------
+
+    def _footer(self, manifest: SegmentManifest, entry: SegmentEntry) -> SegmentFooter | RemoteWait:
+        """The footer of a segment, if it is at hand; it has been asked for by then. Raises: as ``read``, ObjectMissing."""
+        key = manifest.object_key(entry)
+        slot = self._footers.get(key)
+        if slot is not None and slot.error is not None:
+            if slot.expires_s >= _now_s():
+                raise slot.error
+            self._forget_footer(key)
+            slot = None
+        if slot is None:
+            slot = _FooterSlot()
+            self._spawn(self._load_footer(manifest, entry, key, slot))
+            self._footers[key] = slot
+        self._footers.move_to_end(key)
+        return slot.footer if slot.footer is not None else RemoteWait(slot.waiters)
+
+    async def _load_footer(self, manifest: SegmentManifest, entry: SegmentEntry, key: str, slot: _FooterSlot) -> None:
+        try:
+            found = await self._work.read_footer(key, (entry.footer_position, entry.size_bytes))
+            footer = decode_footer(found.tail, found.object_bytes, key)
+            told = (footer.topic_id, footer.partition, footer.segment_id, footer.base_offset, footer.end_offset)
+            known = (manifest.topic_id, manifest.partition, entry.segment_id, entry.base_offset, entry.end_offset)
+            if told != known:
+                raise CorruptionError(f"{key}: the footer is of {told}, the manifest says {known}")
+            slot.footer = footer
+            slot.encoded_bytes = len(found.tail)
+            self._footer_bytes += slot.encoded_bytes
+            self._trim_footers()
+        except FirnError as error:
+            if isinstance(error, CorruptionError):
+                self._corruptions.value += 1
+            slot.error = error
+            slot.expires_s = _now_s() + FOOTER_ERROR_S
+        slot.waiters.wake()
+
+    def _trim_footers(self) -> None:
+        for key in list(self._footers):
+            if self._footer_bytes <= FOOTER_CACHE_BYTES_MAX:
+                return
+            if self._footers[key].footer is not None and len(self._footers) > 1:
+                self._forget_footer(key)
+
+    def _forget_footer(self, key: str) -> None:
+        self._footer_bytes -= self._footers.pop(key).encoded_bytes
+
+    # --- missing objects --------------------------------------------------------------------------------------------
+
+    def _recheck(self, manifest: SegmentManifest, key: str, error: ObjectMissing) -> RemoteWait:
+        """Read the manifest again because an object is missing. Raises: StorageUnavailable if it still names the object."""
+        now_s = _now_s()
+        known = self._rechecks.get(key)
+        if known is not None and known.done:
+            if known.expires_s >= now_s:
+                raise StorageUnavailable(f"{key} is missing, though the manifest names it") from error
+            known = None
+        if known is None:
+            for old in [old for old, check in self._rechecks.items() if check.done and check.expires_s < now_s]:
+                del self._rechecks[old]
+            self._missing.value += 1
+            known = _Recheck()
+            self._spawn(self._refresh(manifest, key, known))
+            self._rechecks[key] = known
+        return RemoteWait(known.waiters)
+
+    async def _refresh(self, manifest: SegmentManifest, key: str, check: _Recheck) -> None:
+        try:
+            await manifest.refresh()
+        except FirnError:
+            # Not known to be gone: the read that is woken meets the missing object again and says so.
+            self._missing.value += 1
+        self._cache.forget_object(key)
+        if key in self._footers and self._footers[key].error is not None:
+            self._forget_footer(key)
+        check.done = True
+        check.expires_s = _now_s() + RECHECK_S
+        check.waiters.wake()
+
+    # --- read-ahead -------------------------------------------------------------------------------------------------
+
+    def _stream(self, at: TopicIdPartition, offset: Offset) -> _Stream:
+        stream = self._streams.get((at, offset))
+        now_s = _now_s()
+        if stream is None:
+            stream = _Stream(now_s, offset)
+            self._streams[at, offset] = stream
+            while len(self._streams) > STREAMS_MAX or next(iter(self._streams.values())).used_s < now_s - STREAM_IDLE_S:
+                _, idle = self._streams.popitem(last=False)
+                self._window_bytes -= idle.window_bytes
+        else:
+            stream.used_s = now_s
+            self._streams.move_to_end((at, offset))
+        return stream
+
+    def _note_stall(self, stream: _Stream) -> None:
+        """A sequential reader waits: its window was too small. Doubled once per wait, not per look."""
+        if stream.reads and not stream.stalled:
+            stream.stalled = True
+            self._stalls.value += 1
+            self._grow(stream, stream.window_bytes)
+
+    def _note_served(self, stream: _Stream, at: TopicIdPartition, end: Offset) -> None:
+        key = next(reversed(self._streams))
+        assert self._streams[key] is stream, "the stream of a read is the one used last"
+        if key != (at, end):
+            del self._streams[key]
+            other = self._streams.pop((at, end), None)
+            if other is not None:
+                self._window_bytes -= other.window_bytes
+            self._streams[at, end] = stream
+        stream.reads += 1
+        stream.stalled = False
+        while stream.ahead and stream.ahead[0][0] <= end:
+            stream.ahead_bytes -= stream.ahead.popleft()[1]
+
+    def _grow(self, stream: _Stream, by_bytes: int) -> None:
+        growth = max(0, min(by_bytes, self._read_ahead_bytes - self._window_bytes))
+        stream.window_bytes += growth
+        self._window_bytes += growth
+
+    def _extend(self, stream: _Stream, manifest: SegmentManifest, offset: Offset) -> None:
+        """Ask for chunks ahead until the window is full. ``offset`` is where the reader is."""
+        if stream.reads < 2 and not stream.stalled:
+            return  # it may be after a single record
+        at = max(stream.asked_end, offset)
+        for entry, key, footer_or_wait in self._segments_from(manifest, at):
+            if isinstance(footer_or_wait, RemoteWait):
+                return  # it is being loaded; the reader's next read goes on here
+            footer = footer_or_wait
+            for index in range(footer.chunk_index_of(max(at, entry.base_offset)), len(footer.chunks)):
+                chunk = footer.chunks[index]
+                if stream.window_bytes < 2 * chunk.raw_bytes:
+                    # The least window: the chunk being read and the next.
+                    self._grow(stream, 2 * chunk.raw_bytes - stream.window_bytes)
+                if stream.ahead_bytes + chunk.raw_bytes > stream.window_bytes:
+                    return
+                if not self._cache.ask_ahead(key, chunk):
+                    return
+                end = footer.chunk_end_offset(index)
+                stream.ahead.append((end, chunk.raw_bytes))
+                stream.ahead_bytes += chunk.raw_bytes
+                stream.asked_end = end
+
+    def _segments_from(
+        self, manifest: SegmentManifest, offset: Offset
+    ) -> Iterator[tuple[SegmentEntry, str, SegmentFooter | RemoteWait]]:
+        entry = manifest.find(offset)
+        while entry is not None:
+            try:
+                footer = self._footer(manifest, entry)
+            except FirnError:
+                return  # the reader will meet the error when it gets there
+            yield entry, manifest.object_key(entry), footer
+            entry = manifest.find(entry.end_offset)
+
+    # --- lookups ----------------------------------------------------------------------------------------------------
+
+    async def offset_for_timestamp(
+        self, topic_id: TopicId, partition: PartitionIndex, timestamp: TimestampMs
+    ) -> tuple[TimestampMs, Offset] | None:
+        """(timestamp, offset) of the first remote record, from the log start on, that bears ``timestamp`` or a later one.
+
+        Raises: RequestRejected (NOT_LEADER_OR_FOLLOWER), StorageUnavailable, CorruptionError.
+        """
+        manifest = self._served(TopicIdPartition(topic_id, partition))
+        at = manifest.log_start_offset
+        while True:
+            entry = manifest.find_timestamp(timestamp)
+            if entry is not None and entry.end_offset <= at:
+                entry = manifest.find(at)
+            if entry is None:
+                return None
+            found, at = await self._find_in_segment(
+                manifest, entry, at, lambda chunk: chunk.max_timestamp >= timestamp, timestamp
+            )
+            if found is not None:
+                return found
+
+    async def max_timestamp_offset(
+        self, topic_id: TopicId, partition: PartitionIndex
+    ) -> tuple[TimestampMs, Offset] | None:
+        """(timestamp, offset) of the first remote record, from the log start on, with the latest timestamp of all.
+
+        Raises: as ``offset_for_timestamp``.
+        """
+        manifest = self._served(TopicIdPartition(topic_id, partition))
+        entry = manifest.state.max_timestamp_segment()
+        if entry is None:
+            return None
+        newest = entry.max_timestamp
+        found, _ = await self._find_in_segment(
+            manifest, entry, manifest.log_start_offset, lambda chunk: chunk.max_timestamp >= newest, newest
+        )
+        return found
+
+    def epoch_end_offset(
+        self, topic_id: TopicId, partition: PartitionIndex, epoch: LeaderEpoch
+    ) -> tuple[LeaderEpoch, Offset] | None:
+        """The greatest epoch of the remote segments not above ``epoch``, and the offset at which it ended.
+
+        None if all are above, or if it is the last of them: where that ends the local log knows.
+        """
+        lineage = self._served(TopicIdPartition(topic_id, partition)).state.leader_epochs()
+        index = bisect_right(lineage, epoch, key=lambda one: one[0]) - 1
+        if index < 0 or index + 1 >= len(lineage):
+            return None
+        return lineage[index][0], lineage[index + 1][1]
+
+    def _served(self, partition: TopicIdPartition) -> SegmentManifest:
+        manifest = self._manifest_of(partition)
+        if manifest is None:
+            raise RequestRejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition} is not served here")
+        return manifest
+
+    async def _find_in_segment(
+        self,
+        manifest: SegmentManifest,
+        entry: SegmentEntry,
+        start: Offset,
+        may_hold: Callable[[ChunkEntry], bool],
+        timestamp: TimestampMs,
+    ) -> tuple[tuple[TimestampMs, Offset] | None, Offset]:
+        """The first record from ``start`` on of that time or later, and where to look on if there is none."""
+        key = manifest.object_key(entry)
+        at = max(start, entry.base_offset)
+        try:
+            footer = await self._settled(lambda: self._footer(manifest, entry))
+            for index in range(footer.chunk_index_of(Offset(at)), len(footer.chunks)):
+                chunk = footer.chunks[index]
+                if not may_hold(chunk):
+                    continue
+                cached = await self._ready_chunk(key, chunk)
+                found = await self._scan(cached, chunk, Offset(at), timestamp)
+                self._cache.served(cached)
+                if found is not None:
+                    return found, found[1]
+        except ObjectMissing as error:
+            await _woken(self._recheck(manifest, key, error))
+            return None, Offset(at)
+        return None, entry.end_offset
+
+    async def _settled(self, look: Callable[[], SegmentFooter | RemoteWait]) -> SegmentFooter:
+        while isinstance(found := look(), RemoteWait):
+            await _woken(found)
+        return found
+
+    async def _ready_chunk(self, key: str, chunk: ChunkEntry) -> CachedChunk:
+        while not (cached := self._cache.request(key, chunk)).ready:
+            await _woken(RemoteWait(cached.waiters))
+        return cached
+
+    async def _scan(
+        self, cached: CachedChunk, chunk: ChunkEntry, start: Offset, timestamp: TimestampMs
+    ) -> tuple[TimestampMs, Offset] | None:
+        handle = cached.handle
+        assert handle is not None
+        file = handle.acquire()
+
+        def work() -> tuple[TimestampMs, Offset] | None:
+            buffer = memoryview(bytearray(chunk.raw_bytes))
+            file.pread_into(buffer, cached.position)
+            return _first_at_or_after(buffer, start, timestamp)
+
+        try:
+            return await self._pool.run(work)
+        except OSError as error:
+            raise storage_error(error, f"cannot read {handle.path}") from error
+        finally:
+            handle.release()
+
+
+def _keep_block(cached: CachedChunk, block: int, start: int, data: memoryview) -> _Block:
+    found = [(start + position, header) for position, header in iter_headers(data)]
+    while len(cached.blocks) >= BLOCKS_KEPT_MAX:
+        del cached.blocks[next(iter(cached.blocks))]
+    cached.blocks[block] = found
+    return found
+
+
+def _first_at_or_after(raw: memoryview, start: Offset, timestamp: TimestampMs) -> tuple[TimestampMs, Offset] | None:
+    for position, header in iter_headers(raw):
+        if header.max_timestamp < timestamp or header.end_offset <= start or header.is_control:
+            continue
+        for record in iter_records(raw[position : position + header.size_bytes]):
+            if record.offset >= start and record.timestamp >= timestamp:
+                return TimestampMs(record.timestamp), Offset(record.offset)
+    return None
+
+
+async def _woken(wait: RemoteWait) -> None:
+    woken = asyncio.Event()
+    take_back = wait(woken.set)
+    try:
+        await woken.wait()
+    finally:
+        take_back()
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

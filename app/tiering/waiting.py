@@ -1,0 +1,35 @@
+"""Whom to tell when something that was asked for has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Waiters:
+    """Callbacks that are called once, all together, from the event loop. Each may be taken back before."""
+
+    __slots__ = ("_callbacks", "_next")
+
+    def __init__(self) -> None:
+        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._next = 0
+
+    def add(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call ``callback`` at the next ``wake``. Returns what takes it back; harmless afterwards."""
+        self._next += 1
+        number = self._next
+        self._callbacks[number] = callback
+        return lambda: _drop(self._callbacks, number)
+
+    def wake(self) -> None:
+        """Call everybody once. A callback must not raise."""
+        callbacks, self._callbacks = self._callbacks, {}
+        for callback in callbacks.values():
+            callback()
+
+    def __len__(self) -> int:
+        return len(self._callbacks)
+
+
+def _drop(callbacks: dict[int, Callable[[], None]], number: int) -> None:
+    callbacks.pop(number, None)
