@@ -291,6 +291,13 @@ ONE_TAIL_8: Final = Struct(">iihqqqihi")
 ONE_TAIL_FLEXIBLE: Final = Struct(">BihqqqBxxxix")
 ONE_TOPIC_ID: Final = Struct(">iixB16sBihqqqBxxxix")
 
+ONE_3_BYTES: Final = ONE_HEAD.size + ONE_TAIL_3.size - 4
+"""What the frame's size says, but for the topic's name."""
+ONE_5_BYTES: Final = ONE_HEAD.size + ONE_TAIL_5.size - 4
+ONE_8_BYTES: Final = ONE_HEAD.size + ONE_TAIL_8.size - 4
+ONE_FLEXIBLE_BYTES: Final = ONE_HEAD_FLEXIBLE.size + ONE_TAIL_FLEXIBLE.size - 4
+ONE_TOPIC_ID_BYTES: Final = ONE_TOPIC_ID.size - 4
+
 PARTITION_3: Final = Struct(">ihqq")
 PARTITION_5: Final = Struct(">ihqqq")
 PARTITION_8: Final = Struct(">ihqqqih")
@@ -314,31 +321,31 @@ def encode_produce_success(
     """
     if version >= TOPIC_IDS:
         return ONE_TOPIC_ID.pack(
-            69, correlation_id, 2, topic.bytes,  # type: ignore[union-attr]
+            ONE_TOPIC_ID_BYTES, correlation_id, 2, topic.bytes,  # type: ignore[union-attr]
             2, partition_index, 0, base_offset, log_append_time_ms, log_start_offset, 1, throttle_time_ms,
         )  # fmt: skip
     name = topic.encode()  # type: ignore[union-attr]
     size = len(name)
     if version >= FLEXIBLE:
         if size < 127:
-            head = ONE_HEAD_FLEXIBLE.pack(54 + size, correlation_id, 2, size + 1)
+            head = ONE_HEAD_FLEXIBLE.pack(ONE_FLEXIBLE_BYTES + size, correlation_id, 2, size + 1)
             tail = ONE_TAIL_FLEXIBLE.pack(
                 2, partition_index, 0, base_offset, log_append_time_ms, log_start_offset, 1, throttle_time_ms
             )
             return head + name + tail
     elif size < 32_768:
         if version >= 8:
-            head = ONE_HEAD.pack(54 + size, correlation_id, 1, size)
+            head = ONE_HEAD.pack(ONE_8_BYTES + size, correlation_id, 1, size)
             tail = ONE_TAIL_8.pack(
                 1, partition_index, 0, base_offset, log_append_time_ms, log_start_offset, 0, -1, throttle_time_ms
             )
         elif version >= 5:
-            head = ONE_HEAD.pack(48 + size, correlation_id, 1, size)
+            head = ONE_HEAD.pack(ONE_5_BYTES + size, correlation_id, 1, size)
             tail = ONE_TAIL_5.pack(
                 1, partition_index, 0, base_offset, log_append_time_ms, log_start_offset, throttle_time_ms
             )
         else:
-            head = ONE_HEAD.pack(40 + size, correlation_id, 1, size)
+            head = ONE_HEAD.pack(ONE_3_BYTES + size, correlation_id, 1, size)
             tail = ONE_TAIL_3.pack(1, partition_index, 0, base_offset, log_append_time_ms, throttle_time_ms)
         return head + name + tail
     result = PartitionResult(partition_index, 0, base_offset, log_append_time_ms, log_start_offset)

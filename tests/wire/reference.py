@@ -7,6 +7,7 @@ texts and sections of tagged fields are. ``make`` fills a message of one version
 from __future__ import annotations
 
 import importlib
+import itertools
 import random
 import struct
 from collections.abc import Iterator
@@ -100,10 +101,11 @@ class Notes:
 
 
 class Writer:
-    def __init__(self, subject: Subject, unknown_tags: tuple[tuple[int, bytes], ...] = ()) -> None:
+    def __init__(self, subject: Subject, unknown_tags: tuple[tuple[int, bytes], ...], sections: Iterator[bool]) -> None:
         self.subject = subject
         self.flexible = subject.is_flexible
         self.unknown_tags = unknown_tags
+        self.sections = sections
         self.notes = Notes(b"")
 
     def put(self, data: bytes) -> None:
@@ -124,7 +126,8 @@ class Writer:
         if not self.flexible:
             assert all(item.tag is None for item in fields)
             return
-        tagged: list[tuple[int, Field | bytes, Any]] = list((tag, body, None) for tag, body in self.unknown_tags)
+        unknown = self.unknown_tags if next(self.sections) else ()
+        tagged: list[tuple[int, Field | bytes, Any]] = [(tag, body, None) for tag, body in unknown]
         default = getattr(self.subject.module, name)()
         for item in fields:
             if item.tag is not None and getattr(message, item.name) != getattr(default, item.name):
@@ -132,11 +135,12 @@ class Writer:
         count = varint(len(tagged))
         self.notes.tag_sections.append(Spot(len(self.notes.data), len(count), name, False))
         self.put(count)
-        for tag, item_or_body, value in sorted(tagged, key=lambda entry: entry[0]):
+        known = sorted(tagged[len(unknown) :], key=lambda entry: entry[0])
+        for tag, item_or_body, value in known + tagged[: len(unknown)]:
             if isinstance(item_or_body, bytes):
                 self.put(varint(tag) + varint(len(item_or_body)) + item_or_body)
                 continue
-            inner = Writer(self.subject, self.unknown_tags)
+            inner = Writer(self.subject, self.unknown_tags, self.sections)
             inner.field(item_or_body, value)
             self.put(varint(tag) + varint(len(inner.notes.data)))
             start = len(self.notes.data)
@@ -177,9 +181,16 @@ class Writer:
             self.struct(item.kind, value)
 
 
-def encode(subject: Subject, message: Any, unknown_tags: tuple[tuple[int, bytes], ...] = ()) -> Notes:
-    """The bytes of a message; ``unknown_tags`` are put into every section of tagged fields, behind the known ones."""
-    writer = Writer(subject, unknown_tags)
+def encode(
+    subject: Subject, message: Any, unknown_tags: tuple[tuple[int, bytes], ...] = (), section: int | None = None
+) -> Notes:
+    """The bytes of a message.
+
+    ``unknown_tags`` are put, in the order given and behind the known ones, into every section of tagged fields, or only into
+    that of number ``section``, counted in the order in which they open.
+    """
+    sections = (section is None or section == number for number in itertools.count())
+    writer = Writer(subject, unknown_tags, sections)
     writer.struct(subject.struct, message)
     return writer.notes
 
@@ -208,10 +219,9 @@ def _draw(subject: Subject, item: Field, chance: random.Random, full: bool) -> A
         cls = next(
             getattr(subject.module, name) for name, rows in subject.rows.items() for row in rows if row[0] == item.name
         )
-        default = getattr(cls(), item.name)
-        return default
+        return getattr(cls(), item.name)
     if item.is_array:
-        count = chance.randint(1, 2) if full else chance.choice((0, 1, 1, 2, 3))
+        count = 1 if full else chance.choice((0, 1, 1, 2, 3))
         if not full and item.kind in FIXED and chance.random() < 0.05:
             count = 200
         element = item._replace(is_array=False, is_nullable=False, tag=None)

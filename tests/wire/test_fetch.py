@@ -1,0 +1,270 @@
+"""The hand-written Fetch says and reads what the codec does, which is held against kio."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.errors import ErrorCode, ProtocolError
+from app.wire import codec, fetch
+from app.wire.apikeys import ApiKey
+from app.wire.apis import fetch as messages
+from app.wire.endpoints import NodeEndpoint
+from app.wire.fetch import FetchPartition, FetchRequest, PartitionData, RecordsRef
+from app.wire.framing import response_frame
+from app.wire.header import parse_request_header
+from app.wire.schema import ZERO_UUID
+from tests.wire import reference
+from tests.wire.reference import Subject
+from tests.wire.test_hostile import attacks, full_message
+from tests.wire.test_produce import int64s, names, nodes
+
+VERSIONS = range(4, 19)
+
+versions = st.sampled_from(VERSIONS)
+int32s = st.integers(-(1 << 31), (1 << 31) - 1)
+
+
+def topic_refs(version: int) -> st.SearchStrategy[Any]:
+    return st.uuids() if version >= fetch.TOPIC_IDS else names
+
+
+def via_codec(version: int, data: bytes) -> FetchRequest:
+    """What the codec reads, in the shape of the hand-written reader."""
+    message = codec.decode_request(ApiKey.FETCH, version, data)
+
+    def ref(topic: Any) -> Any:
+        return topic.topic_id if version >= fetch.TOPIC_IDS else topic.topic
+
+    by_tag = version >= fetch.REPLICA_STATE
+    return FetchRequest(
+        replica_id=message.replica_state.replica_id if by_tag else message.replica_id,
+        replica_epoch=message.replica_state.replica_epoch,
+        max_wait_ms=message.max_wait_ms,
+        min_bytes=message.min_bytes,
+        max_bytes=message.max_bytes,
+        isolation_level=message.isolation_level,
+        session_id=message.session_id,
+        session_epoch=message.session_epoch,
+        topics=[
+            (
+                ref(topic),
+                [
+                    FetchPartition(
+                        asked.partition,
+                        asked.current_leader_epoch,
+                        asked.fetch_offset,
+                        asked.last_fetched_epoch,
+                        asked.log_start_offset,
+                        asked.partition_max_bytes,
+                    )
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ],
+        forgotten=[(ref(topic), topic.partitions) for topic in message.forgotten_topics_data],
+        rack_id=message.rack_id,
+        cluster_id=message.cluster_id,
+    )
+
+
+def assert_agree(version: int, data: bytes) -> None:
+    """Both readers read the same, or both refuse."""
+    try:
+        expected = via_codec(version, data)
+    except ProtocolError:
+        with pytest.raises(ProtocolError):
+            fetch.decode_fetch(version, memoryview(data))
+        return
+    assert fetch.decode_fetch(version, memoryview(data)) == expected
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, (1 << 32) - 1), version=versions)
+def test_requests_whole_and_mutated_are_read_as_the_codec_reads_them(seed: int, version: int) -> None:
+    chance = random.Random(seed)
+    subject = Subject(ApiKey.FETCH, version, True)
+    tags = reference.UNKNOWN_TAGS if seed % 2 else ()
+    data = reference.encode(subject, reference.make(subject, chance, full=seed % 3 == 0), tags).data
+    assert fetch.decode_fetch(version, memoryview(data)) == via_codec(version, data)
+    for _ in range(10):
+        mutated = bytearray(data)
+        mutated[chance.randrange(len(data))] = chance.choice((0, 1, 2, 0x7F, 0x80, 0xFF, chance.randrange(256)))
+        assert_agree(version, bytes(mutated))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_request_cut_lengthened_or_changed_at_any_byte_is_read_as_the_codec_reads_it(version: int) -> None:
+    subject = Subject(ApiKey.FETCH, version, True)
+    data = full_message(subject).data
+    for cut in range(len(data)):
+        with pytest.raises(ProtocolError, match=f"Fetch v{version} request"):
+            fetch.decode_fetch(version, data[:cut])
+    with pytest.raises(ProtocolError, match="1 bytes follow"):
+        fetch.decode_fetch(version, data + b"\0")
+    for position in range(len(data)):
+        for value in (0, 1, 2, 0x7F, 0x80, 0xFF):
+            assert_agree(version, data[:position] + bytes([value]) + data[position + 1 :])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_hostile_counts_and_lengths_are_refused(version: int) -> None:
+    subject = Subject(ApiKey.FETCH, version, True)
+    for spot, data in attacks(subject, full_message(subject)):
+        with pytest.raises(ProtocolError):
+            fetch.decode_fetch(version, data)
+        assert spot
+
+
+@pytest.mark.parametrize("version", [-1, 3, 19])
+def test_versions_that_are_not_served_are_refused_by_their_code(version: int) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        fetch.decode_fetch(version, bytes(100))
+    assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), version=versions)
+def test_a_request_that_the_client_writes_is_what_the_broker_reads(data: st.DataObject, version: int) -> None:
+    partitions = st.lists(
+        st.builds(FetchPartition, int32s, int32s, int64s, int32s, int64s, int32s).map(
+            lambda asked: asked._replace(
+                current_leader_epoch=asked.current_leader_epoch if version >= 9 else -1,
+                last_fetched_epoch=asked.last_fetched_epoch if version >= 12 else -1,
+                log_start_offset=asked.log_start_offset if version >= 5 else -1,
+            )
+        ),
+        max_size=3,
+    )
+    sessions = version >= fetch.SESSIONS
+    request = FetchRequest(
+        replica_id=data.draw(int32s),
+        replica_epoch=data.draw(int64s) if version >= fetch.REPLICA_STATE else -1,
+        max_wait_ms=data.draw(int32s),
+        min_bytes=data.draw(int32s),
+        max_bytes=data.draw(int32s),
+        isolation_level=data.draw(st.sampled_from((0, 1))),
+        session_id=data.draw(int32s) if sessions else 0,
+        session_epoch=data.draw(int32s) if sessions else -1,
+        topics=data.draw(st.lists(st.tuples(topic_refs(version), partitions), max_size=3)),
+        forgotten=data.draw(st.lists(st.tuples(topic_refs(version), st.lists(int32s, max_size=2)), max_size=2))
+        if sessions
+        else [],
+        rack_id=data.draw(st.text(max_size=4)) if version >= 11 else "",
+        cluster_id=data.draw(st.none() | st.text(max_size=4)) if version >= 12 else None,
+    )
+    frame = fetch.encode_fetch_request(version, 3, "me", request)
+    header = parse_request_header(frame[4:])
+    assert header[:4] == (ApiKey.FETCH, version, 3, "me")
+    assert fetch.decode_fetch(version, memoryview(frame)[4 + header.body_start :]) == request
+
+
+# --- responses --------------------------------------------------------------------------------------------------------
+
+optional_pairs = st.none() | st.tuples(st.integers(-1, 9), st.integers(-1, 9))
+answers = st.builds(
+    PartitionData,
+    partition_index=st.integers(0, 1 << 30),
+    error_code=st.sampled_from((0, 1, 6)),
+    high_watermark=int64s,
+    last_stable_offset=int64s,
+    log_start_offset=int64s,
+    preferred_read_replica=int32s,
+    records=st.none()
+    | st.binary(max_size=200).map(lambda source: RecordsRef(len(source), source))
+    | st.just(RecordsRef(20_000, bytes(20_000))),
+    aborted_transactions=st.none() | st.lists(st.tuples(int64s, int64s), max_size=2),
+    diverging_epoch=optional_pairs,
+    current_leader=optional_pairs,
+)
+
+
+def as_message(
+    topics: list[tuple[Any, list[PartitionData]]],
+    throttle: int,
+    error: int,
+    session: int,
+    endpoints: list[NodeEndpoint],
+) -> messages.FetchResponse:
+    return messages.FetchResponse(
+        throttle_time_ms=throttle,
+        error_code=error,
+        session_id=session,
+        responses=[
+            messages.FetchableTopicResponse(
+                topic=topic if isinstance(topic, str) else "",
+                topic_id=topic if isinstance(topic, UUID) else ZERO_UUID,
+                partitions=[
+                    messages.PartitionData(
+                        partition_index=data.partition_index,
+                        error_code=data.error_code,
+                        high_watermark=data.high_watermark,
+                        last_stable_offset=data.last_stable_offset,
+                        log_start_offset=data.log_start_offset,
+                        diverging_epoch=messages.EpochEndOffset(*(data.diverging_epoch or (-1, -1))),
+                        current_leader=messages.LeaderIdAndEpoch(*(data.current_leader or (-1, -1))),
+                        aborted_transactions=None
+                        if data.aborted_transactions is None
+                        else [messages.AbortedTransaction(*aborted) for aborted in data.aborted_transactions],
+                        preferred_read_replica=data.preferred_read_replica,
+                        records=data.records.source if data.records else b"",  # type: ignore[arg-type]
+                    )
+                    for data in partitions
+                ],
+            )
+            for topic, partitions in topics
+        ],
+        node_endpoints=[messages.NodeEndpoint(*node) for node in endpoints],
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), version=versions)
+def test_a_response_with_its_records_in_place_equals_the_codecs(data: st.DataObject, version: int) -> None:
+    topics = data.draw(st.lists(st.tuples(topic_refs(version), st.lists(answers, max_size=3)), max_size=3))
+    throttle, session = data.draw(st.integers(0, 1000)), data.draw(st.integers(0, 1000))
+    error = data.draw(st.sampled_from((0, 70)))
+    endpoints = data.draw(st.lists(nodes, max_size=2))
+    pieces = fetch.encode_fetch_response(
+        version,
+        9,
+        topics,
+        throttle_time_ms=throttle,
+        error_code=error,
+        session_id=session,
+        node_endpoints=endpoints,
+    )
+    written = b"".join(piece if isinstance(piece, bytes) else piece.source for piece in pieces)  # type: ignore[misc]
+    message = as_message(topics, throttle, error, session, endpoints)
+    assert written == response_frame(ApiKey.FETCH, version, 9, message)
+    given = [item.records for _, items in topics for item in items if item.records and item.records.length]
+    kept = [piece for piece in pieces if isinstance(piece, RecordsRef)]
+    assert all(one is other for one, other in zip(given, kept, strict=True))
+    assert not any(type(one) is type(other) is bytes for one, other in pairwise(pieces))
+
+
+def test_a_client_reads_records_as_slices_of_what_it_received() -> None:
+    records = RecordsRef(3, b"abc")
+    pieces = fetch.encode_fetch_response(12, 1, [("t", [PartitionData(0, records=records)])])
+    frame = b"".join(piece if isinstance(piece, bytes) else piece.source for piece in pieces)  # type: ignore[misc]
+    view = memoryview(frame)[9:]
+    read = fetch.decode_fetch_response(12, view).responses[0].partitions[0].records
+    assert isinstance(read, memoryview)
+    assert read == b"abc"
+    assert read.obj is frame
+
+
+def test_a_response_longer_than_a_frame_can_be_is_our_own_mistake() -> None:
+    huge = PartitionData(0, records=RecordsRef(1 << 30))
+    with pytest.raises(ValueError, match="bytes"):
+        fetch.encode_fetch_response(12, 1, [("t", [huge, huge])])
