@@ -260,7 +260,7 @@ class RemoteReader:
     def _cut(
         self, cached: CachedChunk, chunk: ChunkEntry, offset: Offset, chunk_end: Offset, max_bytes: int, min_one: bool
     ) -> RemoteRange | RemoteWait | None:
-        """The range of a chunk that answers a read. None: its first batch does not fit. ``_PAST``: no batch from there on."""
+        """The range of a chunk that answers a read. None: its first does not fit. ``_PAST``: no batch from there on."""
         batches, handle = cached.batches, cached.handle
         assert batches is not None
         assert handle is not None
