@@ -4,7 +4,8 @@ All keys are relative to the store's root, one root per cluster.
 
     cluster/log/<seq>                               cluster log: entries
     cluster/snapshot/<seq>                          cluster log: snapshots
-    cluster/heartbeat/<broker-id>                   rewritten while a broker lives, when there is no Redis
+    cluster/heartbeat/<broker-id>/<directory-id>    rewritten while a broker lives, when there is no Redis
+    cluster/heartbeat/<broker-id>/probe-<id>        there for a moment: the store's idea of now
     topics/<topic-id>/<partition>/log/<seq>         segment manifest: entries
     topics/<topic-id>/<partition>/snapshot/<seq>    segment manifest: snapshots
     data/<hh>/<topic-id>/<partition>/<base-offset>-<segment-id>.seg
@@ -162,10 +163,20 @@ def parse_segment_key(key: str) -> SegmentKey | None:
 # --- brokers --------------------------------------------------------------------------------------------------------
 
 
-def heartbeat_key(broker_id: int) -> str:
-    """Key of the object that a broker rewrites while it lives."""
+def heartbeat_prefix(broker_id: int) -> str:
+    """What the keys of all heartbeats of a node id, one per data directory, start with."""
     assert broker_id >= 0, broker_id
-    return f"{HEARTBEAT_PREFIX}{broker_id}"
+    return f"{HEARTBEAT_PREFIX}{broker_id}/"
+
+
+def heartbeat_key(broker_id: int, directory_id: uuid.UUID) -> str:
+    """Key of the object that a broker rewrites while it lives. One per data directory: rivals do not overwrite each other."""
+    return f"{heartbeat_prefix(broker_id)}{directory_id}"
+
+
+def probe_key(broker_id: int, probe_id: uuid.UUID) -> str:
+    """Key of an object that is written only to learn its modification time."""
+    return f"{heartbeat_prefix(broker_id)}probe-{probe_id}"
 
 
 def wal_prefix(broker_id: int, incarnation: uuid.UUID) -> str:

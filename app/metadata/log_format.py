@@ -104,7 +104,10 @@ class Writer(NamedTuple):
     seal_sequence: LogSequence
 
 
-NO_WRITER: Final = Writer("", -1, LogSequence(-1))
+NOTHING_APPLIED: Final = LogSequence(-1)
+"""Where the number of the last entry stands, for a log without entries."""
+
+NO_WRITER: Final = Writer("", -1, NOTHING_APPLIED)
 """Nobody has sealed yet: the log is empty."""
 
 

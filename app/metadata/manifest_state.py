@@ -39,7 +39,7 @@ from app.metadata.log_format import (
     encode_key,
     encode_value,
 )
-from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, SegmentId, TimestampMs, TopicId
+from app.units import BrokerId, LeaderEpoch, LogSequence, Offset, PartitionIndex, SegmentId, TimestampMs, TopicId
 
 KIND_SEGMENT: Final = 64
 KIND_PARTITION: Final = 65
@@ -319,8 +319,9 @@ class ManifestState:
                 self.log_start_offset = Offset(change.log_start_offset)
                 self.tiered_end = Offset(change.tiered_end)
 
-    def loaded(self) -> None:
+    def loaded(self, sequence: LogSequence) -> None:
         """LogState: the snapshot is complete. Raises: CorruptionError."""
+        del sequence
         self._finished = sorted(
             (entry for entry in self._by_id.values() if entry.state is SegmentState.COPY_FINISHED),
             key=lambda entry: entry.base_offset,

@@ -38,6 +38,7 @@ from app.metadata.append_attempt import (
 from app.metadata.log_format import (
     APPLICATION_KIND_MIN,
     NO_WRITER,
+    NOTHING_APPLIED,
     Entry,
     KeyValue,
     SnapshotHeader,
@@ -66,8 +67,6 @@ READS_AT_ONCE = 16
 RELOADS_MAX = 8
 """Times a load starts over because compaction moved on under it, before it gives up for now."""
 
-NOTHING_APPLIED = LogSequence(-1)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTimings:
@@ -88,8 +87,8 @@ class LogState(Protocol):
         """Take a part of a snapshot; called on a new state only, any number of times. Raises: CorruptionError."""
         ...
 
-    def loaded(self) -> None:
-        """The snapshot is complete: check it and make it usable. Called once. Raises: CorruptionError."""
+    def loaded(self, sequence: LogSequence) -> None:
+        """The snapshot, through entry ``sequence``, is complete: check it and make it usable. Raises: CorruptionError."""
         ...
 
     def apply(self, entry: Entry) -> None:
@@ -103,7 +102,7 @@ class NoState:
     def load(self, records: Sequence[tuple[bytes, bytes]]) -> None:
         """Keep nothing."""
 
-    def loaded(self) -> None:
+    def loaded(self, sequence: LogSequence) -> None:
         """Nothing to check."""
 
     def apply(self, entry: Entry) -> None:
@@ -410,8 +409,8 @@ class NumberedLog(Generic[S]):
             await asyncio.sleep(0)
         assert reader.start is not None
         header, writer = reader.start
-        at.state.loaded()
         at.applied = LogSequence(header.sequence)
+        at.state.loaded(at.applied)
         at.writer = writer
         at.seals = header.seals
         at.deleted_end = header.deleted_end

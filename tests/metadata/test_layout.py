@@ -23,7 +23,7 @@ def test_keys_are_literally_these() -> None:
     assert layout.entry_key("cluster", 7) == "cluster/log/00000000000000000007"
     assert layout.snapshot_key("cluster", 7) == "cluster/snapshot/00000000000000000007"
     assert layout.manifest_prefix(TOPIC, 3) == "topics/0198c0de-0000-7000-8000-00000000000a/3"
-    assert layout.heartbeat_key(1) == "cluster/heartbeat/1"
+    assert layout.heartbeat_key(1, SEGMENT) == "cluster/heartbeat/1/0198c0de-0000-7000-8000-00000000000b"
     assert layout.wal_key(1, SEGMENT, 2) == "wal/1/0198c0de-0000-7000-8000-00000000000b/00000000000000000002"
     assert layout.segment_key(TOPIC, 3, 42, SEGMENT) == (
         "data/67/0198c0de-0000-7000-8000-00000000000a/3/00000000000000000042-0198c0de-0000-7000-8000-00000000000b.seg"

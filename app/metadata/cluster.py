@@ -1,0 +1,617 @@
+"""The cluster log's records, and the immutable image that they add up to.
+
+Every record says everything about its key. Kinds (first element of the key) and what follows it:
+
+    16 cluster                     18 broker, <node id>            20 partition, <topic id>, <index>     22 producer ids
+    17 controller                  19 topic, <topic id>            21 broker configs, <node id or -1>
+    23 access control  24 quota  25 SCRAM user  26 feature          reserved: carried through snapshots, not looked at
+
+``ClusterImage`` answers requests and is never changed: an entry makes a new one, which shares all that the entry does not
+touch. ``ImageDraft`` is an image in the making: the controller plans a whole group of changes on one, so that the maps are
+copied once a group and not once a change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from app.configs import BrokerConfig, TopicConfig, apply_broker_overrides, resolve_topic_config
+from app.errors import CorruptionError
+from app.metadata.log_format import (
+    NOTHING_APPLIED,
+    Entry,
+    KeyValue,
+    ValueDecoder,
+    Versioned,
+    decode_key,
+    encode_key,
+    encode_value,
+)
+from app.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, ProducerId, TimestampMs, TopicId
+
+ALL_BROKERS: Final = -1
+"""In place of a node id: configs of every broker."""
+
+FIRST_PRODUCER_ID: Final = ProducerId(0)
+
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+
+_EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Kind(IntEnum):
+    """First element of the key of a record in the cluster log."""
+
+    CLUSTER = 16
+    CONTROLLER = 17
+    BROKER = 18
+    TOPIC = 19
+    PARTITION = 20
+    BROKER_CONFIGS = 21
+    PRODUCER_IDS = 22
+    ACCESS_CONTROL = 23
+    QUOTA = 24
+    SCRAM_USER = 25
+    FEATURE = 26
+
+
+# --- records --------------------------------------------------------------------------------------------------------
+
+
+class ClusterRecord(Versioned, array_like=True, frozen=True):
+    """Which cluster this is."""
+
+    cluster_id: str
+    created_ms: TimestampMs
+
+
+class ControllerRecord(Versioned, array_like=True, frozen=True):
+    """Who writes the cluster log; part of its seal."""
+
+    epoch: int
+    broker_id: BrokerId
+    incarnation: UUID
+
+
+class Endpoint(NamedTuple):
+    """Where clients reach a broker."""
+
+    listener: str
+    host: str
+    port: int
+    protocol: str
+
+
+class BrokerRecord(Versioned, array_like=True, frozen=True):
+    """A broker's registration, and the data directory that its node id is bound to."""
+
+    directory_id: UUID
+    incarnation: UUID
+    """New for every start of the process."""
+    broker_epoch: int
+    """Rises with every registration of any broker."""
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None
+    registered_ms: TimestampMs
+
+
+class TopicRecord(Versioned, array_like=True, frozen=True):
+    """A topic without its partitions. Once ``deleting`` its name is free again, and the record stays until nothing of the
+    topic is left in the bucket."""
+
+    name: str
+    partition_count: int
+    configs: dict[str, str]
+    created_ms: TimestampMs
+    deleting: bool = False
+
+
+class PartitionRecord(Versioned, array_like=True, frozen=True):
+    """Who leads and who follows in a partition."""
+
+    leader: BrokerId
+    """-1 if nobody can."""
+    leader_epoch: LeaderEpoch
+    partition_epoch: int
+    """Rises with every change of this record."""
+    replicas: tuple[BrokerId, ...]
+    isr: tuple[BrokerId, ...]
+    eligible: tuple[BrokerId, ...] = ()
+    """Eligible leader replicas (KIP-966); reserved."""
+    last_known_eligible: tuple[BrokerId, ...] = ()
+
+
+class BrokerConfigsRecord(Versioned, array_like=True, frozen=True):
+    """Dynamic configs of one broker, or of all."""
+
+    configs: dict[str, str]
+
+
+class ProducerIdsRecord(Versioned, array_like=True, frozen=True):
+    """Producer ids below ``next_producer_id`` are given away."""
+
+    next_producer_id: ProducerId
+    broker_id: BrokerId
+    """Who was given the last block."""
+
+
+_clusters = ValueDecoder(ClusterRecord, 1, "cluster")
+_controllers = ValueDecoder(ControllerRecord, 1, "controller")
+_brokers = ValueDecoder(BrokerRecord, 1, "broker")
+_topics = ValueDecoder(TopicRecord, 1, "topic")
+_partitions = ValueDecoder(PartitionRecord, 1, "partition")
+_broker_configs = ValueDecoder(BrokerConfigsRecord, 1, "broker configs")
+_producer_ids = ValueDecoder(ProducerIdsRecord, 1, "producer ids")
+
+_TOPIC_PREFIX: Final = encode_key(Kind.TOPIC, UUID(int=0))[:-16]
+
+
+def cluster_change(record: ClusterRecord) -> KeyValue:
+    return encode_key(Kind.CLUSTER), encode_value(record)
+
+
+def controller_change(record: ControllerRecord) -> KeyValue:
+    return encode_key(Kind.CONTROLLER), encode_value(record)
+
+
+def broker_change(broker_id: int, record: BrokerRecord) -> KeyValue:
+    return encode_key(Kind.BROKER, broker_id), encode_value(record)
+
+
+def topic_change(topic_id: UUID, record: TopicRecord | None) -> KeyValue:
+    return encode_key(Kind.TOPIC, topic_id), None if record is None else encode_value(record)
+
+
+def partition_change(topic_id: UUID, index: int, record: PartitionRecord | None) -> KeyValue:
+    return encode_key(Kind.PARTITION, topic_id, index), None if record is None else encode_value(record)
+
+
+def broker_configs_change(broker_id: int, configs: Mapping[str, str]) -> KeyValue:
+    return encode_key(Kind.BROKER_CONFIGS, broker_id), (
+        encode_value(BrokerConfigsRecord(1, dict(configs))) if configs else None
+    )
+
+
+def producer_ids_change(record: ProducerIdsRecord) -> KeyValue:
+    return encode_key(Kind.PRODUCER_IDS), encode_value(record)
+
+
+# --- image ----------------------------------------------------------------------------------------------------------
+
+
+class PartitionImage(NamedTuple):
+    """One partition as the cluster knows it."""
+
+    partition_index: PartitionIndex
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+    partition_epoch: int
+    replicas: tuple[BrokerId, ...]
+    isr: tuple[BrokerId, ...]
+    eligible: tuple[BrokerId, ...] = ()
+    last_known_eligible: tuple[BrokerId, ...] = ()
+
+    def record(self) -> PartitionRecord:
+        """The record that says this."""
+        return PartitionRecord(1, *self[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """One topic that is not being deleted."""
+
+    topic_id: TopicId
+    name: str
+    partitions: tuple[PartitionImage, ...]
+    """By index."""
+    configs: Mapping[str, str]
+    """Overrides only. Not to be changed."""
+    created_ms: TimestampMs
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether it belongs to the cluster rather than to its users."""
+        return self.name in INTERNAL_TOPICS
+
+    def record(self, **changes: object) -> TopicRecord:
+        """The record that says this, with some fields changed."""
+        record = TopicRecord(1, self.name, len(self.partitions), dict(self.configs), self.created_ms)
+        return msgspec.structs.replace(record, **changes)
+
+
+class DeletingTopic(NamedTuple):
+    """A deleted topic of which the bucket may hold something still."""
+
+    topic_id: TopicId
+    name: str
+    partition_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerImage:
+    """A registered broker; whether it lives is another question (``liveness.py``)."""
+
+    broker_id: BrokerId
+    directory_id: UUID
+    incarnation: UUID
+    broker_epoch: int
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None
+    registered_ms: TimestampMs
+
+    @property
+    def host(self) -> str:
+        """Of the first endpoint; empty if there is none."""
+        return self.endpoints[0].host if self.endpoints else ""
+
+    @property
+    def port(self) -> int:
+        return self.endpoints[0].port if self.endpoints else 0
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        """Where the broker is reached by that listener's clients."""
+        return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
+
+
+class ControllerImage(NamedTuple):
+    """Who writes the cluster log."""
+
+    epoch: int
+    broker_id: BrokerId
+    incarnation: UUID
+
+
+NO_CONTROLLER: Final = ControllerImage(-1, BrokerId(-1), UUID(int=0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterImage:
+    """Everything that the cluster log says, as of one entry. No mapping of it is ever changed."""
+
+    sequence: LogSequence = NOTHING_APPLIED
+    """Of the last entry in it."""
+    cluster_id: str = ""
+    controller: ControllerImage = NO_CONTROLLER
+    topics_by_name: Mapping[str, TopicImage] = field(default_factory=dict)
+    topics_by_id: Mapping[UUID, TopicImage] = field(default_factory=dict)
+    deleting: Mapping[UUID, DeletingTopic] = field(default_factory=dict)
+    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    broker_configs: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    """Dynamic overrides by node id; ``ALL_BROKERS`` for those of every broker."""
+    producer_id_next: ProducerId = FIRST_PRODUCER_ID
+
+    def topic(self, name: str) -> TopicImage | None:
+        """The topic of that name, unless it is being deleted."""
+        return self.topics_by_name.get(name)
+
+    def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
+        """The topic of that id, unless it is being deleted."""
+        return self.topics_by_id.get(topic_id)
+
+    def partition(self, topic_id: UUID, index: int) -> PartitionImage | None:
+        """A partition, if there is such."""
+        topic = self.topics_by_id.get(topic_id)
+        return topic.partitions[index] if topic is not None and 0 <= index < len(topic.partitions) else None
+
+    def effective_broker_config(self, broker: BrokerConfig) -> BrokerConfig:
+        """The settings of a broker that was started with ``broker``, dynamic overrides applied. Raises: RequestRejected."""
+        for scope in (ALL_BROKERS, broker.node_id):
+            overrides = self.broker_configs.get(scope)
+            if overrides:
+                broker = apply_broker_overrides(broker, overrides)
+        return broker
+
+    def effective_config(self, topic: TopicImage, broker: BrokerConfig) -> TopicConfig:
+        """The settings of a topic on a broker that was started with ``broker``. Raises: RequestRejected."""
+        return resolve_topic_config(self.effective_broker_config(broker), topic.configs)
+
+    def draft(self) -> ImageDraft:
+        """A draft of a next image."""
+        return ImageDraft(self)
+
+
+class ImageDelta(NamedTuple):
+    """What differs between two images."""
+
+    topics: frozenset[UUID]
+    """Made, changed, or deleted topics."""
+    brokers: bool
+    broker_configs: bool
+    deleting: bool
+
+    @classmethod
+    def between(cls, old: ClusterImage, new: ClusterImage) -> ImageDelta:
+        """Costs time in proportion to the topics, little for those that both images share."""
+        topics = {
+            topic_id
+            for topic_id, topic in new.topics_by_id.items()
+            if (before := old.topics_by_id.get(topic_id)) is not topic and before != topic
+        }
+        if new.topics_by_id is not old.topics_by_id:
+            topics.update(topic_id for topic_id in old.topics_by_id if topic_id not in new.topics_by_id)
+        return cls(
+            frozenset(topics),
+            old.brokers is not new.brokers and old.brokers != new.brokers,
+            old.broker_configs is not new.broker_configs and old.broker_configs != new.broker_configs,
+            old.deleting is not new.deleting and old.deleting != new.deleting,
+        )
+
+
+@dataclass(slots=True)
+class _TopicInTheMaking:
+    record: TopicRecord | None
+    partitions: dict[int, PartitionImage]
+    deleted: bool = False
+
+
+class ImageDraft:
+    """A mutable image: ``take`` records, look up what they came to, ``freeze`` it. Maps are copied on their first change."""
+
+    def __init__(self, base: ClusterImage) -> None:
+        self._cluster_id = base.cluster_id
+        self._controller = base.controller
+        self._producer_id_next = base.producer_id_next
+        self._sequence = base.sequence
+        self._topics_by_name: dict[str, TopicImage] = base.topics_by_name  # type: ignore[assignment] # until copied
+        self._topics_by_id: dict[UUID, TopicImage] = base.topics_by_id  # type: ignore[assignment]
+        self._deleting: dict[UUID, DeletingTopic] = base.deleting  # type: ignore[assignment]
+        self._brokers: dict[int, BrokerImage] = base.brokers  # type: ignore[assignment]
+        self._broker_configs: dict[int, Mapping[str, str]] = base.broker_configs  # type: ignore[assignment]
+        self._topics_owned = self._deleting_owned = self._brokers_owned = self._configs_owned = False
+        self._making: dict[UUID, _TopicInTheMaking] = {}
+        self._folded_names: dict[str, str] | None = None
+
+    # What planning reads. After ``settle`` these answer like a ClusterImage's.
+
+    @property
+    def cluster_id(self) -> str:
+        return self._cluster_id
+
+    @property
+    def controller(self) -> ControllerImage:
+        return self._controller
+
+    @property
+    def brokers(self) -> Mapping[int, BrokerImage]:
+        return self._brokers
+
+    @property
+    def broker_configs(self) -> Mapping[int, Mapping[str, str]]:
+        return self._broker_configs
+
+    @property
+    def deleting(self) -> Mapping[UUID, DeletingTopic]:
+        return self._deleting
+
+    @property
+    def producer_id_next(self) -> ProducerId:
+        return self._producer_id_next
+
+    def topic(self, name: str) -> TopicImage | None:
+        return self._topics_by_name.get(name)
+
+    def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
+        return self._topics_by_id.get(topic_id)
+
+    def colliding_name(self, name: str) -> str | None:
+        """Another topic whose name differs from ``name`` in ``.`` against ``_`` only: metrics could not tell them apart."""
+        if self._folded_names is None:
+            self._folded_names = {other.replace(".", "_"): other for other in self._topics_by_name}
+        found = self._folded_names.get(name.replace(".", "_"))
+        return found if found != name else None
+
+    # Making it.
+
+    def apply(self, records: Sequence[KeyValue]) -> None:
+        """Take the records of one change and settle. Raises: CorruptionError."""
+        self.take(records)
+        self.settle()
+
+    def take(self, records: Sequence[KeyValue]) -> None:
+        """Take records, of which partitions and their topics may come in any order. Raises: CorruptionError."""
+        for key, value in records:
+            parts = decode_key(key)
+            try:
+                self._take(parts, value)
+            except (IndexError, TypeError, ValueError):
+                raise CorruptionError(f"the record key {parts} of the cluster log is not one of its kind") from None
+
+    def settle(self) -> None:
+        """Put topics together that records were taken of. Raises: CorruptionError."""
+        for topic_id, making in self._making.items():
+            self._settle_topic(topic_id, making)
+        self._making.clear()
+
+    def freeze(self, sequence: LogSequence) -> ClusterImage:
+        """The image, as of entry ``sequence``. The draft must not be changed after that."""
+        assert not self._making, "settle first"
+        return ClusterImage(
+            sequence=sequence,
+            cluster_id=self._cluster_id,
+            controller=self._controller,
+            topics_by_name=self._topics_by_name,
+            topics_by_id=self._topics_by_id,
+            deleting=self._deleting,
+            brokers=self._brokers,
+            broker_configs=self._broker_configs,
+            producer_id_next=self._producer_id_next,
+        )
+
+    def _take(self, parts: list[object], value: bytes | None) -> None:
+        match parts[0]:
+            case Kind.PARTITION:
+                self._take_partition(_uuid(parts[1]), _number(parts[2]), value)
+            case Kind.TOPIC:
+                making = self._topic_in_the_making(_uuid(parts[1]))
+                if value is None:
+                    making.record, making.deleted = None, True
+                else:
+                    making.record, making.deleted = _topics.decode(value), False
+            case Kind.BROKER:
+                self._take_broker(_number(parts[1]), value)
+            case Kind.BROKER_CONFIGS:
+                if not self._configs_owned:
+                    self._broker_configs, self._configs_owned = dict(self._broker_configs), True
+                if value is None:
+                    self._broker_configs.pop(_number(parts[1]), None)
+                else:
+                    self._broker_configs[_number(parts[1])] = _broker_configs.decode(value).configs
+            case Kind.CLUSTER:
+                if value is None:
+                    raise CorruptionError("the cluster's record is gone")
+                self._cluster_id = _clusters.decode(value).cluster_id
+            case Kind.CONTROLLER:
+                if value is None:
+                    raise CorruptionError("the controller's record is gone")
+                controller = _controllers.decode(value)
+                self._controller = ControllerImage(controller.epoch, controller.broker_id, controller.incarnation)
+            case Kind.PRODUCER_IDS:
+                if value is None:
+                    raise CorruptionError("the record of producer ids is gone")
+                block = _producer_ids.decode(value)
+                if block.next_producer_id < self._producer_id_next:
+                    raise CorruptionError(
+                        f"producer ids would go back from {self._producer_id_next} to {block.next_producer_id}"
+                    )
+                self._producer_id_next = block.next_producer_id
+            case _:
+                # Of a newer version, or reserved: kept by the log, meaningless here.
+                return
+
+    def _take_partition(self, topic_id: UUID, index: int, value: bytes | None) -> None:
+        making = self._topic_in_the_making(topic_id)
+        if value is None:
+            making.partitions.pop(index, None)
+            return
+        record = _partitions.decode(value)
+        making.partitions[index] = PartitionImage(
+            PartitionIndex(index),
+            record.leader,
+            record.leader_epoch,
+            record.partition_epoch,
+            record.replicas,
+            record.isr,
+            record.eligible,
+            record.last_known_eligible,
+        )
+
+    def _take_broker(self, broker_id: int, value: bytes | None) -> None:
+        if not self._brokers_owned:
+            self._brokers, self._brokers_owned = dict(self._brokers), True
+        if value is None:
+            self._brokers.pop(broker_id, None)
+            return
+        record = _brokers.decode(value)
+        self._brokers[broker_id] = BrokerImage(
+            BrokerId(broker_id),
+            record.directory_id,
+            record.incarnation,
+            record.broker_epoch,
+            record.endpoints,
+            record.rack,
+            record.registered_ms,
+        )
+
+    def _topic_in_the_making(self, topic_id: UUID) -> _TopicInTheMaking:
+        making = self._making.get(topic_id)
+        if making is None:
+            topic = self._topics_by_id.get(topic_id)
+            deleting = self._deleting.get(topic_id)
+            if topic is not None:
+                making = _TopicInTheMaking(topic.record(), {p.partition_index: p for p in topic.partitions})
+            elif deleting is not None:
+                record = TopicRecord(1, deleting.name, deleting.partition_count, {}, TimestampMs(-1), True)
+                making = _TopicInTheMaking(record, {})
+            else:
+                making = _TopicInTheMaking(None, {})
+            self._making[topic_id] = making
+        return making
+
+    def _settle_topic(self, topic_id: UUID, making: _TopicInTheMaking) -> None:
+        record = making.record
+        before = self._topics_by_id.get(topic_id)
+        if record is None or record.deleting:
+            if record is None and making.partitions:
+                raise CorruptionError(f"there are partitions of topic {topic_id}, but no such topic")
+            if before is not None:
+                self._own_topics()
+                del self._topics_by_id[topic_id]
+                if self._topics_by_name[before.name] is before:
+                    del self._topics_by_name[before.name]
+                if self._folded_names is not None:
+                    self._folded_names.pop(before.name.replace(".", "_"), None)
+            if not self._deleting_owned:
+                self._deleting, self._deleting_owned = dict(self._deleting), True
+            if record is None:
+                self._deleting.pop(topic_id, None)
+            else:
+                self._deleting[topic_id] = DeletingTopic(TopicId(topic_id), record.name, record.partition_count)
+            return
+        count = record.partition_count
+        try:
+            partitions = tuple([making.partitions[index] for index in range(count)])
+        except KeyError as missing:
+            raise CorruptionError(f"topic {record.name!r} has no record of partition {missing}") from None
+        if len(making.partitions) != count:
+            raise CorruptionError(f"topic {record.name!r} has {len(making.partitions)} partitions, not {count}")
+        other = self._topics_by_name.get(record.name)
+        if other is not None and other.topic_id != topic_id:
+            raise CorruptionError(f"topics {other.topic_id} and {topic_id} have the same name {record.name!r}")
+        topic = TopicImage(TopicId(topic_id), record.name, partitions, record.configs, record.created_ms)
+        self._own_topics()
+        self._topics_by_id[topic_id] = self._topics_by_name[record.name] = topic
+        if self._folded_names is not None:
+            self._folded_names[record.name.replace(".", "_")] = record.name
+
+    def _own_topics(self) -> None:
+        if not self._topics_owned:
+            self._topics_by_name, self._topics_by_id = dict(self._topics_by_name), dict(self._topics_by_id)
+            self._topics_owned = True
+
+
+def _uuid(part: object) -> UUID:
+    if type(part) is not bytes:
+        raise TypeError
+    return UUID(bytes=part)
+
+
+def _number(part: object) -> int:
+    if type(part) is not int:
+        raise TypeError
+    return part
+
+
+class ClusterState:
+    """LogState of the cluster log: holds the newest image."""
+
+    __slots__ = ("_loading", "image")
+
+    def __init__(self) -> None:
+        self.image = ClusterImage()
+        self._loading: ImageDraft | None = None
+
+    def load(self, records: Sequence[tuple[bytes, bytes]]) -> None:
+        """Take a part of a snapshot."""
+        if self._loading is None:
+            self._loading = self.image.draft()
+        self._loading.take(records)
+
+    def loaded(self, sequence: LogSequence) -> None:
+        """Put the image together."""
+        if self._loading is not None:
+            self._loading.settle()
+            self.image = self._loading.freeze(sequence)
+            self._loading = None
+
+    def apply(self, entry: Entry) -> None:
+        """Take one entry: a new image, or CorruptionError and the old one."""
+        draft = self.image.draft()
+        draft.apply(entry.records)
+        self.image = draft.freeze(entry.sequence)

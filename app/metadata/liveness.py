@@ -1,0 +1,105 @@
+"""Whether a broker lives: asked only before somebody takes its place, and never trusted for more than that.
+
+A wrong answer costs a needless take-over or a needless refusal, not data: who may write is decided by seals (INV-2).
+
+"Silent for 30 s" must not compare two machines' clocks. ``ObjectLiveness`` uses one clock, the store's: the asker writes a
+probe object and compares its modification time with the heartbeat's. (Watching the heartbeat for 30 s of our own time would
+do as well, but then every start with a new directory would take 30 s, even days after a crash.) ``RedisLiveness``, in
+``redis_liveness.py``, uses Redis' clock: a key with a time to live.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Final, Protocol
+from uuid import UUID
+
+import msgspec
+
+from app.metadata import layout
+from app.objectstore.api import ObjectStore
+from app.seams import Clock
+from app.units import BrokerId, DurationMs
+
+BEAT_INTERVAL_MS: Final = 10_000
+"""A living broker beats this often."""
+
+SILENCE_MS_MAX: Final = 30_000
+"""Silent for longer, it may be replaced: two beats may be lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One start of one broker on one data directory."""
+
+    broker_id: BrokerId
+    directory_id: UUID
+    incarnation: UUID
+
+
+class Liveness(Protocol):
+    """Signs of life of brokers. Every method raises StorageUnavailable if it cannot tell."""
+
+    async def beat(self, identity: Identity) -> None:
+        """Give a sign of life."""
+        ...
+
+    async def age_ms(self, broker_id: BrokerId, directory_id: UUID) -> DurationMs | None:
+        """How long ago that directory's broker gave its last sign; None if it left, or so long ago that nobody remembers."""
+        ...
+
+    async def leave(self, identity: Identity) -> None:
+        """Say that this broker has stopped, so that nobody need wait for its silence."""
+        ...
+
+
+class Heartbeat(msgspec.Struct, array_like=True, frozen=True):
+    """Content of a heartbeat object, for people: only its modification time is ever used."""
+
+    version: int
+    broker_id: int
+    directory_id: UUID
+    incarnation: UUID
+    count: int
+    now_ms: int
+
+
+_encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
+
+
+class ObjectLiveness:
+    """Heartbeats as small objects: one PUT a beat; a PUT, a LIST and a delete to ask."""
+
+    def __init__(self, store: ObjectStore, *, rng: random.Random, clock: Clock) -> None:
+        self._store = store
+        self._rng = rng
+        self._clock = clock
+        self._count = 0
+
+    async def beat(self, identity: Identity) -> None:
+        self._count += 1
+        content = Heartbeat(
+            1,
+            identity.broker_id,
+            identity.directory_id,
+            identity.incarnation,
+            self._count,
+            self._clock.now_ms(),
+        )
+        await self._store.put(layout.heartbeat_key(identity.broker_id, identity.directory_id), _encoder.encode(content))
+
+    async def age_ms(self, broker_id: BrokerId, directory_id: UUID) -> DurationMs | None:
+        heartbeat = layout.heartbeat_key(broker_id, directory_id)
+        probe = layout.probe_key(broker_id, UUID(bytes=self._rng.randbytes(16), version=4))
+        await self._store.put(probe, b"")
+        modified_ms = {
+            info.key: info.modified_ms for info in await self._store.list_objects(layout.heartbeat_prefix(broker_id))
+        }
+        await self._store.delete(probe)
+        if heartbeat not in modified_ms:
+            return None
+        return DurationMs(max(modified_ms[probe] - modified_ms[heartbeat], 0))
+
+    async def leave(self, identity: Identity) -> None:
+        await self._store.delete(layout.heartbeat_key(identity.broker_id, identity.directory_id))
