@@ -6,28 +6,7 @@ through the controller. A broker describes itself and the overrides of all broke
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
-
-from app.configs import ConfigSource, DescribedConfig, describe_broker, describe_topic
-from app.errors import ErrorCode, FirnError, RequestRejected
-from app.handlers.api import Api, ApiTable
-from app.handlers.changes import change_code
-from app.handlers.context import Context, Request
-from app.metadata.cluster import ConfigOperation, ConfigResource, ResourceType
-from app.wire.apikeys import ApiKey
-from app.wire.apis import alter_configs as full
-from app.wire.apis import incremental_alter_configs as incremental
-from app.wire.apis import list_config_resources as listing
-from app.wire.apis.describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResourceResult,
-    DescribeConfigsResponse,
-    DescribeConfigsResult,
-    DescribeConfigsSynonym,
-)
+from typing import Final
 
 BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16

@@ -7,8 +7,7 @@ from typing import Final
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
-from app.handlers.partitions import check_leader_epoch, led_log
-from app.units import LeaderEpoch
+from app.handlers.partitions import check_leader_epoch, epoch_end, led_log
 from app.wire.apikeys import ApiKey
 from app.wire.apis.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -31,7 +30,7 @@ def handle(context: Context, request: Request, message: OffsetForLeaderEpochRequ
             except RequestRejected as error:
                 results.append(EpochEndOffset(error_code=error.code, partition=asked.partition))
                 continue
-            epoch, end = log.epoch_end_offset(LeaderEpoch(asked.leader_epoch))
+            epoch, end = epoch_end(context, log, asked.leader_epoch)
             results.append(EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end))
         topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=results))
     return OffsetForLeaderEpochResponse(topics=topics)

@@ -14,12 +14,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
+from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, StorageUnavailable, kafka_code
 from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchPlan
-from app.handlers.partitions import check_leader_epoch, led_log, topic_name
+from app.handlers.partitions import check_leader_epoch, epoch_end, led_log, node_endpoints, topic_name
 from app.hot.reads import PageMiss
-from app.units import LeaderEpoch, Offset
-from app.wire.endpoints import NodeEndpoint
+from app.tiering.remote_reader import RemoteWait
+from app.units import Offset
 from app.wire.fetch import (
     TOPIC_IDS,
     VERSION_FIRST,
@@ -308,7 +308,7 @@ def read_partition(
     stable = log.last_stable_offset
     log_start = log.log_start_offset
     if cached.last_fetched_epoch >= 0:
-        epoch, end = log.epoch_end_offset(LeaderEpoch(cached.last_fetched_epoch))
+        epoch, end = epoch_end(context, log, cached.last_fetched_epoch)
         if epoch < 0 or end < 0:
             raise RequestRejected(ErrorCode.OFFSET_OUT_OF_RANGE)
         if epoch < cached.last_fetched_epoch or end < offset:
@@ -319,24 +319,61 @@ def read_partition(
         end_offset = log.log_end_offset
     if not log_start <= offset <= log.log_end_offset:
         raise RequestRejected(ErrorCode.OFFSET_OUT_OF_RANGE)
-    ranges: list[SendableRange] = []
-    record_bytes = 0
-    read_end = offset
     first = attempt.record_bytes == 0
-    if offset < end_offset and (limit > 0 or first):
-        if offset < log.local_log_start_offset:
-            raise NotImplementedError
-        read = log.read(offset, max(limit, 0), end_offset=end_offset, min_one_batch=first)
-        if read.length:
-            ranges.append(FileRange(read.handle, read.position, read.length, read.warm))
-            record_bytes = read.length
+    if offset >= end_offset or (limit <= 0 and not first):
+        if offset >= end_offset:
+            attempt.logs.append(log)
+        return Found(cached, ErrorCode.NONE, high_watermark, stable, log_start, aborted=() if committed else None)
+    if offset < log.local_log_start_offset:
+        return read_remote(context, request, attempt, log, cached, limit, first=first)
+    read = log.read(offset, max(limit, 0), end_offset=end_offset, min_one_batch=first)
     aborted = None
     if committed:
-        aborted = [(one.producer_id, one.first_offset) for one in log.aborted_transactions(offset, end_offset)]
-    if not record_bytes:
-        attempt.logs.append(log)
-    del read_end
-    return Found(cached, ErrorCode.NONE, high_watermark, stable, log_start, ranges, record_bytes, aborted)
+        aborted = [(one.producer_id, one.first_offset) for one in log.aborted_transactions(offset, read.end_offset)]
+    ranges = [FileRange(read.handle, read.position, read.length, read.warm)] if read.length else []
+    return Found(cached, ErrorCode.NONE, high_watermark, stable, log_start, ranges, read.length, aborted)
+
+
+def read_remote(
+    context: Context,
+    request: FetchRequest,
+    attempt: Attempt,
+    log: PartitionLog,
+    cached: CachedPartition,
+    limit: int,
+    *,
+    first: bool,
+) -> Found:
+    """What the object store's part of a partition has at hand; the rest has been asked for. Raises: as ``read_partition``."""
+    committed = request.isolation_level == READ_COMMITTED
+    read = context.remote_reader.read(
+        log.topic_id, log.partition, Offset(cached.fetch_offset), max(limit, 0), min_one_batch=first
+    )
+    ranges: list[FileRange] = []
+    record_bytes = 0
+    aborted: list[tuple[int, int]] = []
+    if isinstance(read, RemoteWait):
+        attempt.remote_waits.append(read)
+    else:
+        record_bytes = read.length
+        aborted = [(one.producer_id, one.first_offset) for one in read.aborted]
+        try:
+            for one in read.ranges:
+                ranges.append(FileRange(one.handle, one.position, one.length, warm=False))
+        except StorageUnavailable:
+            for held in ranges:
+                held.release()
+            raise
+    return Found(
+        cached,
+        ErrorCode.NONE,
+        log.high_watermark,
+        log.last_stable_offset,
+        log.log_start_offset,
+        ranges,
+        record_bytes,
+        aborted if committed else None,
+    )
 
 
 # --- answering ----------------------------------------------------------------------------------------------------------
@@ -382,14 +419,13 @@ def answer(context: Context, version: int, correlation_id: int, plan: FetchPlan,
         else:
             of_topic.append(data)
     context.metrics.bytes_out.value += attempt.record_bytes
-    endpoints = []
-    for node_id in leaders:
-        broker = context.image.brokers.get(node_id)
-        if broker is not None:
-            endpoints.append(NodeEndpoint(node_id, broker.host, broker.port, broker.rack))
     return unwrap(
         encode_fetch_response(
-            version, correlation_id, list(topics.items()), session_id=plan.session_id, node_endpoints=endpoints
+            version,
+            correlation_id,
+            list(topics.items()),
+            session_id=plan.session_id,
+            node_endpoints=node_endpoints(context, leaders),
         )
     )
 

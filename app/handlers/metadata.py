@@ -48,7 +48,7 @@ def _describe(
     image = context.image
     response = MetadataResponse(
         brokers=[
-            MetadataResponseBroker(broker.node_id, broker.host, broker.port, broker.rack)
+            MetadataResponseBroker(broker.broker_id, broker.host, broker.port, broker.rack)
             for broker in image.brokers.values()
         ],
         cluster_id=image.cluster_id,
@@ -75,7 +75,7 @@ def _describe(
 def _topic(topic: object) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,  # type: ignore[attr-defined]
-        topic_id=topic.id,  # type: ignore[attr-defined]
+        topic_id=topic.topic_id,  # type: ignore[attr-defined]
         partitions=[
             MetadataResponsePartition(
                 partition_index=index,

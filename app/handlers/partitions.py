@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.context import Context
+from app.units import LeaderEpoch
+from app.wire.endpoints import NodeEndpoint
 
 if TYPE_CHECKING:
     from app.hot.log import PartitionLog
@@ -18,6 +21,13 @@ def topic_name(context: Context, topic: str | UUID) -> str | None:
         return topic
     found = context.image.topic_by_id(topic)
     return None if found is None else found.name
+
+
+def node_endpoints(context: Context, node_ids: Iterable[int]) -> list[NodeEndpoint]:
+    """Where the brokers that an answer names as leaders are (KIP-951); those not registered are left out."""
+    image = context.image
+    brokers = [image.brokers[node_id] for node_id in node_ids if node_id in image.brokers]
+    return [NodeEndpoint(broker.broker_id, broker.host, broker.port, broker.rack) for broker in brokers]
 
 
 def led_log(context: Context, topic: str, partition: int) -> PartitionLog:
@@ -49,3 +59,13 @@ def check_leader_epoch(log: PartitionLog, claimed: int) -> None:
         raise RequestRejected(ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {claimed} is over; it is {current} now")
     if claimed > current:
         raise RequestRejected(ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {claimed} is not known; it is {current}")
+
+
+def epoch_end(context: Context, log: PartitionLog, epoch: int) -> tuple[int, int]:
+    """The greatest epoch not above ``epoch`` and the offset at which it ended, in either tier; (-1, -1) if there is none."""
+    found = log.epoch_end_offset(LeaderEpoch(epoch))
+    if found[0] < 0 and log.local_log_start_offset > log.log_start_offset:
+        remote = context.remote_reader.epoch_end_offset(log.topic_id, log.partition, LeaderEpoch(epoch))
+        if remote is not None:
+            return remote
+    return found

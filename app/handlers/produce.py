@@ -15,11 +15,10 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
-from app.handlers.partitions import led_log, topic_name
+from app.handlers.partitions import led_log, node_endpoints, topic_name
 from app.limits import BATCH_OVERHEAD_BYTES
 from app.records.batch import CODEC_MASK, CONTROL, LENGTH_PREFIX_BYTES, TRANSACTIONAL
 from app.records.compression import Codec
-from app.wire.endpoints import NodeEndpoint
 from app.wire.header import parse_request_header
 from app.wire.produce import (
     VERSION_FIRST,
@@ -64,7 +63,7 @@ def serve_produce(connection: Connection, version: int, correlation_id: int, fra
         if len(partitions) == 1:
             index, records = partitions[0]
             log = log_of(context, topic, index)
-            if log is not None and log.config.compression_type == "producer" and records is not None:
+            if log is not None and records is not None and not log.needs_preparation(records):
                 metrics = context.metrics
                 try:
                     check_request(version, records)
@@ -111,9 +110,9 @@ def _serve_any(connection: Connection, version: int, correlation_id: int, reques
             refuse_all(request, ErrorCode.INVALID_TXN_STATE, "this broker does not serve transactions"),
         )
     for topic, partitions in request.topics:
-        for index, _ in partitions:
+        for index, records in partitions:
             log = log_of(context, topic, index)
-            if log is not None and log.config.compression_type != "producer":
+            if log is not None and records is not None and log.needs_preparation(records):
                 slot = connection.open_slot(connection.server.produce_meter, stops_parsing=True)
                 owned = [
                     (
@@ -287,8 +286,9 @@ async def _recompress_and_append(
                 continue
             try:
                 check_request(version, records)
-                if log.config.compression_type != "producer":
-                    partitions[place] = (index, await context.pool.run(partial(log.prepare_append, records)))
+                if log.needs_preparation(records):
+                    prepared = await context.pool.run(partial(log.prepare_append, records))
+                    partitions[place] = (index, memoryview(prepared))
             except FirnError as error:
                 refused[topic, index] = error
     results, waiting = append_all(context, version, request, refused)
@@ -386,9 +386,4 @@ def encode_failures(context: Context, version: int, correlation_id: int, results
         for result in partitions
         if result.current_leader is not None
     }
-    endpoints: list[NodeEndpoint] = []
-    for node_id in leaders:
-        broker = context.image.brokers.get(node_id)
-        if broker is not None:
-            endpoints.append(NodeEndpoint(node_id, broker.host, broker.port, broker.rack))
-    return encode_produce_response(version, correlation_id, results, 0, endpoints)
+    return encode_produce_response(version, correlation_id, results, 0, node_endpoints(context, leaders))

@@ -1,7 +1,7 @@
 """A broker's parts in memory, for conversations with the handlers alone: no disk, no store, no controller.
 
-``FakeLog`` keeps the rules of ``PartitionLog`` that handlers rely on, and lets a test decide when bytes are stored, when they are
-in the page cache, and who is told of an append.
+``FakeLog`` keeps the rules of ``PartitionLog`` that handlers rely on, and lets a test decide when bytes are stored, when they
+are in the page cache, and who is told of an append.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from app.handlers.producer_ids import ProducerIds
 from app.handlers.server import KafkaServer
 from app.metrics import Registry
 from app.records.batch import check_batches, iter_headers, parse_header, patch_batch
-
-
+from app.records.builder import recompress
+from app.records.compression import Codec
 
 
 class Appended(NamedTuple):
@@ -114,8 +114,11 @@ class FakeLog:
             waiter()
         return Appended(base, self.log_end_offset)
 
-    def prepare_append(self, records: memoryview) -> memoryview:
-        return records
+    def needs_preparation(self, records: memoryview) -> bool:
+        return self.config.compression_type != "producer"
+
+    def prepare_append(self, records: memoryview) -> bytearray:
+        return bytearray(recompress(bytes(records), Codec.GZIP))
 
     def wait_stored(self, offset_end: int) -> asyncio.Future[None] | None:
         if self.unstored is None:
@@ -197,13 +200,14 @@ class FakeController:
 class FakeImage:
     def __init__(self) -> None:
         self.topics: dict[str, Any] = {}
+        self.topics_by_name = self.topics
         self.brokers: dict[int, Any] = {}
 
     def topic(self, name: str) -> Any:
         return self.topics.get(name)
 
     def topic_by_id(self, topic_id: uuid.UUID) -> Any:
-        return next((topic for topic in self.topics.values() if topic.id == topic_id), None)
+        return next((topic for topic in self.topics.values() if topic.topic_id == topic_id), None)
 
 
 class FakeLogs:
@@ -218,7 +222,7 @@ class FakeLogs:
         log = FakeLog(topic, partition, config)
         self.all[topic, partition] = log
         partitions = [SimpleNamespace(leader=1, leader_epoch=0, isr=(1,)) for _ in range(partition + 1)]
-        self._image.topics[topic] = SimpleNamespace(name=topic, id=log.topic_id, partitions=partitions)
+        self._image.topics[topic] = SimpleNamespace(name=topic, topic_id=log.topic_id, partitions=partitions)
         return log
 
 

@@ -193,9 +193,7 @@ async def test_memory_of_arriving_frames_is_bounded_and_passed_on(start, connect
         frames.append(
             b"".join(
                 bytes(piece)
-                for piece in encode_produce_request(
-                    V, 1, "test", [("t", [(0, large)])], acks=1, timeout_ms=10
-                )
+                for piece in encode_produce_request(V, 1, "test", [("t", [(0, large)])], acks=1, timeout_ms=10)
             )
         )
     first.writer.write(frames[0][:400_000])

@@ -1,0 +1,67 @@
+"""The machine behind the seams: its clock, its threads, its log lines."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from app.units import TimestampMs
+
+T = TypeVar("T")
+
+POOL_THREADS: Final = 8
+"""Threads for blocking reads, syncs and recompression: they mostly wait for the disk."""
+DESCRIPTORS_WANTED: Final = 1 << 20
+
+
+class SystemClock:
+    """The machine's wall clock."""
+
+    def now_ms(self) -> TimestampMs:
+        return TimestampMs(time.time_ns() // 1_000_000)
+
+
+class ThreadPool:
+    """A ``BlockingPool`` of real threads."""
+
+    def __init__(self, threads: int = POOL_THREADS) -> None:
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="firn")
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """See ``BlockingPool``: the work goes on when the caller is cancelled."""
+        running = asyncio.wrap_future(self._executor.submit(work))
+        running.add_done_callback(_look_at_error)
+        return await asyncio.shield(running)
+
+    def close(self) -> None:
+        """Wait for what is running and drop what is queued."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _look_at_error(done: asyncio.Future[T]) -> None:
+    """The caller may have gone: then nobody else looks at the error."""
+    if not done.cancelled():
+        done.exception()
+
+
+def raise_descriptor_limit() -> int:
+    """Ask for as many open files as the system allows this process; how many that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return soft
+
+
+def log_line(text: str) -> None:
+    """One line for the operator, on standard error with the time, in one write so that lines of processes do not mix."""
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+    line = text.replace("\n", " ")
+    os.write(sys.stderr.fileno(), f"{stamp}Z {line}\n".encode())
