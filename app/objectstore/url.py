@@ -10,6 +10,7 @@ from typing import Final, Literal, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from app.errors import ConfigError
+from app.metrics import Registry
 from app.objectstore.api import InvalidKey, ObjectStore
 from app.objectstore.keys import check_key
 from app.seams import BlockingPool
@@ -174,25 +175,36 @@ def _parse_flag(name: str, value: str | None, *, default: bool) -> bool:
             raise ConfigError(f"{name}={value} is neither true nor false")
 
 
-async def open_store(url: str | StoreLocation, *, pool: BlockingPool, rng: random.Random) -> ObjectStore:
+async def open_store(
+    url: str | StoreLocation, *, pool: BlockingPool, rng: random.Random, registry: Registry | None = None
+) -> ObjectStore:
     """The store at ``url``, ready for use; whoever opens it closes it.
 
-    ``pool`` runs a directory's system calls; ``rng`` spreads the retries of S3 requests.
+    ``pool`` runs system calls of a directory; ``rng`` spreads the retries of S3; with ``registry`` every operation is
+    counted (``MeteredStore``).
 
     A directory is made if need be and cleaned of what a crash left over. Whether S3 can be reached and what it allows is not
     asked here: an S3 store that is away must not keep a broker from starting (``check.check_store`` asks).
 
     Raises: ConfigError (the URL, or an S3 client that cannot be made of it), StorageUnavailable (the directory).
     """
+    # Each adapter is imported where it is used: aiobotocore alone takes most of a second.
     location = parse_store_url(url) if isinstance(url, str) else url
+    store: ObjectStore
     if isinstance(location, DirectoryLocation):
-        from app.objectstore.directory import DirectoryStore  # only the adapter that is used is imported
+        from app.objectstore.directory import DirectoryStore
 
         directory = DirectoryStore(location.path, pool)
         await directory.open()
-        return directory
-    from app.objectstore.s3 import S3Store  # aiobotocore takes most of a second to import
+        store = directory
+    else:
+        from app.objectstore.s3 import S3Store
 
-    s3 = S3Store(location, rng=rng)
-    await s3.open()
-    return s3
+        s3 = S3Store(location, rng=rng, registry=registry)
+        await s3.open()
+        store = s3
+    if registry is None:
+        return store
+    from app.objectstore.metered import MeteredStore
+
+    return MeteredStore(store, registry)

@@ -1,0 +1,167 @@
+"""Counts what an object store is asked, what it answers, how much it moves and how long it takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Final, TypeVar
+
+from app.errors import StorageFull, StorageUnavailable
+from app.metrics import Counter, Histogram, Registry
+from app.objectstore.api import (
+    AlreadyExists,
+    Buffer,
+    ObjectInfo,
+    ObjectMissing,
+    ObjectStore,
+    RangeUnsatisfiable,
+    Upload,
+    UploadInfo,
+)
+from app.objectstore.directory import DirectoryStore
+from app.objectstore.keys import LIST_LIMIT_MAX
+
+T = TypeVar("T")
+
+_OUTCOMES: Final[tuple[tuple[type[BaseException], str], ...]] = (
+    (ObjectMissing, "missing"),
+    (AlreadyExists, "exists"),
+    (RangeUnsatisfiable, "range"),
+    (StorageFull, "full"),
+    (StorageUnavailable, "unavailable"),
+    (asyncio.CancelledError, "cancelled"),
+)
+"""Label of each way to end but ``ok``; anything else is ``error``."""
+
+
+class MeteredStore:
+    """``inner`` with metrics: an ObjectStore whose operations are counted in ``registry``.
+
+    ``firn_store_requests_total{operation,outcome}``, ``firn_store_bytes_total{direction}`` (``up`` and ``down``, payloads of
+    what succeeded) and ``firn_store_request_seconds{operation}``. An operation counts once, whatever its adapter retries.
+    """
+
+    def __init__(self, inner: ObjectStore, registry: Registry) -> None:
+        self.inner = inner
+        self.part_bytes_min = inner.part_bytes_min
+        self._registry = registry
+        self._requests: dict[tuple[str, str], Counter] = {}
+        self._seconds: dict[str, Histogram] = {}
+        self._up = self._bytes("up")
+        self._down = self._bytes("down")
+
+    async def get(self, key: str) -> bytes:
+        data = await self._measure("get", self.inner.get(key))
+        self._down.value += len(data)
+        return data
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        data = await self._measure("get_range", self.inner.get_range(key, start, end))
+        self._down.value += len(data)
+        return data
+
+    async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
+        data, size_bytes = await self._measure("get_tail", self.inner.get_tail(key, length))
+        self._down.value += len(data)
+        return data, size_bytes
+
+    async def head(self, key: str) -> ObjectInfo:
+        return await self._measure("head", self.inner.head(key))
+
+    async def put(self, key: str, data: Buffer) -> None:
+        await self._measure("put", self.inner.put(key, data))
+        self._up.value += len(data)
+
+    async def put_if_absent(self, key: str, data: Buffer) -> None:
+        await self._measure("put_if_absent", self.inner.put_if_absent(key, data))
+        self._up.value += len(data)
+
+    async def delete(self, key: str) -> None:
+        await self._measure("delete", self.inner.delete(key))
+
+    async def delete_many(self, keys: list[str]) -> None:
+        await self._measure("delete_many", self.inner.delete_many(keys))
+
+    async def list_objects(
+        self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX
+    ) -> list[ObjectInfo]:
+        listing = self.inner.list_objects(prefix, start_after=start_after, limit=limit)
+        return await self._measure("list_objects", listing)
+
+    async def begin_upload(self, key: str) -> MeteredUpload:
+        return MeteredUpload(self, await self._measure("begin_upload", self.inner.begin_upload(key)))
+
+    async def list_uploads(self, prefix: str) -> list[UploadInfo]:
+        return await self._measure("list_uploads", self.inner.list_uploads(prefix))
+
+    async def abort_upload(self, key: str, upload_id: str) -> None:
+        await self._measure("abort", self.inner.abort_upload(key, upload_id))
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+    async def _measure(self, operation: str, call: Awaitable[T]) -> T:
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        outcome = "ok"
+        try:
+            return await call
+        except BaseException as error:
+            outcome = next((name for kind, name in _OUTCOMES if isinstance(error, kind)), "error")
+            raise
+        finally:
+            self._count(operation, outcome)
+            self._histogram(operation).observe(loop.time() - started_s)
+
+    def _count(self, operation: str, outcome: str) -> None:
+        counter = self._requests.get((operation, outcome))
+        if counter is None:
+            counter = self._registry.counter(
+                "firn_store_requests_total",
+                "Operations on the object store by how they ended.",
+                operation=operation,
+                outcome=outcome,
+            )
+            self._requests[operation, outcome] = counter
+        counter.value += 1
+
+    def _histogram(self, operation: str) -> Histogram:
+        histogram = self._seconds.get(operation)
+        if histogram is None:
+            histogram = self._registry.histogram(
+                "firn_store_request_seconds", "How long operations on the object store took.", operation=operation
+            )
+            self._seconds[operation] = histogram
+        return histogram
+
+    def _bytes(self, direction: str) -> Counter:
+        return self._registry.counter(
+            "firn_store_bytes_total", "Bytes that went to the object store and came from it.", direction=direction
+        )
+
+
+class MeteredUpload:
+    """Upload of a MeteredStore."""
+
+    def __init__(self, store: MeteredStore, inner: Upload) -> None:
+        self.key = inner.key
+        self.upload_id = inner.upload_id
+        self._store = store
+        self._inner = inner
+
+    async def put_part(self, number: int, data: Buffer) -> None:
+        await self._store._measure("put_part", self._inner.put_part(number, data))
+        self._store._up.value += len(data)
+
+    async def complete(self) -> None:
+        await self._store._measure("complete", self._inner.complete())
+
+    async def abort(self) -> None:
+        await self._store._measure("abort", self._inner.abort())
+
+
+def directory_of(store: ObjectStore) -> DirectoryStore | None:
+    """The directory store under ``store``, if that is what it is: its objects can be served from their own files."""
+    while isinstance(store, MeteredStore):
+        store = store.inner
+    return store if isinstance(store, DirectoryStore) else None

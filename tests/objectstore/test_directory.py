@@ -1,0 +1,362 @@
+"""The directory store beyond the seam: crashes, other processes, full and broken disks."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.errors import ConfigError, StorageFull, StorageUnavailable
+from app.objectstore import directory_work
+from app.objectstore.api import AlreadyExists, InvalidKey, ObjectMissing
+from app.objectstore.directory import DirectoryStore
+from tests.objectstore.conftest import ThreadPool
+
+# Leaves a synced temporary file, an upload with a part and one that is only begun, and dies without a word.
+CRASH = """
+import asyncio, os, signal, sys
+from app.objectstore.directory import DirectoryStore
+
+async def main(root):
+    store = DirectoryStore(root)
+    await store.put_if_absent("data/kept", b"kept")
+    store._work._write_temporary(root + "/data", b"half written")
+    upload = await store.begin_upload("data/parts")
+    await upload.put_part(1, b"x" * 1000)
+    await store.begin_upload("data/begun")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+def hidden_files(root: Path) -> list[str]:
+    return sorted(
+        str(path.relative_to(root))
+        for path in root.rglob("*")
+        if path.is_file() and any(part.startswith(".") for part in path.relative_to(root).parts)
+    )
+
+
+def crash_in(root: Path) -> None:
+    subprocess.run([sys.executable, "-c", CRASH, str(root)], check=False, cwd=Path(__file__).parents[2])
+
+
+async def test_what_a_crash_left_over_is_invisible_and_goes_at_open(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    crash_in(root)
+    assert len(hidden_files(root)) == 5  # temporary file, two keys, one part, the lock
+
+    store = DirectoryStore(root)
+    assert [info.key for info in await store.list_objects("")] == ["data/kept"]
+    assert await store.open() == 3
+    assert hidden_files(root) == []
+    assert await store.get("data/kept") == b"kept"
+    assert await store.list_uploads("") == []
+    assert await store.open() == 0
+
+
+async def test_opening_leaves_the_work_of_a_living_store_alone(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    crash_in(root)
+    living = DirectoryStore(root)
+    upload = await living.begin_upload("data/slow")
+    await upload.put_part(1, b"first")
+    half = living._work._write_temporary(f"{root}/data", b"half")
+
+    other = DirectoryStore(root)
+    assert await other.open() == 3
+    assert os.path.exists(half)
+    assert [info.key for info in await other.list_uploads("")] == ["data/slow"]
+    await upload.put_part(2, b" second")
+    await upload.complete()
+    assert await other.get("data/slow") == b"first second"
+    os.unlink(half)
+    await living.close()
+    await other.close()
+    assert hidden_files(root) == []
+
+
+def test_processes_race_for_a_key_and_one_wins(tmp_path: Path) -> None:
+    script = (
+        "import asyncio, sys\n"
+        "from app.objectstore.directory import DirectoryStore\n"
+        "from app.objectstore.api import AlreadyExists\n"
+        "async def main():\n"
+        "    store, won = DirectoryStore(sys.argv[1]), 0\n"
+        "    for number in range(50):\n"
+        "        try:\n"
+        "            await store.put_if_absent(f'log/{number}', sys.argv[2].encode())\n"
+        "            won += 1\n"
+        "        except AlreadyExists:\n"
+        "            pass\n"
+        "    print(won)\n"
+        "asyncio.run(main())\n"
+    )
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(tmp_path / "store"), name],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        for name in ("one", "two")
+    ]
+    won = [int(racer.communicate()[0]) for racer in racers]
+    assert sum(won) == 50
+
+
+async def test_nothing_is_acknowledged_before_it_and_its_names_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def traced(name: str) -> None:
+        real = getattr(os, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            if name in ("fsync", "fdatasync"):
+                calls.append(f"{name} {os.readlink(f'/proc/self/fd/{arguments[0]}')}")
+            else:
+                calls.append(f"{name} {arguments[-1]}")
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(directory_work.os, name, call)
+
+    root = tmp_path / "store"
+    store = DirectoryStore(root)
+    await store.put("warm", b"")
+    for name in ("fsync", "fdatasync", "link", "unlink", "rename"):
+        traced(name)
+    await store.put_if_absent("new/dir/key", b"value")
+
+    temporary = next(call for call in calls if call.startswith("fdatasync")).split()[1]
+    assert Path(temporary).parent == root / "new/dir"
+    assert set(calls[:2]) == {f"fsync {root}", f"fsync {root}/new"}  # of the directories that were made, in any order
+    assert calls == [
+        *calls[:2],
+        f"fdatasync {temporary}",
+        f"link {root}/new/dir/key",
+        f"unlink {temporary}",
+        f"fsync {root}/new/dir",
+    ]
+
+    # The answer "exists" may be about an earlier attempt that stopped before its sync, so it syncs as well.
+    calls.clear()
+    with pytest.raises(AlreadyExists):
+        await store.put_if_absent("new/dir/key", b"value")
+    assert calls == [f"fsync {root}/new/dir"]
+
+    upload = await store.begin_upload("new/dir/big")
+    await upload.put_part(1, b"x")
+    calls.clear()
+    await upload.complete()
+    data = f"{root}/.uploads/{upload.upload_id}/data"
+    assert calls[:3] == [f"fdatasync {data}", f"link {root}/new/dir/big", f"fsync {root}/new/dir"]
+
+
+@pytest.mark.parametrize(
+    ("function", "number", "kind"),
+    [
+        ("pwrite", errno.ENOSPC, StorageFull),
+        ("pwrite", errno.EDQUOT, StorageFull),
+        ("pwrite", errno.EIO, StorageUnavailable),
+        ("fdatasync", errno.ENOSPC, StorageFull),
+        ("fdatasync", errno.EIO, StorageUnavailable),
+        ("link", errno.ENOSPC, StorageFull),
+        ("link", errno.EIO, StorageUnavailable),
+        ("link", errno.EPERM, StorageUnavailable),
+        ("open", errno.EMFILE, StorageUnavailable),
+        ("open", errno.EROFS, StorageUnavailable),
+    ],
+)
+async def test_a_failed_write_leaves_nothing_and_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, number: int, kind: type[StorageUnavailable]
+) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    await store.put("d/warm", b"")
+
+    def fail(*arguments: Any, **options: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(directory_work.os, function, fail)
+        with pytest.raises(StorageUnavailable) as raised:
+            await store.put_if_absent("d/key", b"value")
+    assert type(raised.value) is kind
+    assert [info.key for info in await store.list_objects("")] == ["d/warm"]
+    assert not [name for name in hidden_files(tmp_path / "store") if name.endswith(".tmp")]
+    await store.put_if_absent("d/key", b"value")
+    assert await store.get("d/key") == b"value"
+
+
+async def test_a_failed_sync_of_the_name_is_undecided_never_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    await store.put("d/warm", b"")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(directory_work.os, "fsync", fail)
+        with pytest.raises(StorageUnavailable) as raised:
+            await store.put_if_absent("d/key", b"value")
+    assert type(raised.value) is StorageUnavailable
+    with pytest.raises(AlreadyExists):
+        await store.put_if_absent("d/key", b"value")
+
+
+async def test_a_part_that_fails_can_be_put_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    upload = await store.begin_upload("k")
+    await upload.put_part(1, b"one")
+    real = os.pwrite
+
+    def short(descriptor: int, data: memoryview, position: int) -> int:
+        if len(data) == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(descriptor, data[: len(data) // 2], position)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(directory_work.os, "pwrite", short)
+        with pytest.raises(StorageFull):
+            await upload.put_part(2, b"two")
+    await upload.put_part(2, b"two")
+    await upload.complete()
+    assert await store.get("k") == b"onetwo"
+
+
+async def test_short_writes_are_carried_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwrite
+    monkeypatch.setattr(directory_work.os, "pwrite", lambda fd, data, position: real(fd, data[:3], position))
+    store = DirectoryStore(tmp_path / "store")
+    await store.put("k", b"0123456789")
+    assert await store.get("k") == b"0123456789"
+
+
+async def test_parts_of_equal_size_are_written_once_and_linked(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    upload = await store.begin_upload("k")
+    for number in (2, 1, 3):
+        await upload.put_part(number, bytes([64 + number]) * 1000)
+    await upload.put_part(4, b"end")
+    data = tmp_path / "store/.uploads" / upload.upload_id / "data"
+    inode = data.stat().st_ino
+    assert {path.name for path in data.parent.iterdir()} == {"data", "key"}
+    await upload.complete()
+    assert store.local_path("k").stat().st_ino == inode
+    assert await store.get("k") == b"A" * 1000 + b"B" * 1000 + b"C" * 1000 + b"end"
+
+
+async def test_no_part_reaches_a_completed_object(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    upload = await store.begin_upload("k")
+    await upload.put_part(1, b"right")
+    await upload.complete()
+    with pytest.raises(ObjectMissing):
+        await upload.put_part(1, b"wrong")
+    assert await store.get("k") == b"right"
+
+
+async def test_foreign_names_are_not_listed(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    store = DirectoryStore(root)
+    await store.put("a/b", b"x")
+    for name in ("lost+found", "a/.hidden", ".DS_Store", "ä", "with space"):
+        (root / name).write_bytes(b"?")
+    (root / ".git").mkdir()
+    (root / ".git/config").write_bytes(b"?")
+    (root / "broken-link").symlink_to(root / "nowhere")
+    os.mkfifo(root / "pipe")
+    assert [info.key for info in await store.list_objects("")] == ["a/b"]
+
+
+async def test_listing_enters_only_directories_that_can_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "store"
+    store = DirectoryStore(root)
+    for topic in range(5):
+        for partition in range(3):
+            await store.put(f"topics/{topic}/{partition}/log/1", b"x")
+    entered: list[str] = []
+    real = os.scandir
+
+    def scandir(path: str) -> Any:
+        entered.append(os.path.relpath(path, root))
+        return real(path)
+
+    monkeypatch.setattr(directory_work.os, "scandir", scandir)
+    await store.list_objects("topics/3/1/log/")
+    assert entered == ["topics/3/1/log"]
+    entered.clear()
+    page = await store.list_objects("topics/", start_after="topics/3/2/log/0", limit=2)
+    assert [info.key for info in page] == ["topics/3/2/log/1", "topics/4/0/log/1"]
+    assert entered == ["topics", "topics/3", "topics/3/2", "topics/3/2/log", "topics/4", "topics/4/0", "topics/4/0/log"]
+
+
+async def test_deletion_removes_directories_that_are_left_empty(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    store = DirectoryStore(root)
+    await store.put("a/b/c/1", b"x")
+    await store.put("a/2", b"x")
+    await store.delete("a/b/c/1")
+    assert sorted(path.name for path in (root / "a").iterdir()) == ["2"]
+    await store.delete("a/2")
+    assert root.is_dir()
+    await store.put("a/b/c/1", b"again")
+    assert await store.get("a/b/c/1") == b"again"
+
+
+async def test_writers_and_deleters_of_one_directory_do_not_trip_over_each_other(
+    tmp_path: Path, pool: ThreadPool
+) -> None:
+    store = DirectoryStore(tmp_path / "store", pool)
+    rng = random.Random(7)
+
+    async def work(worker: int) -> None:
+        for turn in range(40):
+            key = f"x/y/{worker}-{turn}"
+            await store.put_if_absent(key, b"v")
+            assert await store.get(key) == b"v"
+            if rng.random() < 0.9:
+                await store.delete(key)
+
+    await asyncio.gather(*(work(worker) for worker in range(4)))
+
+
+async def test_a_file_in_the_place_of_a_directory_is_told(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    await store.put("data", b"x")
+    with pytest.raises(StorageUnavailable, match="a file is where a directory must be"):
+        await store.put("data/key", b"x")
+    with pytest.raises(StorageUnavailable, match="a file is where a directory must be"):
+        await DirectoryStore(tmp_path / "store/data").put("key", b"x")
+
+
+async def test_a_file_system_without_links_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    await store.check()
+
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(directory_work.os, "link", fail)
+    with pytest.raises(ConfigError, match="cannot make the hard links that conditional writes need"):
+        await store.check()
+    assert [name for name in os.listdir(tmp_path / "store") if name.endswith(".tmp")] == []
+
+
+async def test_the_local_path_is_where_the_bytes_are(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    await store.put("data/aa/1.seg", b"bytes")
+    assert store.local_path("data/aa/1.seg").read_bytes() == b"bytes"
+    with pytest.raises(InvalidKey):
+        store.local_path("../../etc/passwd")
