@@ -170,7 +170,7 @@ def heartbeat_prefix(broker_id: int) -> str:
 
 
 def heartbeat_key(broker_id: int, directory_id: uuid.UUID) -> str:
-    """Key of the object that a broker rewrites while it lives. One per data directory: rivals do not overwrite each other."""
+    """Key of the object that a broker rewrites while it lives. One per data directory: rivals do not overwrite."""
     return f"{heartbeat_prefix(broker_id)}{directory_id}"
 
 

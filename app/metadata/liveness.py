@@ -18,7 +18,7 @@ from uuid import UUID
 import msgspec
 
 from app.metadata import layout
-from app.objectstore.api import ObjectStore
+from app.objectstore.api import ObjectMissing, ObjectStore
 from app.seams import Clock
 from app.units import BrokerId, DurationMs
 
@@ -69,7 +69,9 @@ _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 
 
 class ObjectLiveness:
-    """Heartbeats as small objects: one PUT a beat; a PUT, a LIST and a delete to ask."""
+    """Heartbeats as small objects: one PUT a beat; a PUT, two HEADs and a delete to ask.
+
+    Modification times are those of one store, whose servers agree to far less than 30 s."""
 
     def __init__(self, store: ObjectStore, *, rng: random.Random, clock: Clock) -> None:
         self._store = store
@@ -90,16 +92,15 @@ class ObjectLiveness:
         await self._store.put(layout.heartbeat_key(identity.broker_id, identity.directory_id), _encoder.encode(content))
 
     async def age_ms(self, broker_id: BrokerId, directory_id: UUID) -> DurationMs | None:
-        heartbeat = layout.heartbeat_key(broker_id, directory_id)
         probe = layout.probe_key(broker_id, UUID(bytes=self._rng.randbytes(16), version=4))
         await self._store.put(probe, b"")
-        modified_ms = {
-            info.key: info.modified_ms for info in await self._store.list_objects(layout.heartbeat_prefix(broker_id))
-        }
+        asked_ms = (await self._store.head(probe)).modified_ms
         await self._store.delete(probe)
-        if heartbeat not in modified_ms:
+        try:
+            heartbeat = await self._store.head(layout.heartbeat_key(broker_id, directory_id))
+        except ObjectMissing:
             return None
-        return DurationMs(max(modified_ms[probe] - modified_ms[heartbeat], 0))
+        return DurationMs(max(asked_ms - heartbeat.modified_ms, 0))
 
     async def leave(self, identity: Identity) -> None:
         await self._store.delete(layout.heartbeat_key(identity.broker_id, identity.directory_id))

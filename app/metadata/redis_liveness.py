@@ -6,7 +6,6 @@ lives; a Redis that does not answer means that nobody can be declared dead. Impo
 
 from __future__ import annotations
 
-from typing import Any, cast
 from uuid import UUID
 
 from redis.asyncio import Redis
@@ -38,7 +37,7 @@ class RedisLiveness:
     async def age_ms(self, broker_id: BrokerId, directory_id: UUID) -> DurationMs | None:
         try:
             left_ms = int(await self._client.pttl(self._key(broker_id, directory_id)))
-            server = cast(dict[str, Any], await self._client.info("server"))
+            server = await self._client.info("server")
         except (RedisError, OSError) as error:
             raise _unavailable(error) from error
         if left_ms >= 0:

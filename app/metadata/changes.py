@@ -1,0 +1,469 @@
+"""What each change of the cluster checks and writes. Pure: a draft of the next image in, records and an answer out.
+
+Refusals are Kafka's: ``RequestRejected`` with the code that Kafka answers for the same mistake. A plan only reads the draft;
+the controller takes the records into it, so that the next change of the same group is checked against what came before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, Generic, NamedTuple, TypeVar
+from uuid import UUID
+
+from app.configs import (
+    BROKER_DEFINITIONS,
+    TOPIC_DEFINITIONS,
+    BrokerConfig,
+    ConfigType,
+    Definition,
+    TopicConfig,
+    apply_broker_overrides,
+    format_value,
+    resolve_topic_config,
+    validate_broker_configs,
+    validate_topic_configs,
+)
+from app.errors import ErrorCode, RequestRejected
+from app.limits import TOPIC_NAME_CHARS_MAX
+from app.metadata.cluster import (
+    ALL_BROKERS,
+    ImageDraft,
+    PartitionImage,
+    ProducerIdsRecord,
+    TopicImage,
+    broker_configs_change,
+    partition_change,
+    producer_ids_change,
+    topic_change,
+)
+from app.metadata.log_format import KeyValue
+from app.units import (
+    BrokerId,
+    LeaderEpoch,
+    PartitionIndex,
+    ProducerId,
+    TimestampMs,
+    TopicId,
+    TopicIdPartition,
+)
+
+T_co = TypeVar("T_co", covariant=True)
+
+DEFAULT: Final = -1
+"""As a count of partitions or a replication factor: the broker's default."""
+
+PARTITIONS_PER_TOPIC_MAX: Final = 10_000
+"""So that a topic is made by one entry: 10,000 records of about 100 bytes."""
+
+PRODUCER_ID_BLOCK: Final = 1000
+"""Producer ids given to a broker at once (KIP-730)."""
+
+PRODUCER_ID_END: Final = 1 << 63
+
+_OF_TOPICS_BY_SYNONYM: Final = {
+    synonym.name: definition for definition in TOPIC_DEFINITIONS.values() for synonym in definition.synonyms
+}
+"""Topic settings by the names under which a broker carries their defaults."""
+
+_OF_BROKERS: Final[Mapping[str, Definition]] = {**_OF_TOPICS_BY_SYNONYM, **BROKER_DEFINITIONS}
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
+
+Assignments = Mapping[int, Sequence[int]]
+"""Replicas by partition index, the preferred leader first."""
+
+
+class ResourceType(IntEnum):
+    """Kinds of resource that have configs here, with Kafka's numbers."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class Operation(IntEnum):
+    """What IncrementalAlterConfigs does to a config (KIP-339)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigChange(NamedTuple):
+    """One operation on one config."""
+
+    name: str
+    operation: Operation
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Planned(Generic[T_co]):
+    """What a change writes, and what its caller is told once that is durable."""
+
+    records: Sequence[KeyValue]
+    answer: T_co
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a plan needs to know beside the draft."""
+
+    config: BrokerConfig
+    """Of the controller's broker, as it was started."""
+    live_brokers: Sequence[BrokerId]
+    """Who can be given new partitions."""
+    now_ms: TimestampMs
+    placement_start: int
+    """Where in ``live_brokers`` a new topic's leaders begin; any number."""
+
+
+# --- topics ---------------------------------------------------------------------------------------------------------
+
+
+def check_topic_name(name: str) -> None:
+    """Raises: RequestRejected INVALID_TOPIC_EXCEPTION."""
+    if not name:
+        why = "it is empty"
+    elif name in (".", ".."):
+        why = f"it is {name!r}"
+    elif len(name) > TOPIC_NAME_CHARS_MAX:
+        why = f"it has {len(name)} characters, more than {TOPIC_NAME_CHARS_MAX}"
+    elif _NAME.fullmatch(name) is None:
+        why = "it has characters other than ASCII letters and digits, '.', '_' and '-'"
+    else:
+        return
+    raise RequestRejected(ErrorCode.INVALID_TOPIC_EXCEPTION, f"The topic name is not valid: {why}.")
+
+
+def create_topic(
+    draft: ImageDraft,
+    around: Surroundings,
+    *,
+    topic_id: TopicId,
+    name: str,
+    partitions: int,
+    replication_factor: int,
+    configs: Mapping[str, str | None],
+    assignments: Assignments | None,
+) -> Planned[TopicImage]:
+    """A new topic. Raises: RequestRejected."""
+    check_topic_name(name)
+    if draft.topic(name) is not None:
+        raise RequestRejected(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    other = draft.colliding_name(name)
+    if other is not None:
+        raise RequestRejected(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic '{name}' collides with topic '{other}': '.' and '_' are the same in the names of metrics.",
+        )
+    broker = _effective_broker(draft, around.config)
+    if assignments:
+        if partitions != DEFAULT or replication_factor != DEFAULT:
+            raise RequestRejected(
+                ErrorCode.INVALID_REQUEST,
+                "Replicas are assigned by hand, so the partition count and the replication factor must be -1.",
+            )
+        _check_count(len(assignments))
+        placed = _placed_by_hand(draft, assignments, range(len(assignments)))
+    else:
+        if partitions == DEFAULT:
+            partitions = broker.num_partitions
+        if replication_factor == DEFAULT:
+            replication_factor = broker.default_replication_factor
+        _check_count(partitions)
+        placed = _placed(around, partitions, replication_factor, around.placement_start)
+    validate_topic_configs(configs, broker=broker)
+    overrides = {key: value for key, value in configs.items() if value is not None}
+    images = tuple(_new_partition(index, replicas) for index, replicas in enumerate(placed))
+    topic = TopicImage(topic_id, name, images, overrides, around.now_ms)
+    records = [partition_change(topic_id, image.partition_index, image.record()) for image in images]
+    return Planned([*records, topic_change(topic_id, topic.record())], topic)
+
+
+def delete_topic(draft: ImageDraft, *, name: str | None, topic_id: UUID | None) -> Planned[TopicImage]:
+    """A topic's name is free at once; what is in the bucket goes later. Raises: RequestRejected."""
+    topic = _require_topic(draft, name=name, topic_id=topic_id)
+    records = [topic_change(topic.topic_id, topic.record(deleting=True, configs={}))]
+    records += [partition_change(topic.topic_id, image.partition_index, None) for image in topic.partitions]
+    return Planned(records, topic)
+
+
+def finish_topic_deletion(draft: ImageDraft, topic_id: UUID) -> Planned[None]:
+    """Nothing of the topic is left. Finishing what is finished does nothing."""
+    return Planned([topic_change(topic_id, None)] if topic_id in draft.deleting else [], None)
+
+
+def create_partitions(
+    draft: ImageDraft,
+    around: Surroundings,
+    *,
+    name: str,
+    count: int,
+    assignments: Sequence[Sequence[int]] | None,
+) -> Planned[TopicImage]:
+    """More partitions, ``count`` in all; ``assignments`` are the new ones' replicas. Raises: RequestRejected."""
+    topic = _require_topic(draft, name=name, topic_id=None)
+    before = len(topic.partitions)
+    if count <= before:
+        relation = "already has" if count == before else f"has {before}, which is more than the requested"
+        raise RequestRejected(ErrorCode.INVALID_PARTITIONS, f"Topic '{name}' {relation} {count} partitions.")
+    _check_count(count)
+    if assignments is not None:
+        if len(assignments) != count - before:
+            raise RequestRejected(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{count - before} new partitions need as many assignments, not {len(assignments)}.",
+            )
+        new = range(before, count)
+        placed = _placed_by_hand(draft, dict(zip(new, assignments, strict=True)), new)
+        factor = len(topic.partitions[0].replicas)
+        if any(len(replicas) != factor for replicas in placed):
+            raise RequestRejected(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The topic's partitions have {factor} replicas each."
+            )
+    else:
+        placed = _placed(around, count - before, len(topic.partitions[0].replicas), around.placement_start + before)
+    added = tuple(_new_partition(index, replicas) for index, replicas in enumerate(placed, before))
+    records = [partition_change(topic.topic_id, image.partition_index, image.record()) for image in added]
+    records.append(topic_change(topic.topic_id, topic.record(partition_count=count)))
+    answer = TopicImage(topic.topic_id, name, topic.partitions + added, topic.configs, topic.created_ms)
+    return Planned(records, answer)
+
+
+def bump_leader_epochs(
+    draft: ImageDraft, partitions: Iterable[TopicIdPartition], above: Mapping[TopicIdPartition, int]
+) -> Planned[dict[TopicIdPartition, LeaderEpoch]]:
+    """A new leadership of the same leader, with an epoch above the one there is and above ``above``.
+
+    Partitions that are gone are left out of the answer.
+    """
+    records: list[KeyValue] = []
+    epochs: dict[TopicIdPartition, LeaderEpoch] = {}
+    for partition in partitions:
+        topic = draft.topic_by_id(partition.topic_id)
+        if topic is None or partition.partition >= len(topic.partitions) or partition in epochs:
+            continue
+        image = topic.partitions[partition.partition]
+        epoch = LeaderEpoch(max(image.leader_epoch, above.get(partition, -1)) + 1)
+        image = image._replace(leader_epoch=epoch, partition_epoch=image.partition_epoch + 1)
+        records.append(partition_change(partition.topic_id, partition.partition, image.record()))
+        epochs[partition] = epoch
+    return Planned(records, epochs)
+
+
+def _require_topic(draft: ImageDraft, *, name: str | None, topic_id: UUID | None) -> TopicImage:
+    if name is not None:
+        topic = draft.topic(name)
+        if topic is None:
+            raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
+        return topic
+    assert topic_id is not None, "a topic is spoken of by name or by id"
+    topic = draft.topic_by_id(topic_id)
+    if topic is None:
+        raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with id {topic_id}.")
+    return topic
+
+
+def _check_count(partitions: int) -> None:
+    if not 0 < partitions <= PARTITIONS_PER_TOPIC_MAX:
+        raise RequestRejected(
+            ErrorCode.INVALID_PARTITIONS,
+            f"A topic has from 1 to {PARTITIONS_PER_TOPIC_MAX} partitions, not {partitions}.",
+        )
+
+
+def _new_partition(index: int, replicas: tuple[BrokerId, ...]) -> PartitionImage:
+    return PartitionImage(PartitionIndex(index), replicas[0], LeaderEpoch(0), 0, replicas, replicas)
+
+
+def _placed(around: Surroundings, count: int, factor: int, start: int) -> list[tuple[BrokerId, ...]]:
+    """Replicas of ``count`` partitions, leaders spread evenly over the brokers that can be given any."""
+    live = around.live_brokers
+    if factor <= 0:
+        raise RequestRejected(ErrorCode.INVALID_REPLICATION_FACTOR, "The replication factor must be greater than 0.")
+    if factor > len(live):
+        raise RequestRejected(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"The replication factor {factor} is greater than the number of live brokers, {len(live)}.",
+        )
+    return [tuple(live[(start + index + replica) % len(live)] for replica in range(factor)) for index in range(count)]
+
+
+def _placed_by_hand(draft: ImageDraft, assignments: Assignments, indexes: range) -> list[tuple[BrokerId, ...]]:
+    if set(assignments) != set(indexes):
+        raise RequestRejected(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Partitions that are assigned by hand are numbered without a gap."
+        )
+    placed: list[tuple[BrokerId, ...]] = []
+    for index in indexes:
+        replicas = tuple(BrokerId(broker) for broker in assignments[index])
+        if not replicas or len(set(replicas)) != len(replicas):
+            why = "names a broker twice" if replicas else "is empty"
+            raise RequestRejected(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The assignment of partition {index} {why}.")
+        unknown = [broker for broker in replicas if broker not in draft.brokers]
+        if unknown:
+            raise RequestRejected(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"The assignment of partition {index} names broker {unknown[0]}, which is not registered.",
+            )
+        placed.append(replicas)
+    if len({len(replicas) for replicas in placed}) > 1:
+        raise RequestRejected(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "All partitions of a topic have the same number of replicas."
+        )
+    return placed
+
+
+# --- configs --------------------------------------------------------------------------------------------------------
+
+
+def alter_configs(
+    draft: ImageDraft,
+    around: Surroundings,
+    *,
+    resource_type: int,
+    resource_name: str,
+    changes: Sequence[ConfigChange],
+) -> Planned[Mapping[str, str]]:
+    """IncrementalAlterConfigs of one resource; answers its overrides after it. Raises: RequestRejected."""
+    names = [change.name for change in changes]
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise RequestRejected(ErrorCode.INVALID_REQUEST, f"The config {twice} is changed twice in one request.")
+    resource = _resource(draft, resource_type, resource_name)
+    overrides = dict(resource.overrides)
+    for change in changes:
+        definition = resource.definitions.get(change.name)
+        match change.operation:
+            case Operation.DELETE:
+                if definition is None and change.name not in overrides:
+                    raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Unknown config name: {change.name}")
+                overrides.pop(change.name, None)
+            case Operation.SET:
+                if change.value is None:
+                    raise RequestRejected(ErrorCode.INVALID_REQUEST, f"The config {change.name} is set to null.")
+                overrides[change.name] = change.value
+            case Operation.APPEND | Operation.SUBTRACT:
+                overrides[change.name] = _changed_list(draft, around, resource, definition, change)
+    return _configured(draft, around, resource, overrides)
+
+
+def replace_configs(
+    draft: ImageDraft,
+    around: Surroundings,
+    *,
+    resource_type: int,
+    resource_name: str,
+    configs: Mapping[str, str | None],
+) -> Planned[Mapping[str, str]]:
+    """AlterConfigs of one resource: what is not named goes back to its default. Raises: RequestRejected."""
+    resource = _resource(draft, resource_type, resource_name)
+    for name, value in configs.items():
+        if value is None:
+            raise RequestRejected(ErrorCode.INVALID_REQUEST, f"The config {name} is set to null.")
+    return _configured(draft, around, resource, {key: value for key, value in configs.items() if value is not None})
+
+
+class _Resource(NamedTuple):
+    topic: TopicImage | None
+    broker_id: int
+    overrides: Mapping[str, str]
+    definitions: Mapping[str, Definition]
+
+
+def _resource(draft: ImageDraft, resource_type: int, name: str) -> _Resource:
+    if resource_type == ResourceType.TOPIC:
+        check_topic_name(name)
+        topic = _require_topic(draft, name=name, topic_id=None)
+        return _Resource(topic, ALL_BROKERS, topic.configs, TOPIC_DEFINITIONS)
+    if resource_type != ResourceType.BROKER:
+        raise RequestRejected(
+            ErrorCode.INVALID_REQUEST, f"Configs of resource type {resource_type} cannot be changed here."
+        )
+    if name == "":
+        broker_id = ALL_BROKERS
+    elif name.isascii() and name.isdecimal():
+        broker_id = int(name)
+    else:
+        raise RequestRejected(ErrorCode.INVALID_REQUEST, f"A broker is named by its node id, not {name!r}.")
+    if broker_id != ALL_BROKERS and broker_id not in draft.brokers:
+        raise RequestRejected(ErrorCode.BROKER_ID_NOT_REGISTERED, f"There is no broker {broker_id}.")
+    return _Resource(None, broker_id, draft.broker_configs.get(broker_id, {}), _OF_BROKERS)
+
+
+def _configured(
+    draft: ImageDraft, around: Surroundings, resource: _Resource, overrides: dict[str, str]
+) -> Planned[Mapping[str, str]]:
+    topic = resource.topic
+    if topic is None:
+        broker = around.config
+        if resource.broker_id != ALL_BROKERS:
+            broker = apply_broker_overrides(broker, draft.broker_configs.get(ALL_BROKERS, {}))
+        validate_broker_configs(overrides, broker=broker)
+        records = [broker_configs_change(resource.broker_id, overrides)]
+    else:
+        validate_topic_configs(overrides, broker=_effective_broker(draft, around.config), existing=topic.configs)
+        records = [topic_change(topic.topic_id, topic.record(configs=overrides))]
+    return Planned(records if overrides != resource.overrides else [], overrides)
+
+
+def _changed_list(
+    draft: ImageDraft,
+    around: Surroundings,
+    resource: _Resource,
+    definition: Definition | None,
+    change: ConfigChange,
+) -> str:
+    if definition is None:
+        raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Unknown config name: {change.name}")
+    if definition.type is not ConfigType.LIST:
+        raise RequestRejected(
+            ErrorCode.INVALID_CONFIG,
+            f"The config {change.name} is not a list: {change.operation.name} does not apply to it.",
+        )
+    if change.value is None:
+        raise RequestRejected(
+            ErrorCode.INVALID_REQUEST, f"The config {change.name} is to {change.operation.name} null."
+        )
+    text = resource.overrides.get(change.name)
+    if text is None:
+        broker = _effective_broker(draft, around.config)
+        settings: BrokerConfig | TopicConfig = broker
+        if resource.topic is not None:
+            settings = resolve_topic_config(broker, resource.topic.configs)
+        elif change.name in _OF_TOPICS_BY_SYNONYM:
+            settings = broker.topic_defaults
+        text = format_value(getattr(settings, definition.field) if definition.field else definition.default) or ""
+    present = _items(text)
+    given = _items(change.value)
+    if change.operation is Operation.APPEND:
+        return ",".join([*present, *(item for item in given if item not in present)])
+    return ",".join(item for item in present if item not in given)
+
+
+def _items(text: str) -> list[str]:
+    return [item for part in text.split(",") if (item := part.strip())]
+
+
+def _effective_broker(draft: ImageDraft, config: BrokerConfig) -> BrokerConfig:
+    for scope in (ALL_BROKERS, config.node_id):
+        overrides = draft.broker_configs.get(scope)
+        if overrides:
+            config = apply_broker_overrides(config, overrides)
+    return config
+
+
+# --- producer ids ---------------------------------------------------------------------------------------------------
+
+
+def allocate_producer_ids(draft: ImageDraft, broker_id: BrokerId) -> Planned[range]:
+    """A block of producer ids that nobody was given before (KIP-730). Raises: RequestRejected when all are used up."""
+    start = draft.producer_id_next
+    if start + PRODUCER_ID_BLOCK > PRODUCER_ID_END:
+        raise RequestRejected(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids are given away.")
+    end = ProducerId(start + PRODUCER_ID_BLOCK)
+    return Planned([producer_ids_change(ProducerIdsRecord(1, end, broker_id))], range(start, end))

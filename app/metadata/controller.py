@@ -1,0 +1,617 @@
+"""The controller: who may start, and the only writer of the cluster log.
+
+A broker alone is its own controller, by the code that many will use: it seals the cluster log, binds its node id to its data
+directory by the same entry, and then groups the changes that are asked of it.
+
+**Who may start.** The cluster log binds a node id to a data directory. The bound directory starts at once (a lock in it
+keeps a second process out). Another directory starts only if nothing was heard of the bound broker for 30 s, or if the
+operator says so (``take_over``). The signs of life are only a courtesy; what keeps two from writing is the seal.
+
+**Being replaced.** A broker that sees a registration of its node id that is not its own, or another's seal, is *fenced*:
+every change fails with FencedError, ``on_fenced`` is called, ``run`` raises. It finds out by its next append or poll.
+
+**Grouping.** Changes wait in a queue. One entry is under way at a time; when it is durable, everything that has come in since
+is planned, one change after the other on one draft of the next image, and becomes the next entry. A refusal, too, is
+answered only when the entry is durable whose draft it was judged by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import random
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from app.configs import BrokerConfig, TopicConfig
+from app.errors import (
+    ConfigError,
+    ConflictError,
+    CorruptionError,
+    ErrorCode,
+    FencedError,
+    FirnError,
+    LimitExceeded,
+    RequestRejected,
+    StorageUnavailable,
+)
+from app.limits import LOG_ENTRY_BYTES_MAX
+from app.metadata import changes, layout
+from app.metadata.changes import DEFAULT, Assignments, ConfigChange, Planned, Surroundings
+from app.metadata.cluster import (
+    BrokerRecord,
+    ClusterImage,
+    ClusterRecord,
+    ClusterState,
+    ControllerRecord,
+    Endpoint,
+    ImageDelta,
+    ImageDraft,
+    TopicImage,
+    broker_change,
+    cluster_change,
+    controller_change,
+)
+from app.metadata.liveness import BEAT_INTERVAL_MS, SILENCE_MS_MAX, Identity, Liveness
+from app.metadata.log_format import KeyValue, encoded_bytes_max
+from app.metadata.numbered_log import LogTimings, NumberedLog
+from app.objectstore.api import ObjectStore
+from app.seams import Clock
+from app.units import BrokerId, LeaderEpoch, TopicId, TopicIdPartition
+
+T = TypeVar("T")
+
+PENDING_CHANGES_MAX: Final = 10_000
+"""Changes that may wait for their turn."""
+
+GROUP_BYTES_MAX: Final = LOG_ENTRY_BYTES_MAX // 2
+"""Records of one group; the largest single change, a topic of 10,000 partitions, is a quarter of it."""
+
+EPOCH_BUMPS_PER_CHANGE_MAX: Final = 10_000
+"""Partitions whose leader epochs rise by one change; more are several changes."""
+
+START_TRIES_MAX: Final = 16
+"""Times a start looks again because another writer came first."""
+
+Listener = Callable[[ClusterImage, ImageDelta], None]
+
+_logger = logging.getLogger(__name__)
+
+
+class StartRefused(ConfigError):
+    """This broker must not start here; the message says what to do. Nothing was changed."""
+
+
+@dataclass(slots=True)
+class _Change:
+    """One change in the queue."""
+
+    plan: Callable[[ImageDraft, Surroundings], Planned[Any]]
+    validate_only: bool
+    done: asyncio.Future[Any]
+
+
+class Controller:
+    """The cluster as one broker knows and changes it. Belongs to one event loop: ``start`` it, then keep ``run`` running.
+
+    Every changing method: the change is durable and in ``image`` when it returns. Raises RequestRejected (nothing changed),
+    FencedError (another has taken over, for good), StorageUnavailable (not known whether it was made: ``image`` will show),
+    LimitExceeded. A caller that is cancelled does not take its change back.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        config: BrokerConfig,
+        directory_id: UUID,
+        endpoints: Sequence[Endpoint],
+        liveness: Liveness,
+        rng: random.Random,
+        clock: Clock,
+        take_over: bool = False,
+        expected_cluster_id: str | None = None,
+        on_fenced: Callable[[FencedError], None] | None = None,
+        timings: LogTimings | None = None,
+    ) -> None:
+        """``directory_id`` is the data directory's, for ever. ``expected_cluster_id`` is the cluster that the directory
+        belongs to, if it belongs to one already."""
+        self.config = config
+        self.identity = Identity(BrokerId(config.node_id), directory_id, UUID(bytes=rng.randbytes(16), version=4))
+        self._endpoints = tuple(endpoints)
+        self._liveness = liveness
+        self._rng = rng
+        self._clock = clock
+        self._take_over = take_over
+        self._expected_cluster_id = expected_cluster_id
+        self._on_fenced = on_fenced
+        self._timings = timings if timings is not None else LogTimings()
+        self._log: NumberedLog[ClusterState] = NumberedLog(
+            store,
+            layout.CLUSTER_PREFIX,
+            writer_id=self.writer_id,
+            rng=rng,
+            clock=clock,
+            new_state=ClusterState,
+            timings=timings,
+        )
+        self._published = ClusterImage()
+        self._listeners: list[Listener] = []
+        self._queue: deque[_Change] = deque()
+        self._work_waits = asyncio.Event()
+        self._started = False
+        self._fenced: FencedError | None = None
+
+    # --- what is known ----------------------------------------------------------------------------------------------
+
+    @property
+    def image(self) -> ClusterImage:
+        """The cluster as of now; immutable."""
+        return self._published
+
+    @property
+    def writer_id(self) -> str:
+        """By what name this start of this broker seals logs, manifests included."""
+        return f"{self.identity.broker_id}/{self.identity.directory_id}/{self.identity.incarnation}"
+
+    @property
+    def fenced(self) -> bool:
+        """Whether another has taken over."""
+        return self._fenced is not None
+
+    def effective_config(self, topic: TopicImage) -> TopicConfig:
+        """The settings of a topic on this broker: its overrides, the dynamic ones of brokers, the static ones."""
+        return self._published.effective_config(topic, self.config)
+
+    def effective_broker_config(self) -> BrokerConfig:
+        """This broker's settings with their dynamic overrides."""
+        return self._published.effective_broker_config(self.config)
+
+    def on_change(self, listener: Listener) -> None:
+        """Call ``listener(image, delta)`` after every change of the image, from now on, in order; it must not wait."""
+        self._listeners.append(listener)
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Read the cluster log, see whether this broker may start, and register it by sealing the log.
+
+        An empty prefix becomes a cluster. Costs a LIST, reads of what is there, a PUT for a sign of life and one for the entry.
+
+        Raises: StartRefused, StorageUnavailable, CorruptionError.
+        """
+        assert not self._started
+        await self._log.load()
+        found = self._log.state.image
+        for _ in range(START_TRIES_MAX):
+            image = self._log.state.image
+            await self._check_may_start(image, found)
+            await self._patiently(lambda: self._liveness.beat(self.identity))
+            try:
+                await self._seal(self._registration(image))
+            except ConflictError:
+                await self._log.poll()
+                continue
+            self._started = True
+            self._publish()
+            return
+        raise StorageUnavailable("the cluster log is written by others again and again")
+
+    async def run(self) -> None:
+        """Make changes, give signs of life and watch for a replacement, until cancelled.
+
+        Raises: FencedError when another has taken over.
+        """
+        assert self._started, "start first"
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._change_forever())
+                group.create_task(self._beat_forever())
+        except BaseExceptionGroup as failures:
+            fenced, _ = failures.split(FencedError)
+            if fenced is not None and self._fenced is not None:
+                raise self._fenced from None
+            raise
+        finally:
+            self._refuse_waiting(self._fenced or StorageUnavailable("the broker is stopping"))
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Controller]:
+        """``start``, and ``run`` until the block is left; then ``leave``. For tools and tests."""
+        await self.start()
+        task = asyncio.create_task(self.run())
+        try:
+            yield self
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, FencedError):
+                raise error
+        await self.leave()
+
+    async def heartbeat(self) -> None:
+        """One sign of life, and one look for a replacement. Raises: FencedError, StorageUnavailable."""
+        if self._fenced is not None:
+            raise self._fenced
+        await self._liveness.beat(self.identity)
+        await self._catch_up()
+
+    async def leave(self) -> None:
+        """After ``run`` has ended for good: let another directory start at once. A fenced broker says nothing."""
+        if self._fenced is None:
+            try:
+                await self._liveness.leave(self.identity)
+            except StorageUnavailable as error:
+                _logger.warning("the last sign of life stays: %s", error)
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = DEFAULT,
+        configs: Mapping[str, str | None] | None = None,
+        replication_factor: int = DEFAULT,
+        *,
+        assignments: Assignments | None = None,
+        validate_only: bool = False,
+    ) -> TopicImage:
+        """Make a topic, or (``validate_only``) see whether one could be made. -1 is the broker's default.
+
+        Rejected with INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR,
+        INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG or INVALID_REQUEST.
+        """
+        topic_id = TopicId(UUID(bytes=self._rng.randbytes(16), version=4))
+        return await self._submit(
+            lambda draft, around: changes.create_topic(
+                draft,
+                around,
+                topic_id=topic_id,
+                name=name,
+                partitions=partitions,
+                replication_factor=replication_factor,
+                configs=configs or {},
+                assignments=assignments,
+            ),
+            validate_only=validate_only,
+        )
+
+    async def delete_topic(self, name: str | None = None, *, topic_id: UUID | None = None) -> TopicImage:
+        """Delete a topic by name or id; it moves to ``image.deleting``. Answers what it was.
+
+        Rejected with UNKNOWN_TOPIC_OR_PARTITION or UNKNOWN_TOPIC_ID.
+        """
+        return await self._submit(lambda draft, _: changes.delete_topic(draft, name=name, topic_id=topic_id))
+
+    async def finish_topic_deletion(self, topic_id: UUID) -> None:
+        """Forget a deleted topic once its prefixes LIST empty. Repeating it does nothing."""
+        await self._submit(lambda draft, _: changes.finish_topic_deletion(draft, topic_id))
+
+    async def create_partitions(
+        self,
+        name: str,
+        count: int,
+        *,
+        assignments: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+    ) -> TopicImage:
+        """Raise a topic's partitions to ``count`` in all.
+
+        Rejected with UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS or INVALID_REPLICA_ASSIGNMENT.
+        """
+        return await self._submit(
+            lambda draft, around: changes.create_partitions(
+                draft, around, name=name, count=count, assignments=assignments
+            ),
+            validate_only=validate_only,
+        )
+
+    async def alter_configs(
+        self,
+        resource_type: int,
+        resource_name: str,
+        operations: Sequence[ConfigChange],
+        *,
+        validate_only: bool = False,
+    ) -> Mapping[str, str]:
+        """Change configs of a topic, a broker, or (a broker named "") all brokers; answers the overrides after it.
+
+        Rejected with UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_CONFIG or INVALID_REQUEST.
+        """
+        return await self._submit(
+            lambda draft, around: changes.alter_configs(
+                draft, around, resource_type=resource_type, resource_name=resource_name, changes=operations
+            ),
+            validate_only=validate_only,
+        )
+
+    async def replace_configs(
+        self,
+        resource_type: int,
+        resource_name: str,
+        configs: Mapping[str, str | None],
+        *,
+        validate_only: bool = False,
+    ) -> Mapping[str, str]:
+        """Set exactly these overrides (AlterConfigs). Rejected as ``alter_configs``."""
+        return await self._submit(
+            lambda draft, around: changes.replace_configs(
+                draft, around, resource_type=resource_type, resource_name=resource_name, configs=configs
+            ),
+            validate_only=validate_only,
+        )
+
+    async def allocate_producer_ids(self) -> range:
+        """A block of producer ids that nobody else will ever be given."""
+        return await self._submit(lambda draft, _: changes.allocate_producer_ids(draft, self.identity.broker_id))
+
+    async def bump_leader_epochs(
+        self,
+        partitions: Iterable[TopicIdPartition],
+        *,
+        above: Mapping[TopicIdPartition, int] | None = None,
+    ) -> dict[TopicIdPartition, LeaderEpoch]:
+        """Raise leader epochs above what they are and above ``above`` (epochs found elsewhere); answers the new ones.
+
+        More than ``EPOCH_BUMPS_PER_CHANGE_MAX`` are several changes, of which some may be made when others fail.
+        """
+        wanted = list(partitions)
+        epochs: dict[TopicIdPartition, LeaderEpoch] = {}
+        for start in range(0, len(wanted), EPOCH_BUMPS_PER_CHANGE_MAX):
+            page = wanted[start : start + EPOCH_BUMPS_PER_CHANGE_MAX]
+            epochs |= await self._submit(
+                lambda draft, _, page=page: changes.bump_leader_epochs(draft, page, above or {})  # type: ignore[misc]
+            )
+        return epochs
+
+    # --- starting ---------------------------------------------------------------------------------------------------
+
+    async def _check_may_start(self, image: ClusterImage, found: ClusterImage) -> None:
+        """Raises: StartRefused. ``found`` is the image when this start began."""
+        mine = self.identity
+        if self._expected_cluster_id is not None and image.cluster_id != self._expected_cluster_id:
+            what = f"is of cluster {image.cluster_id}" if image.cluster_id else "is empty"
+            raise StartRefused(
+                f"The data directory belongs to cluster {self._expected_cluster_id}, but the store {what}: give the store"
+                " that goes with the directory, or an empty directory."
+            )
+        if self._take_over:
+            return
+        bound = image.brokers.get(mine.broker_id)
+        if bound is not None and bound.directory_id != mine.directory_id:
+            before = found.brokers.get(mine.broker_id)
+            if before is None or before.incarnation != bound.incarnation:
+                raise StartRefused(
+                    f"Node id {mine.broker_id} has just been taken by a broker with another data directory"
+                    f" ({bound.directory_id}): give this broker another node id, or start it with --take-over."
+                )
+            await self._check_silent(
+                mine.broker_id,
+                bound.directory_id,
+                f"Node id {mine.broker_id} is in use by a broker with another data directory ({bound.directory_id})",
+            )
+        controller = image.brokers.get(image.controller.broker_id)
+        if controller is not None and controller.broker_id != mine.broker_id:
+            await self._check_silent(
+                controller.broker_id,
+                controller.directory_id,
+                f"Broker {controller.broker_id} runs this cluster by itself",
+            )
+
+    async def _check_silent(self, broker_id: BrokerId, directory_id: UUID, what: str) -> None:
+        age_ms = await self._patiently(lambda: self._liveness.age_ms(broker_id, directory_id))
+        if age_ms is not None and age_ms <= SILENCE_MS_MAX:
+            raise StartRefused(
+                f"{what}, which gave a sign of life {age_ms / 1000:.0f} s ago: stop it and wait"
+                f" {(SILENCE_MS_MAX - age_ms) // 1000 + 1} s, or start with --take-over."
+            )
+
+    def _registration(self, image: ClusterImage) -> list[KeyValue]:
+        records: list[KeyValue] = []
+        now_ms = self._clock.now_ms()
+        if not image.cluster_id:
+            # Kafka's form of a cluster id: 16 bytes in URL-safe base 64.
+            cluster_id = base64.urlsafe_b64encode(self._rng.randbytes(16)).rstrip(b"=").decode()
+            records.append(cluster_change(ClusterRecord(1, cluster_id, now_ms)))
+        broker_epoch = 1 + max((broker.broker_epoch for broker in image.brokers.values()), default=-1)
+        record = BrokerRecord(
+            1,
+            self.identity.directory_id,
+            self.identity.incarnation,
+            broker_epoch,
+            self._endpoints,
+            self.config.broker_rack,
+            now_ms,
+        )
+        records.append(broker_change(self.identity.broker_id, record))
+        return records
+
+    async def _seal(self, records: Sequence[KeyValue] = ()) -> None:
+        """Become the writer of the cluster log with a new controller epoch. Raises: as ``NumberedLog.seal``."""
+        epoch = self._log.state.image.controller.epoch + 1
+        self._log.epoch = epoch
+        controller = ControllerRecord(1, epoch, self.identity.broker_id, self.identity.incarnation)
+        await self._log.seal(self._log.next_sequence, [controller_change(controller), *records])
+
+    async def _patiently(self, request: Callable[[], Awaitable[T]]) -> T:
+        """Repeat while the store or Redis does not answer, until the read deadline. Raises: StorageUnavailable."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._timings.read_deadline_s
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline_s):
+                    return await request()
+            except TimeoutError:
+                raise StorageUnavailable("no answer to a sign of life, or to a question for one") from None
+            except StorageUnavailable:
+                if loop.time() + 1 >= deadline_s:
+                    raise
+            await asyncio.sleep(self._rng.uniform(0.1, 1.0))
+
+    # --- following --------------------------------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        """Show the newest image to everybody."""
+        image, before = self._log.state.image, self._published
+        if image is before:
+            return
+        self._published = image
+        if self._listeners:
+            delta = ImageDelta.between(before, image)
+            for listener in self._listeners:
+                listener(image, delta)
+
+    async def _catch_up(self) -> None:
+        """Raises: FencedError, StorageUnavailable, CorruptionError."""
+        await self._log.poll()
+        self._publish()
+        self._check_not_replaced()
+
+    def _check_not_replaced(self) -> None:
+        image = self._log.state.image
+        mine = self.identity
+        bound = image.brokers.get(mine.broker_id)
+        if bound is None or (bound.directory_id, bound.incarnation) != (mine.directory_id, mine.incarnation):
+            directory = f"data directory {bound.directory_id}" if bound is not None else "nobody"
+            raise self._fence(f"Node id {mine.broker_id} has been taken over by {directory}; this broker stops.")
+        if image.controller.incarnation != mine.incarnation:
+            raise self._fence(f"Broker {image.controller.broker_id} has taken over the cluster; this broker stops.")
+
+    def _fence(self, reason: str) -> FencedError:
+        if self._fenced is None:
+            self._fenced = FencedError(reason)
+            self._refuse_waiting(self._fenced)
+            if self._on_fenced is not None:
+                self._on_fenced(self._fenced)
+        return self._fenced
+
+    async def _beat_forever(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_INTERVAL_MS / 1000)
+            try:
+                await self.heartbeat()
+            except (StorageUnavailable, CorruptionError) as error:
+                # Two of three beats may be lost, and a replacement is found out by the next append at the latest.
+                _logger.warning("no sign of life given, or no look at the cluster log: %s", error)
+
+    # --- changing ---------------------------------------------------------------------------------------------------
+
+    async def _submit(
+        self, plan: Callable[[ImageDraft, Surroundings], Planned[T]], *, validate_only: bool = False
+    ) -> T:
+        if self._fenced is not None:
+            raise self._fenced
+        if len(self._queue) >= PENDING_CHANGES_MAX:
+            raise RequestRejected(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{PENDING_CHANGES_MAX} changes of the cluster wait already."
+            )
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._queue.append(_Change(plan, validate_only, done))
+        self._work_waits.set()
+        return await done
+
+    def _refuse_waiting(self, error: FirnError) -> None:
+        while self._queue:
+            _refuse(self._queue.popleft().done, error)
+
+    async def _change_forever(self) -> None:
+        while True:
+            await self._work_waits.wait()
+            self._work_waits.clear()
+            while self._queue:
+                await self._make_group()
+
+    async def _make_group(self) -> None:
+        """Plan what waits as one entry, make it durable and answer. Raises: FencedError."""
+        planned: list[tuple[_Change, Any]] = []
+        made = False
+        try:
+            if not self._log.is_writer:
+                await self._become_writer()
+            records = self._plan_group(planned)
+            if records:
+                await self._log.append(self._log.next_sequence, records)
+            made = True
+        except ConflictError:
+            # Another has written: everything is planned again on what there is now, in the same order.
+            self._queue.extendleft(change for change, _ in reversed(planned))
+            planned.clear()
+            await self._look_again()
+            return
+        except FencedError:
+            self._queue.extendleft(change for change, _ in reversed(planned))
+            planned.clear()
+            raise self._fence("Another broker has taken over the cluster; this broker stops.") from None
+        except (StorageUnavailable, CorruptionError, LimitExceeded) as error:
+            for change, _ in planned:
+                _refuse(change.done, error)
+            if not planned:
+                self._refuse_waiting(error)
+            planned.clear()
+            return
+        finally:
+            if not made:
+                for change, _ in planned:
+                    _refuse(change.done, StorageUnavailable("the broker is stopping; the change may have been made"))
+        self._publish()
+        for change, outcome in planned:
+            if isinstance(outcome, FirnError):
+                _refuse(change.done, outcome)
+            elif not change.done.done():
+                change.done.set_result(outcome)
+        if self._log.snapshot_due:
+            try:
+                await self._log.snapshot()
+            except StorageUnavailable as error:
+                _logger.warning("no snapshot of the cluster log for now: %s", error)
+
+    def _plan_group(self, planned: list[tuple[_Change, Any]]) -> list[KeyValue]:
+        """Take changes off the queue, as many as one entry holds, with what becomes of each."""
+        draft = self._log.state.image.draft()
+        around = Surroundings(self.config, self._live_brokers(), self._clock.now_ms(), self._rng.randrange(1 << 16))
+        records: list[KeyValue] = []
+        size_bytes = 0
+        while self._queue:
+            change = self._queue[0]
+            outcome: Any
+            try:
+                plan = change.plan(draft, around)
+            except RequestRejected as error:
+                outcome = error
+            else:
+                outcome = plan.answer
+                if plan.records and not change.validate_only:
+                    more_bytes = encoded_bytes_max(plan.records)
+                    if records and size_bytes + more_bytes > GROUP_BYTES_MAX:
+                        break
+                    draft.apply(plan.records)
+                    records += plan.records
+                    size_bytes += more_bytes
+            planned.append((self._queue.popleft(), outcome))
+        return records
+
+    def _live_brokers(self) -> Sequence[BrokerId]:
+        """Who may be given new partitions. A controller without a registry of the living knows only of itself."""
+        return (self.identity.broker_id,)
+
+    async def _become_writer(self) -> None:
+        """Seal again after an append that stayed undecided. Raises: as ``_catch_up`` and ``NumberedLog.seal``."""
+        await self._catch_up()
+        await self._seal()
+        self._publish()
+
+    async def _look_again(self) -> None:
+        try:
+            await self._catch_up()
+        except (StorageUnavailable, CorruptionError) as error:
+            self._refuse_waiting(error)
+
+
+def _refuse(done: asyncio.Future[Any], error: FirnError) -> None:
+    if not done.done():
+        done.set_exception(error)
