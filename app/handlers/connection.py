@@ -368,7 +368,7 @@ class Connection(asyncio.BufferedProtocol):
         rest = end - position
         total = FRAME_SIZE.unpack_from(view, position)[0] + 4 if rest >= 4 else 0
         whole = 0 < total <= rest
-        if whole or self._is_congested() or not self._reserve_frame(total):
+        if whole or (rest and self._is_congested()) or not self._reserve_frame(total):
             self._needs_drain = whole
             self._held = memoryview(bytearray(view[position:end]))
             self._pending = b""
@@ -377,6 +377,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._stopped = True
                 self._transport.pause_reading()
             return
+        # With nothing held back the reading goes on even while a request waits, so that the client's leaving is noticed.
         if self._stopped:
             self._stopped = False
             self._transport.resume_reading()

@@ -330,6 +330,8 @@ def read_partition(
     aborted = None
     if committed:
         aborted = [(one.producer_id, one.first_offset) for one in log.aborted_transactions(offset, read.end_offset)]
+    if read.end_offset >= end_offset:
+        attempt.logs.append(log)
     ranges = [FileRange(read.handle, read.position, read.length, read.warm)] if read.length else []
     return Found(cached, ErrorCode.NONE, high_watermark, stable, log_start, ranges, read.length, aborted)
 
@@ -344,7 +346,7 @@ def read_remote(
     *,
     first: bool,
 ) -> Found:
-    """What the object store's part of a partition has at hand; the rest has been asked for. Raises: as ``read_partition``."""
+    """What the object store's part of a partition has at hand; the rest was asked for. Raises: as ``read_partition``."""
     committed = request.isolation_level == READ_COMMITTED
     read = context.remote_reader.read(
         log.topic_id, log.partition, Offset(cached.fetch_offset), max(limit, 0), min_one_batch=first

@@ -1,7 +1,7 @@
 """A broker's parts in memory, for conversations with the handlers alone: no disk, no store, no controller.
 
-``FakeLog`` keeps the rules of ``PartitionLog`` that handlers rely on, and lets a test decide when bytes are stored, when they
-are in the page cache, and who is told of an append.
+``FakeLog`` keeps the rules of ``PartitionLog`` that handlers rely on, and lets a test decide when bytes are stored, when
+they are in the page cache, and who is told of an append.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from app.metrics import Registry
 from app.records.batch import check_batches, iter_headers, parse_header, patch_batch
 from app.records.builder import recompress
 from app.records.compression import Codec
+from app.tiering.remote_reader import RemoteRange, RemoteRead, RemoteWait
+from app.tiering.waiting import Waiters
 
 
 class Appended(NamedTuple):
@@ -172,6 +174,44 @@ class FakeLog:
         return top.max_timestamp, top.base_offset
 
 
+class FakeRemote:
+    """A remote reader whose answers the test puts into ``answers``: by offset, a read, an error, or nothing yet."""
+
+    def __init__(self) -> None:
+        self.answers: dict[int, Any] = {}
+        self.waiters = Waiters()
+        self.asked: list[int] = []
+        self.by_time: tuple[int, int] | None = None
+        self.latest: tuple[int, int] | None = None
+
+    def read(self, topic_id: uuid.UUID, partition: int, offset: int, max_bytes: int, *, min_one_batch: bool) -> Any:
+        self.asked.append(offset)
+        answer = self.answers.get(offset)
+        if isinstance(answer, Exception):
+            raise answer
+        return RemoteWait(self.waiters) if answer is None else answer
+
+    def arrive(self, offset: int, data: bytes, end_offset: int, aborted: Any = ()) -> FakeHandle:
+        file = FakeFile()
+        file.data += b"....." + data
+        handle = FakeHandle(file)
+        one = RemoteRange(handle, 5, len(data), offset, end_offset)  # type: ignore[arg-type]
+        self.answers[offset] = RemoteRead([one], len(data), end_offset, list(aborted))  # type: ignore[arg-type]
+        self.waiters.wake()
+        return handle
+
+    async def offset_for_timestamp(self, topic_id: uuid.UUID, partition: int, timestamp: int) -> tuple[int, int] | None:
+        await asyncio.sleep(0)
+        return self.by_time
+
+    async def max_timestamp_offset(self, topic_id: uuid.UUID, partition: int) -> tuple[int, int] | None:
+        await asyncio.sleep(0)
+        return self.latest
+
+    def epoch_end_offset(self, topic_id: uuid.UUID, partition: int, epoch: int) -> tuple[int, int] | None:
+        return None
+
+
 class FakePool:
     async def run(self, work: Callable[[], Any]) -> Any:
         await asyncio.sleep(0)
@@ -235,6 +275,7 @@ class Bench:
         self.logs = FakeLogs(self.controller.image)
         self.registry = Registry()
         self.lines: list[str] = []
+        self.remote = FakeRemote()
         config = BrokerConfig(listen_port=0, **settings)
         rng = random.Random(1)
         self.context = Context(
@@ -245,7 +286,7 @@ class Bench:
             registry=self.registry,
             controller=self.controller,  # type: ignore[arg-type]
             logs=self.logs,  # type: ignore[arg-type]
-            remote_reader=None,  # type: ignore[arg-type]
+            remote_reader=self.remote,  # type: ignore[arg-type]
             remote_log_manager=None,  # type: ignore[arg-type]
             metrics=ApiMetrics(self.registry),
             fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, rng),

@@ -1,0 +1,375 @@
+"""Fetch over a raw socket: limits, waiting, errors, sessions, both tiers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.errors import ErrorCode, RequestRejected, StorageUnavailable
+from app.records.batch import iter_headers
+from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
+from tests.handlers.conversation import Talk, batch
+from tests.handlers.fakes import Bench
+
+FETCH = 1
+VERSIONS = range(4, 19)
+
+
+def request(
+    *partitions: FetchPartition, topic: Any = "t", wait_ms: int = 0, min_bytes: int = 1, **fields: Any
+) -> FetchRequest:
+    return FetchRequest(
+        max_wait_ms=wait_ms, min_bytes=min_bytes, topics=[(topic, list(partitions))] if partitions else [], **fields
+    )
+
+
+def send(client: Talk, version: int, message: FetchRequest) -> int:
+    client.correlation_id += 1
+    client.writer.write(encode_fetch_request(version, client.correlation_id, "test", message))
+    return client.correlation_id
+
+
+async def ask(client: Talk, version: int, message: FetchRequest) -> Any:
+    sent = send(client, version, message)
+    correlation_id, answer = await client.answer(FETCH, version)
+    assert correlation_id == sent
+    return answer
+
+
+def only(answer: Any) -> Any:
+    (topic,) = answer.responses
+    (partition,) = topic.partitions
+    return partition
+
+
+def offsets(data: bytes) -> list[int]:
+    return [header.base_offset for _, header in iter_headers(data)]
+
+
+async def fill(client: Talk, topic: str, *batches: bytes, partition: int = 0) -> None:
+    for one in batches:
+        answer = await client.produce(8, [(topic, [(partition, one)])])
+        assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def ref(bench: Bench, version: int) -> Any:
+    """How that version speaks of topic ``t``."""
+    return bench.logs.get("t", 0).topic_id if version >= 13 else "t"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_every_version_gives_the_bytes_that_were_appended(start, connect, version):
+    bench = await start()
+    log = bench.logs.add("t")
+    client = await connect(bench)
+    await fill(client, "t", batch(3), batch(2))
+    found = only(await ask(client, version, request(FetchPartition(0), topic=ref(bench, version))))
+    assert found.error_code == 0
+    assert bytes(found.records) == bytes(log.file.data)
+    assert found.high_watermark == 5
+    assert log.handle.users == 0
+    found = only(await ask(client, version, request(FetchPartition(0, fetch_offset=3), topic=ref(bench, version))))
+    assert offsets(found.records) == [3]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_every_version_says_what_is_wrong_with_a_partition(start, connect, version):
+    bench = await start()
+    log = bench.logs.add("t")
+    client = await connect(bench)
+    await fill(client, "t", batch(3))
+    for partition, code in (
+        (FetchPartition(0, fetch_offset=4), ErrorCode.OFFSET_OUT_OF_RANGE),
+        (FetchPartition(0, fetch_offset=-1), ErrorCode.OFFSET_OUT_OF_RANGE),
+        (FetchPartition(9), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ):
+        found = only(await ask(client, version, request(partition, topic=ref(bench, version), wait_ms=60_000)))
+        assert (found.error_code, found.high_watermark, bytes(found.records or b"")) == (code, -1, b"")
+    if version >= 9:
+        log.leader_epoch = 5
+        for epoch, code in ((4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH)):
+            asked = FetchPartition(0, current_leader_epoch=epoch)
+            found = only(await ask(client, version, request(asked, topic=ref(bench, version))))
+            assert found.error_code == code
+
+
+async def test_an_unknown_topic_id_is_named_so(start, connect):
+    import uuid
+
+    bench = await start()
+    client = await connect(bench)
+    answer = await ask(client, 13, request(FetchPartition(0), topic=uuid.uuid4(), wait_ms=60_000))
+    assert only(answer).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+async def test_a_topic_led_elsewhere_is_refused_with_its_leader_unknown_here(start, connect):
+    bench = await start()
+    bench.controller.image.topics["u"] = SimpleNamespace(
+        name="u", topic_id=None, partitions=[SimpleNamespace(leader=7, leader_epoch=3, isr=(7,))]
+    )
+    client = await connect(bench)
+    found = only(await ask(client, 12, request(FetchPartition(0), topic="u")))
+    assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_the_first_batch_comes_whole_even_if_it_is_over_every_limit(start, connect):
+    bench = await start()
+    bench.logs.add("t")
+    client = await connect(bench)
+    await fill(client, "t", batch(value=b"x" * 5000), batch(value=b"y" * 5000))
+    tiny = FetchPartition(0, partition_max_bytes=10)
+    found = only(await ask(client, 11, request(tiny, max_bytes=1)))
+    assert offsets(found.records) == [0]
+
+
+async def test_the_byte_limit_is_shared_by_the_partitions_in_order(start, connect):
+    bench = await start()
+    for n in range(3):
+        bench.logs.add("t", n)
+    client = await connect(bench)
+    one = batch(value=b"x" * 1000)
+    for n in range(3):
+        await fill(client, "t", one, one, partition=n)
+    asked = [FetchPartition(n, partition_max_bytes=5000) for n in range(3)]
+    answer = await ask(client, 11, request(*asked, max_bytes=3 * len(one)))
+    got = [offsets(p.records or b"") for p in answer.responses[0].partitions]
+    assert got == [[0, 1], [0], []]
+    assert [p.high_watermark for p in answer.responses[0].partitions] == [2, 2, 2]
+
+
+async def test_a_fetch_at_the_end_waits_for_an_append(start, connect):
+    bench = await start()
+    log = bench.logs.add("t")
+    client, producer = await connect(bench), await connect(bench)
+    send(client, 12, request(FetchPartition(0), wait_ms=60_000))
+    await until(lambda: log.waiters)
+    await fill(producer, "t", batch(2))
+    found = only((await client.answer(FETCH, 12))[1])
+    assert offsets(found.records) == [0]
+    assert not log.waiters
+
+
+async def test_a_fetch_waits_until_there_are_as_many_bytes_as_it_wants(start, connect):
+    bench = await start()
+    log = bench.logs.add("t")
+    client, producer = await connect(bench), await connect(bench)
+    one = batch(2)
+    send(client, 12, request(FetchPartition(0), wait_ms=60_000, min_bytes=2 * len(one)))
+    await until(lambda: log.waiters)
+    await fill(producer, "t", one)
+    await until(lambda: log.waiters)
+    await fill(producer, "t", one)
+    assert offsets(only((await client.answer(FETCH, 12))[1]).records) == [0, 2]
+
+
+async def test_a_fetch_that_waits_in_vain_is_answered_empty_in_time(start, connect):
+    bench = await start()
+    log = bench.logs.add("t")
+    client = await connect(bench)
+    started = time.monotonic()
+    found = only(await ask(client, 12, request(FetchPartition(0), wait_ms=30)))
+    assert time.monotonic() - started >= 0.029
+    assert (found.error_code, bytes(found.records or b"")) == (0, b"")
+    assert not log.waiters
+
+
+async def test_a_client_that_leaves_takes_its_waiting_fetch_along(start, connect):
+    bench = await start()
+    log = bench.logs.add("t")
+    client = await connect(bench)
+    send(client, 12, request(FetchPartition(0), wait_ms=60_000))
+    await until(lambda: log.waiters)
+    await client.close()
+    await until(lambda: not log.waiters)
+
+
+async def test_requests_behind_a_waiting_fetch_wait_too(start, connect):
+    bench = await start()
+    log = bench.logs.add("t")
+    client, producer = await connect(bench), await connect(bench)
+    first = send(client, 12, request(FetchPartition(0), wait_ms=60_000))
+    second = send(client, 12, request(FetchPartition(0), wait_ms=60_000))
+    await until(lambda: log.waiters)
+    await fill(producer, "t", batch())
+    assert (await client.answer(FETCH, 12))[0] == first
+    assert (await client.answer(FETCH, 12))[0] == second
+
+
+async def test_bytes_that_are_not_in_the_page_cache_are_read_on_the_pool(start, connect):
+    bench = await start()
+    log = bench.logs.add("t")
+    client = await connect(bench)
+    big = batch(value=b"z" * 700_000)
+    await fill(client, "t", big, big, big)
+    for cached in (0, 1000, 1_400_000):
+        log.file.cached_bytes = cached
+        asked = FetchPartition(0, partition_max_bytes=1 << 22)
+        found = only(await ask(client, 12, request(asked)))
+        assert bytes(found.records) == bytes(log.file.data)
+        assert log.handle.users == 0
+
+
+async def test_a_reader_that_stops_reading_costs_one_buffer(start, connect):
+    bench = await start()
+    log = bench.logs.add("t")
+    client = await connect(bench)
+    big = batch(value=b"z" * 900_000)
+    for _ in range(30):
+        await fill(client, "t", big)
+    client.writer.transport.pause_reading()
+    asked = FetchPartition(0, partition_max_bytes=1 << 30)
+    for _ in range(3):
+        send(client, 12, request(asked))
+    await until(lambda: log.handle.users)
+    for _ in range(20):
+        await asyncio.sleep(0.005)
+    connection = next(iter(bench.server._connections))
+    assert connection._transport.get_write_buffer_size() <= 2 << 20
+    assert log.handle.users == 1
+    client.writer.transport.resume_reading()
+    for _ in range(3):
+        assert bytes(only((await client.answer(FETCH, 12))[1]).records) == bytes(log.file.data)
+    assert log.handle.users == 0
+
+
+async def test_read_committed_ends_at_the_last_stable_offset_and_names_aborted_transactions(start, connect):
+    bench = await start()
+    log = bench.logs.add("t")
+    client = await connect(bench)
+    await fill(client, "t", batch(2), batch(2), batch(2))
+    log.last_stable_offset = 4
+    log.aborted = [SimpleNamespace(producer_id=77, first_offset=2)]
+    found = only(await ask(client, 11, request(FetchPartition(0), isolation_level=1)))
+    assert offsets(found.records) == [0, 2]
+    assert [(a.producer_id, a.first_offset) for a in found.aborted_transactions] == [(77, 2)]
+    found = only(await ask(client, 11, request(FetchPartition(0))))
+    assert offsets(found.records) == [0, 2, 4]
+    assert found.aborted_transactions is None
+
+
+async def test_a_position_from_an_epoch_that_was_cut_off_is_told_where_it_parts(start, connect):
+    bench = await start()
+    log = bench.logs.add("t")
+    client = await connect(bench)
+    await fill(client, "t", batch(5))
+    log.leader_epoch = 3
+    log.epoch_end_offset = lambda epoch: (1, 2)
+    asked = FetchPartition(0, fetch_offset=5, last_fetched_epoch=2)
+    found = only(await ask(client, 12, request(asked, wait_ms=60_000)))
+    assert (found.error_code, found.diverging_epoch.epoch, found.diverging_epoch.end_offset) == (0, 1, 2)
+
+
+# --- the object store's part ---------------------------------------------------------------------------------------------
+
+
+def tier(log: Any, offset: int) -> None:
+    """The records below ``offset`` are only in the object store."""
+    log.local_log_start_offset = offset
+
+
+async def test_remote_offsets_are_answered_when_they_arrive(start, connect):
+    bench = await start()
+    log = bench.logs.add("t")
+    client = await connect(bench)
+    await fill(client, "t", batch(2), batch(2))
+    tier(log, 2)
+    send(client, 12, request(FetchPartition(0), wait_ms=60_000))
+    await until(lambda: bench.remote.asked == [0])
+    handle = bench.remote.arrive(0, bytes(log.file.data[: len(log.file.data) // 2]), 2)
+    found = only((await client.answer(FETCH, 12))[1])
+    assert offsets(found.records) == [0]
+    assert handle.users == 0
+
+
+async def test_a_hot_partition_does_not_wait_for_a_remote_one(start, connect):
+    bench = await start()
+    cold, _ = bench.logs.add("t", 0), bench.logs.add("t", 1)
+    client = await connect(bench)
+    await fill(client, "t", batch(2))
+    await fill(client, "t", batch(2), partition=1)
+    tier(cold, 2)
+    answer = await ask(client, 12, request(FetchPartition(0), FetchPartition(1), wait_ms=60_000))
+    first, second = answer.responses[0].partitions
+    assert (first.error_code, bytes(first.records or b"")) == (0, b"")
+    assert offsets(second.records) == [0]
+    assert bench.remote.asked == [0]
+
+
+async def test_a_remote_error_is_answered_for_its_partition_only(start, connect):
+    bench = await start()
+    cold, _ = bench.logs.add("t", 0), bench.logs.add("t", 1)
+    client = await connect(bench)
+    await fill(client, "t", batch(2))
+    await fill(client, "t", batch(2), partition=1)
+    tier(cold, 2)
+    for error, code in (
+        (StorageUnavailable("away"), ErrorCode.KAFKA_STORAGE_ERROR),
+        (RequestRejected(ErrorCode.OFFSET_OUT_OF_RANGE), ErrorCode.OFFSET_OUT_OF_RANGE),
+    ):
+        bench.remote.answers[0] = error
+        answer = await ask(client, 12, request(FetchPartition(0), FetchPartition(1), wait_ms=60_000))
+        first, second = answer.responses[0].partitions
+        assert first.error_code == code
+        assert offsets(second.records) == [0]
+
+
+# --- sessions ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [7, 12, 13, 18])
+async def test_a_session_tells_only_what_is_new(start, connect, version):
+    bench = await start()
+    for n in range(3):
+        bench.logs.add("t", n)
+    client = await connect(bench)
+    await fill(client, "t", batch(2), partition=1)
+    topic = ref(bench, version)
+    if version >= 13:
+        for n in range(3):
+            bench.logs.get("t", n).topic_id = topic
+    full = await ask(client, version, request(*[FetchPartition(n) for n in range(3)], topic=topic, session_epoch=0))
+    assert full.error_code == 0
+    assert full.session_id > 0
+    assert sorted(p.partition_index for p in full.responses[0].partitions) == [0, 1, 2]
+
+    def again(epoch: int, *partitions: FetchPartition, **fields: Any) -> FetchRequest:
+        return request(*partitions, topic=topic, session_id=full.session_id, session_epoch=epoch, **fields)
+
+    moved = await ask(client, version, again(1, FetchPartition(1, fetch_offset=2)))
+    assert moved.responses == []
+    assert moved.session_id == full.session_id
+    await fill(client, "t", batch(3), partition=2)
+    new = await ask(client, version, again(2))
+    assert [(p.partition_index, offsets(p.records)) for p in new.responses[0].partitions] == [(2, [0])]
+    gone = await ask(client, version, again(3, forgotten=[(topic, [2])]))
+    assert gone.responses == []
+    await fill(client, "t", batch(3), partition=0)
+    new = await ask(client, version, again(4))
+    assert [p.partition_index for p in new.responses[0].partitions] == [0]
+    wrong = await ask(client, version, again(4))
+    assert (wrong.error_code, wrong.responses) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, [])
+    closed = await ask(client, version, again(-1))
+    assert (closed.error_code, closed.session_id) == (0, 0)
+    lost = await ask(client, version, again(5))
+    assert lost.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+async def test_names_and_ids_do_not_mix_in_a_session(start, connect):
+    bench = await start()
+    log = bench.logs.add("t")
+    client = await connect(bench)
+    full = await ask(client, 12, request(FetchPartition(0), session_epoch=0))
+    mixed = await ask(
+        client, 13, request(FetchPartition(0), topic=log.topic_id, session_id=full.session_id, session_epoch=1)
+    )
+    assert mixed.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
