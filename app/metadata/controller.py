@@ -10,9 +10,9 @@ operator says so (``take_over``). The signs of life are only a courtesy; what ke
 **Being replaced.** A broker that sees a registration of its node id that is not its own, or another's seal, is *fenced*:
 every change fails with FencedError, ``on_fenced`` is called, ``run`` raises. It finds out by its next append or poll.
 
-**Grouping.** Changes wait in a queue. One entry is under way at a time; when it is durable, everything that has come in since
-is planned, one change after the other on one draft of the next image, and becomes the next entry. A refusal, too, is
-answered only when the entry is durable whose draft it was judged by.
+**Grouping.** Changes wait in a queue. One entry is under way at a time; when it is durable, what has come in since is
+planned, one change after the other on one draft of the next image, and becomes the next entry. A refusal, too, is answered
+only when the entry is durable whose draft it was judged by.
 """
 
 from __future__ import annotations
@@ -71,6 +71,12 @@ PENDING_CHANGES_MAX: Final = 10_000
 
 GROUP_BYTES_MAX: Final = LOG_ENTRY_BYTES_MAX // 2
 """Records of one group; the largest single change, a topic of 10,000 partitions, is a quarter of it."""
+
+GROUP_CHANGES_MAX: Final = 200
+"""Changes of one group: taking them all into the image at once must not hold up the event loop."""
+
+PLANNED_AT_ONCE: Final = 32
+"""Changes planned before the event loop turns: one costs about 50 µs."""
 
 EPOCH_BUMPS_PER_CHANGE_MAX: Final = 10_000
 """Partitions whose leader epochs rise by one change; more are several changes."""
@@ -181,7 +187,7 @@ class Controller:
     async def start(self) -> None:
         """Read the cluster log, see whether this broker may start, and register it by sealing the log.
 
-        An empty prefix becomes a cluster. Costs a LIST, reads of what is there, a PUT for a sign of life and one for the entry.
+        An empty prefix becomes a cluster. Costs a LIST, reads of what is there, a PUT for a sign of life and a PUT.
 
         Raises: StartRefused, StorageUnavailable, CorruptionError.
         """
@@ -533,9 +539,10 @@ class Controller:
         try:
             if not self._log.is_writer:
                 await self._become_writer()
-            records = self._plan_group(planned)
+            sequence = self._log.next_sequence
+            records = await self._plan_group(planned)
             if records:
-                await self._log.append(self._log.next_sequence, records)
+                await self._log.append(sequence, records)
             made = True
         except ConflictError:
             # Another has written: everything is planned again on what there is now, in the same order.
@@ -570,13 +577,20 @@ class Controller:
             except StorageUnavailable as error:
                 _logger.warning("no snapshot of the cluster log for now: %s", error)
 
-    def _plan_group(self, planned: list[tuple[_Change, Any]]) -> list[KeyValue]:
-        """Take changes off the queue, as many as one entry holds, with what becomes of each."""
+    async def _plan_group(self, planned: list[tuple[_Change, Any]]) -> list[KeyValue]:
+        """Take changes off the queue, as many as one entry holds, with what becomes of each.
+
+        The loop may turn meanwhile: the entry's number, taken before, tells if others wrote.
+        """
         draft = self._log.state.image.draft()
         around = Surroundings(self.config, self._live_brokers(), self._clock.now_ms(), self._rng.randrange(1 << 16))
         records: list[KeyValue] = []
         size_bytes = 0
-        while self._queue:
+        while self._queue and len(planned) < GROUP_CHANGES_MAX:
+            if len(planned) % PLANNED_AT_ONCE == PLANNED_AT_ONCE - 1:
+                await asyncio.sleep(0)
+                if not self._queue:
+                    break
             change = self._queue[0]
             outcome: Any
             try:
