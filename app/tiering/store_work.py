@@ -82,8 +82,9 @@ class UploadJob(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     path: str
     """Of the segment's ``.log`` file. It is neither unlinked nor truncated while the job runs."""
+    start_position: int = 0
     log_bytes: int
-    """The segment is bytes [0, log_bytes) of the file."""
+    """The segment is bytes [start_position, log_bytes) of the file."""
     base_offset: int
     end_offset: int
     """Expected end of the last batch."""
@@ -244,7 +245,7 @@ class InlineStoreWork:
         writer = _ObjectWriter(self, job)
         chunks: list[ChunkEntry] = []
         packing: deque[asyncio.Task[_Packed]] = deque()
-        position = stored_position = 0
+        position, stored_position = job.start_position, 0
         offset = Offset(job.base_offset)
 
         async def take_packed() -> None:

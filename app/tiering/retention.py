@@ -1,0 +1,86 @@
+"""What may go, and what must be there: the decisions of the tier, pure.
+
+Kafka's rules (KIP-405): ``retention.*`` speak of the whole log, ``local.retention.*`` of the part on the local disk, −1 is no
+limit, and −2 of the local ones is "as the whole log". Segments go from the oldest on, never one behind a segment that stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from app.configs import TopicConfig
+from app.units import Offset, TimestampMs
+
+AS_WHOLE_LOG = -2
+
+
+class Span(NamedTuple):
+    """A segment of either tier, as far as retention cares."""
+
+    base_offset: Offset
+    end_offset: Offset
+    raw_bytes: int
+    newest_ms: TimestampMs
+    """Its greatest record timestamp, or when it was written if its records have none; -1 if neither is known."""
+
+
+def local_retention(config: TopicConfig) -> tuple[int, int]:
+    """Effective (local.retention.ms, local.retention.bytes), -1 for no limit."""
+    ms = config.retention_ms if config.local_retention_ms == AS_WHOLE_LOG else config.local_retention_ms
+    size = config.retention_bytes if config.local_retention_bytes == AS_WHOLE_LOG else config.local_retention_bytes
+    return ms, size
+
+
+def expired_end(
+    spans: Sequence[Span], total_bytes: int, *, retention_ms: int, retention_bytes: int, now_ms: TimestampMs
+) -> Offset | None:
+    """End of the last of the leading ``spans`` that are too old, or too much; None if all stay.
+
+    Args:
+        spans: what may go, contiguous, oldest first.
+        total_bytes: of the whole log that the limit speaks of, ``spans`` included.
+    """
+    end: Offset | None = None
+    left = total_bytes
+    for span in spans:
+        too_old = retention_ms >= 0 and span.newest_ms >= 0 and now_ms - span.newest_ms > retention_ms
+        too_much = retention_bytes >= 0 and left - span.raw_bytes >= retention_bytes
+        if not too_old and not too_much:
+            break
+        left -= span.raw_bytes
+        end = span.end_offset
+    return end
+
+
+def coverage_faults(
+    *,
+    log_start: Offset,
+    local_start: Offset,
+    log_end: Offset,
+    tiered_end: Offset,
+    remote: Sequence[tuple[Offset, Offset]],
+) -> list[str]:
+    """Every breach of "no gap, no overlap" (INV-4), in words; none is what should be found.
+
+    Args:
+        local_start: the first offset that can be read from the local disk.
+        remote: [base, end) of the readable remote segments, by base offset.
+    """
+    faults = []
+    if log_end < tiered_end:
+        faults.append(f"the log ends at {log_end}, below the tiered end {tiered_end}")
+    at = log_start
+    before: tuple[Offset, Offset] | None = None
+    for base, end in remote:
+        if before is not None and base < before[1]:
+            faults.append(f"remote segments [{before[0]}, {before[1]}) and [{base}, {end}) overlap")
+        before = base, end
+        if end <= log_start:
+            continue
+        if base > at and at < local_start:
+            faults.append(f"no segment covers [{at}, {min(base, local_start)})")
+        at = max(at, end)
+    if at < local_start:
+        faults.append(f"no segment covers [{at}, {local_start})")
+    return faults
