@@ -1,0 +1,36 @@
+"""``python -m app.http``: the HTTP process as the broker starts it. People use ``firn http``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from app.errors import FirnError
+from app.http.gateway import HttpSettings
+from app.http.server import run
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m app.http", description="Serve HTTP as a client of Kafka brokers.")
+    parser.add_argument("--bootstrap", required=True, help="HOST:PORT of brokers, separated by commas")
+    parser.add_argument("--listen", type=_address, required=True, help="HOST:PORT")
+    parser.add_argument("--parent-fd", type=int, help="end when this inherited descriptor reads end-of-file")
+    arguments = parser.parse_args()
+    bootstrap = tuple(_address(part) for part in arguments.bootstrap.split(","))
+    host, port = arguments.listen
+    try:
+        return run(HttpSettings(bootstrap=bootstrap), host=host, port=port, parent_fd=arguments.parent_fd)
+    except FirnError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""The FastAPI application: routes, errors in the REST proxy's shape, and what is measured of every request."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app import __version__
+from app.errors import FirnError
+from app.http import metrics, records, topics
+from app.http.bodies import JSON_TYPE, ClientLeft
+from app.http.errors import RestAnswer, RestError, answer_of
+from app.http.gateway import Gateway, HttpSettings, open_gateway
+from app.metrics import Registry
+from app.seams import Clock
+
+DESCRIPTION = """\
+Produce to and administer a Firn cluster over HTTP, by the conventions of Confluent's REST Proxy v3.
+Errors are `{"error_code": 40403, "message": "…"}`: the first three digits of the code are the HTTP status.
+"""
+
+
+def create_app(settings: HttpSettings, *, clock: Clock, rng: random.Random) -> FastAPI:
+    """The application; its clients live as long as its lifespan."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with open_gateway(settings, clock=clock, rng=rng) as gateway:
+            app.state.gateway = gateway
+            yield
+
+    app = FastAPI(
+        title="Firn", version=__version__, description=DESCRIPTION, lifespan=lifespan, redoc_url=None, docs_url="/docs"
+    )
+    app.include_router(records.router)
+    app.include_router(topics.router)
+    app.add_api_route("/", _welcome, include_in_schema=False)
+    app.add_api_route("/healthz", _healthz, tags=["Health"], summary="Whether this process runs")
+    app.add_api_route("/readyz", _readyz, tags=["Health"], summary="Whether a broker answers this process")
+    app.add_api_route(
+        "/metrics", _metrics, tags=["Health"], summary="Metrics in Prometheus' text format", response_class=Response
+    )
+    app.add_exception_handler(FirnError, _firn_error)
+    app.add_exception_handler(RestError, _firn_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(ClientLeft, _client_left)
+    app.add_middleware(Measured, app=app)
+    _complete_openapi(app)
+    return app
+
+
+async def _welcome(request: Request) -> Response:
+    base = request.base_url
+    links = {"clusters": f"{base}v3/clusters", "documentation": f"{base}docs", "metrics": f"{base}metrics"}
+    return JSONResponse({"name": "Firn", "version": __version__, **links})
+
+
+async def _healthz() -> Response:
+    return JSONResponse({"status": "ok"})
+
+
+async def _readyz(request: Request) -> Response:
+    gateway: Gateway = request.app.state.gateway
+    try:
+        await gateway.check_ready()
+    except FirnError as error:
+        return _rest_response(RestAnswer(503, 50302, str(error)))
+    except TimeoutError:
+        return _rest_response(RestAnswer(503, 50302, "No broker answered in time."))
+    return JSONResponse({"status": "ready"})
+
+
+async def _metrics(request: Request) -> Response:
+    gateway: Gateway = request.app.state.gateway
+    return Response(metrics.render(await gateway.samples()), media_type=metrics.CONTENT_TYPE)
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+
+def _rest_response(answer: RestAnswer) -> Response:
+    return Response(answer.body(), answer.status, media_type=JSON_TYPE)
+
+
+async def _firn_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, (FirnError, RestError))
+    return _rest_response(answer_of(error))
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"HTTP {error.status_code} {HTTPStatus(error.status_code).phrase}"
+    response = _rest_response(RestAnswer(error.status_code, error.status_code, message))
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _validation_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"][1:])
+    return _rest_response(RestAnswer(422, 422, f"{where or 'The request'}: {first['msg']}."))
+
+
+async def _client_left(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)
+
+
+# --- measuring ------------------------------------------------------------------------------------------------------
+
+
+class Measured:
+    """ASGI middleware: counts and times every request by route and status."""
+
+    def __init__(self, inner: ASGIApp, *, app: FastAPI) -> None:
+        self._inner = inner
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._inner(scope, receive, send)
+            return
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        status = 500
+
+        async def watching(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._inner(scope, receive, watching)
+        finally:
+            registry: Registry = self._app.state.gateway.registry
+            # Paths that match no route are the client's invention and must not each become a series.
+            path = getattr(scope.get("route"), "path", "unmatched")
+            method = scope["method"] if path != "unmatched" else "ANY"
+            text = "HTTP requests by route and status."
+            registry.counter("firn_http_requests_total", text, method=method, route=path, status=str(status)).value += 1
+            text = "Time from a request's head to the end of its answer."
+            histogram = registry.histogram("firn_http_request_seconds", text, method=method, route=path)
+            histogram.observe(loop.time() - started)
+
+
+def _complete_openapi(app: FastAPI) -> None:
+    """Add the schema that hand-written request bodies refer to."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        schema = generate()
+        schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+        schemas["RecordData"] = {
+            "type": "object",
+            "nullable": True,
+            "properties": {
+                "type": {"type": "string", "enum": ["BINARY", "JSON", "STRING"], "default": "JSON"},
+                "data": {"description": "Any JSON; a string for STRING; base64 for BINARY; null for a tombstone."},
+            },
+        }
+        schemas["Error"] = {
+            "type": "object",
+            "required": ["error_code", "message"],
+            "properties": {"error_code": {"type": "integer"}, "message": {"type": "string"}},
+        }
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign]

@@ -1,0 +1,100 @@
+"""Errors as the REST proxy answers them: ``{"error_code", "message"}``, where the code is the HTTP status or refines it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from app.errors import (
+    RETRIABLE,
+    BrokerUnavailable,
+    ConfigError,
+    ErrorCode,
+    FirnError,
+    LimitExceeded,
+    ProtocolError,
+    RequestRejected,
+)
+
+
+class RestAnswer(NamedTuple):
+    """What an error becomes."""
+
+    status: int
+    error_code: int
+    message: str
+
+    def body(self) -> bytes:
+        return msgspec.json.encode({"error_code": self.error_code, "message": self.message})
+
+
+class RestError(Exception):
+    """Raised by a route to answer with an error."""
+
+    def __init__(self, status: int, message: str, *, error_code: int | None = None) -> None:
+        super().__init__(message)
+        self.answer = RestAnswer(status, status if error_code is None else error_code, message)
+
+
+BAD_REQUEST: Final = (400, 40002)
+UNKNOWN_TOPIC_OR_PARTITION: Final = (404, 40403)
+KAFKA_ERROR: Final = (500, 50002)
+KAFKA_RETRIABLE: Final = (500, 50003)
+BROKER_NOT_AVAILABLE: Final = (503, 50302)
+
+REST_CODE: Final[Mapping[ErrorCode, tuple[int, int]]] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID: UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.RESOURCE_NOT_FOUND: (404, 404),
+    ErrorCode.BROKER_NOT_AVAILABLE: BROKER_NOT_AVAILABLE,
+    ErrorCode.NETWORK_EXCEPTION: BROKER_NOT_AVAILABLE,
+    ErrorCode.SASL_AUTHENTICATION_FAILED: (401, 40101),
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: (403, 40301),
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: (403, 40301),
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: (403, 40301),
+    ErrorCode.MESSAGE_TOO_LARGE: (413, 413),
+    ErrorCode.RECORD_LIST_TOO_LARGE: (413, 413),
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED: (429, 42901),
+    **dict.fromkeys(
+        (
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            ErrorCode.TOPIC_ALREADY_EXISTS,
+            ErrorCode.INVALID_PARTITIONS,
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            ErrorCode.INVALID_CONFIG,
+            ErrorCode.INVALID_REQUEST,
+            ErrorCode.INVALID_RECORD,
+            ErrorCode.INVALID_TIMESTAMP,
+            ErrorCode.POLICY_VIOLATION,
+            ErrorCode.UNSUPPORTED_VERSION,
+            ErrorCode.SECURITY_DISABLED,
+        ),
+        BAD_REQUEST,
+    ),
+}
+"""HTTP status and error code of Kafka's codes, as the REST proxy maps them; others are 500 with 50003 (a retry may help) or
+50002."""
+
+
+def answer_of(error: FirnError | RestError) -> RestAnswer:
+    """What an error is answered with."""
+    match error:
+        case RestError():
+            return error.answer
+        case RequestRejected():
+            fallback = KAFKA_RETRIABLE if error.code in RETRIABLE else KAFKA_ERROR
+            status, code = REST_CODE.get(error.code, fallback)
+        case BrokerUnavailable():
+            status, code = BROKER_NOT_AVAILABLE
+        case ProtocolError():
+            status, code = 400, 400
+        case LimitExceeded():
+            status, code = 413, 413
+        case ConfigError():
+            status, code = BAD_REQUEST
+        case _:
+            status, code = KAFKA_ERROR
+    return RestAnswer(status, code, str(error))

@@ -1,0 +1,128 @@
+"""What every route is given: the cluster's clients and this process's metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from app.client.admin import AdminClient
+from app.client.cluster import ClusterClient, TopicView
+from app.client.producer import Producer
+from app.client.retry import retrying
+from app.errors import ErrorCode, FirnError
+from app.http.errors import RestError
+from app.http.metrics import labelled
+from app.limits import MIB
+from app.metrics import Registry, Sample
+from app.seams import Clock
+
+RECORD_BYTES_MAX: Final = 16 * MIB
+"""Largest JSON object of one record: topics that allow records of 10 MB can be written to with base64."""
+ADMIN_BODY_BYTES_MAX: Final = 1 * MIB
+RETRY_BUDGET_MS: Final = 10_000
+METRICS_TIMEOUT_S: Final = 5.0
+READY_TIMEOUT_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSettings:
+    """How the HTTP process behaves."""
+
+    bootstrap: tuple[tuple[str, int], ...]
+    body_idle_timeout_ms: int = 60_000
+    """A sender that says nothing for so long in the middle of a body is answered 408."""
+    receipts_ahead_max: int = 1_000
+    """Records of one request that are accepted and not answered yet."""
+    record_bytes_max: int = RECORD_BYTES_MAX
+    linger_ms: float = 2
+    retry_budget_ms: int = RETRY_BUDGET_MS
+
+
+class Gateway:
+    """The clients of one HTTP process."""
+
+    def __init__(self, settings: HttpSettings, cluster: ClusterClient, producer: Producer, registry: Registry) -> None:
+        self.settings = settings
+        self.cluster = cluster
+        self.admin = AdminClient(cluster)
+        self.producer = producer
+        self.registry = registry
+
+    async def cluster_id(self) -> str:
+        """Raises: BrokerUnavailable."""
+        if self.cluster.view.cluster_id is None:
+            await self.admin.describe_cluster()
+        return self.cluster.view.cluster_id or ""
+
+    async def check_cluster(self, cluster_id: str) -> None:
+        """Raises: RestError 404 for another cluster's id, BrokerUnavailable."""
+        ours = await self.cluster_id()
+        if cluster_id != ours:
+            raise RestError(404, f"Cluster {cluster_id} cannot be found; this is cluster {ours}.")
+
+    async def topic(self, name: str) -> TopicView:
+        """A topic as far as it is known. Raises: RequestRejected UNKNOWN_TOPIC_OR_PARTITION, BrokerUnavailable."""
+        return await retrying(
+            lambda: self.cluster.topic(name),
+            rng=self.cluster.rng,
+            budget_ms=self.settings.retry_budget_ms,
+            also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}),
+        )
+
+    async def samples(self) -> list[Sample]:
+        """Every sample of the brokers that this process was started with, and its own.
+
+        A broker that cannot answer shows as ``firn_broker_up 0``; its samples are missing then.
+        """
+        samples = labelled(self.registry.samples(), process="http")
+        up: list[Sample] = []
+        text = "Whether the broker answers the HTTP process."
+        for answer in await asyncio.gather(*(self._broker_samples(address) for address in self.settings.bootstrap)):
+            address, node_id, broker_samples = answer
+            labels = (("address", address), *((("node_id", node_id),) if node_id else ()))
+            up.append(Sample("firn_broker_up", "gauge", text, "firn_broker_up", labels, float(bool(node_id))))
+            samples.extend(broker_samples)
+        return [*samples, *up]
+
+    async def _broker_samples(self, address: tuple[str, int]) -> tuple[str, str, list[Sample]]:
+        shown = f"{address[0]}:{address[1]}"
+        try:
+            async with asyncio.timeout(METRICS_TIMEOUT_S):
+                answer = await self.admin.metrics(await self.cluster.bootstrap_broker(address))
+        except (FirnError, TimeoutError):
+            return shown, "", []
+        node_id = str(answer.node_id)
+        samples = [
+            Sample(s.family, _kind(s.kind), s.help, s.name, tuple((name, value) for name, value in s.labels), s.value)
+            for s in answer.samples
+        ]
+        return shown, node_id, labelled(samples, node_id=node_id)
+
+    async def check_ready(self) -> None:
+        """Raises: FirnError or TimeoutError if no broker answers soon."""
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            await self.cluster.refresh([])
+
+
+def _kind(kind: str) -> Literal["counter", "gauge", "histogram"]:
+    match kind:
+        case "counter" | "gauge" | "histogram":
+            return kind
+        case _:
+            return "gauge"
+
+
+@asynccontextmanager
+async def open_gateway(settings: HttpSettings, *, clock: Clock, rng: random.Random) -> AsyncIterator[Gateway]:
+    """A gateway whose connections and producer end with the block; records that were accepted are sent first."""
+    registry = Registry()
+    async with ClusterClient(
+        settings.bootstrap, rng=rng, client_id="firn-http", retry_budget_ms=settings.retry_budget_ms
+    ) as cluster:
+        producer = Producer(cluster, clock, linger_ms=settings.linger_ms, create_topics=False)
+        async with producer:
+            yield Gateway(settings, cluster, producer, registry)

@@ -1,0 +1,190 @@
+"""One record of ``POST …/records`` and its receipt: JSON to bytes and back. Pure."""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
+
+from app.client.producer import Acknowledged
+from app.errors import ProtocolError
+from app.http.errors import RestAnswer
+from app.units import TimestampMs
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_NULL: Final = b"null"
+
+
+class Data(msgspec.Struct):
+    """A key or a value."""
+
+    type: str | None = None
+    """``JSON`` (the default), ``STRING`` or ``BINARY`` (base64)."""
+    data: msgspec.Raw = msgspec.Raw(_NULL)
+
+
+class Header(msgspec.Struct):
+    name: str
+    value: str | None = None
+    """Base64."""
+
+
+class RecordRequest(msgspec.Struct):
+    partition_id: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] | None = None
+    headers: list[Header] = []
+    key: Data | None = None
+    value: Data | None = None
+    timestamp: str | int | None = None
+    """ISO 8601, or milliseconds since 1970."""
+
+
+class Part(NamedTuple):
+    """Key or value as it goes into the log. ``type`` and size come back in the receipt; None is null."""
+
+    type: str
+    content: bytes | None
+
+
+class NewRecord(NamedTuple):
+    """A record as the producer takes it."""
+
+    partition: int | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    key: Part
+    value: Part
+    timestamp: TimestampMs | None
+
+
+class PartReceipt(msgspec.Struct):
+    """What a receipt says of a key or value."""
+
+    type: str
+    size: int
+
+
+class _Receipt(msgspec.Struct, omit_defaults=True):
+    error_code: int
+    cluster_id: str
+    topic_name: str
+    partition_id: int
+    offset: int
+    timestamp: str
+    key: PartReceipt | None = None
+    value: PartReceipt | None = None
+
+
+_decoder: Final = msgspec.json.Decoder(RecordRequest)
+_text_decoder: Final = msgspec.json.Decoder(str)
+_encoder: Final = msgspec.json.Encoder()
+
+
+def decode_record(data: bytes) -> NewRecord:
+    """The record that a JSON object describes. Raises: ProtocolError, in a sentence for the sender."""
+    try:
+        request = _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"The record cannot be read: {error}.") from None
+    headers = tuple((header.name, _header_value(header)) for header in request.headers)
+    return NewRecord(
+        request.partition_id,
+        headers,
+        _part(request.key, "key"),
+        _part(request.value, "value"),
+        _timestamp(request.timestamp),
+    )
+
+
+def receipt(cluster_id: str, key: PartReceipt | None, value: PartReceipt | None, stored: Acknowledged) -> bytes:
+    """The receipt of a stored record: one line of JSON."""
+    message = _Receipt(
+        200,
+        cluster_id,
+        stored.partition.topic,
+        stored.partition.partition,
+        stored.offset,
+        format_timestamp(stored.timestamp),
+        key,
+        value,
+    )
+    return _encoder.encode(message) + b"\n"
+
+
+def error_receipt(answer: RestAnswer) -> bytes:
+    """The receipt of a record that was not stored: one line of JSON."""
+    return answer.body() + b"\n"
+
+
+def format_timestamp(timestamp: TimestampMs) -> str:
+    """ISO 8601 in UTC with milliseconds; the bare number where no calendar reaches."""
+    try:
+        moment = _EPOCH + timestamp * _MILLISECOND
+    except OverflowError:
+        return str(timestamp)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _part(data: Data | None, what: str) -> Part:
+    if data is None:
+        return Part("JSON", None)
+    kind = "JSON" if data.type is None else data.type.upper()
+    raw = bytes(data.data)
+    if raw == _NULL:
+        content = None
+    elif kind == "JSON":
+        content = _checked_json(raw, what)
+    elif kind in ("STRING", "BINARY"):
+        try:
+            text = _text_decoder.decode(raw)
+        except msgspec.MsgspecError:
+            raise ProtocolError(f"The {what}'s data must be a JSON string, since its type is {kind}.") from None
+        content = text.encode() if kind == "STRING" else _from_base64(text, f"The {what}'s data")
+    else:
+        raise ProtocolError(f"The {what}'s type {data.type!r} is not served: use BINARY, JSON or STRING.")
+    return Part(kind, content)
+
+
+def _checked_json(raw: bytes, what: str) -> bytes:
+    # The record's decoder holds raw values to JSON's grammar, but not to UTF-8.
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        raise ProtocolError(f"The {what}'s data is not valid UTF-8.") from None
+    return raw
+
+
+def _header_value(header: Header) -> bytes | None:
+    return None if header.value is None else _from_base64(header.value, f"The value of header {header.name!r}")
+
+
+def _from_base64(text: str, what: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise ProtocolError(f"{what} is not base64.") from None
+
+
+def _timestamp(text: str | int | None) -> TimestampMs | None:
+    if text is None:
+        return None
+    if isinstance(text, int):
+        moment_ms = text
+    else:
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise ProtocolError(f"The timestamp {text!r} is not of the form 2024-05-06T07:08:09.123Z.") from None
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        moment_ms = (moment - _EPOCH) // _MILLISECOND
+    if not 0 <= moment_ms < 1 << 53:
+        raise ProtocolError(f"The timestamp {text!r} is out of range.")
+    return TimestampMs(moment_ms)
+
+
+def part_receipt(part: Part) -> PartReceipt | None:
+    """What the receipt will say of ``part``, without holding on to its content; None for null."""
+    return None if part.content is None else PartReceipt(part.type, len(part.content))

@@ -1,0 +1,226 @@
+"""``POST /v3/clusters/{cluster_id}/topics/{topic_name}/records``: one record or many, one receipt each, in order.
+
+Two tasks share a bounded queue: one reads records and hands them to the producer, the other waits for each to be stored and
+writes its receipt. When receipts are not read, the queue fills, reading stops, and the sender feels it.
+
+The status is the first record's if the body holds only that one, so that ``curl --fail`` works; a stream of records is
+always 200, and each receipt has its own ``error_code``. A client that leaves takes back nothing that was accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+from starlette.types import Receive
+
+from app.client.producer import Acknowledged
+from app.errors import ErrorCode, FirnError, LimitExceeded, ProtocolError, RequestRejected
+from app.http.bodies import ClientLeft, Duplex, DuplexAnswer, IdleSender, body_chunks
+from app.http.errors import RestAnswer, answer_of
+from app.http.gateway import Gateway
+from app.http.json_stream import JsonSplitter
+from app.http.record_json import PartReceipt, decode_record, error_receipt, part_receipt, receipt
+
+router = APIRouter(tags=["Records (v3)"])
+
+RECEIPTS_JOINED_MAX: Final = 256
+"""Receipts that are ready go out together, up to so many."""
+
+
+@dataclass(slots=True)
+class _Accepted:
+    """A record that the producer took. Its content is the producer's now; the receipt needs only sizes."""
+
+    key: PartReceipt | None
+    value: PartReceipt | None
+    stored: asyncio.Future[Acknowledged]
+
+
+_Outcome = _Accepted | RestAnswer | None
+"""What becomes of a record; None ends the queue."""
+
+
+@router.post(
+    "/v3/clusters/{cluster_id}/topics/{topic_name}/records",
+    summary="Produce records",
+    response_class=Response,
+    responses={
+        200: {"description": "One receipt per record, in order.", "content": {"application/json": {}}},
+        404: {"description": "Unknown cluster, topic (40403) or partition."},
+        413: {"description": "A record is too large."},
+    },
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "description": "One record, or any number of them one after the other (Concatenated JSON).",
+            "content": {
+                "application/json": {
+                    "schema": {
+                        "type": "object",
+                        "properties": {
+                            "partition_id": {"type": "integer", "minimum": 0},
+                            "timestamp": {"type": "string", "format": "date-time"},
+                            "headers": {
+                                "type": "array",
+                                "items": {
+                                    "type": "object",
+                                    "required": ["name"],
+                                    "properties": {
+                                        "name": {"type": "string"},
+                                        "value": {"type": "string", "format": "byte", "nullable": True},
+                                    },
+                                },
+                            },
+                            "key": {"$ref": "#/components/schemas/RecordData"},
+                            "value": {"$ref": "#/components/schemas/RecordData"},
+                        },
+                    },
+                    "example": {
+                        "key": {"type": "STRING", "data": "UA"},
+                        "value": {"type": "JSON", "data": {"flight": 1545, "delay": 2}},
+                    },
+                }
+            },
+        }
+    },
+)
+async def produce(cluster_id: str, topic_name: str, request: Request) -> Response:
+    """Store records and answer each with where it is, or why it is not stored."""
+    gateway: Gateway = request.app.state.gateway
+    await gateway.check_cluster(cluster_id)
+    await gateway.topic(topic_name)
+    # A sender that announces its length sends all of it before it looks at the answer.
+    whole = "content-length" in request.headers
+    conversation = _Conversation(gateway, cluster_id, topic_name, whole=whole)
+    return Duplex(conversation.talk)
+
+
+class _Conversation:
+    """One request."""
+
+    def __init__(self, gateway: Gateway, cluster_id: str, topic: str, *, whole: bool) -> None:
+        self._gateway = gateway
+        self._cluster_id = cluster_id
+        self._topic = topic
+        self._whole = whole
+        self._outcomes: asyncio.Queue[_Outcome] = asyncio.Queue(gateway.settings.receipts_ahead_max)
+        self._broken = False
+        registry = gateway.registry
+        text = "Records that came in over HTTP, by whether they were stored."
+        self._stored_total = registry.counter("firn_http_records_total", text, outcome="stored")
+        self._failed_total = registry.counter("firn_http_records_total", text, outcome="failed")
+
+    async def talk(self, receive: Receive, answer: DuplexAnswer) -> None:
+        async with asyncio.TaskGroup() as group:
+            reader = group.create_task(self._read(receive))
+            try:
+                await self._write(answer)
+            finally:
+                reader.cancel()
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    async def _read(self, receive: Receive) -> None:
+        splitter = JsonSplitter(self._gateway.settings.record_bytes_max)
+        try:
+            async for chunk in body_chunks(receive, idle_timeout_ms=self._gateway.settings.body_idle_timeout_ms):
+                try:
+                    objects = splitter.feed(chunk)
+                except (ProtocolError, LimitExceeded):
+                    await self._accept_all(splitter.taken)
+                    raise
+                await self._accept_all(objects)
+            splitter.end()
+        except (ProtocolError, LimitExceeded) as error:
+            # Where the next record begins is not known any more, so this is the last receipt.
+            self._broken = True
+            await self._outcomes.put(answer_of(error))
+        except IdleSender:
+            self._broken = True
+            await self._outcomes.put(RestAnswer(408, 408, "No more of the body came in time."))
+        except ClientLeft:
+            self._broken = True
+        await self._outcomes.put(None)
+
+    async def _accept_all(self, objects: list[bytes]) -> None:
+        for data in objects:
+            await self._outcomes.put(await self._accept(data))
+
+    async def _accept(self, data: bytes) -> _Outcome:
+        try:
+            record = decode_record(data)
+            stored = await self._gateway.producer.send(
+                self._topic,
+                record.value.content,
+                key=record.key.content,
+                headers=record.headers,
+                timestamp=record.timestamp,
+                partition=record.partition,
+            )
+        except FirnError as error:
+            return answer_of(error)
+        return _Accepted(part_receipt(record.key), part_receipt(record.value), stored)
+
+    # --- answering ------------------------------------------------------------------------------------------------
+
+    async def _write(self, answer: DuplexAnswer) -> None:
+        first = await self._outcomes.get()
+        if first is None:
+            # No record at all. A client that left will not see this.
+            empty = RequestRejected(ErrorCode.INVALID_REQUEST, "The body holds no record.")
+            await answer.start(400, close=self._broken)
+            await answer.write(error_receipt(answer_of(empty)))
+            await answer.finish()
+            return
+        following = await self._outcomes.get() if self._whole else _PENDING
+        status, line = await self._receipt(first)
+        alone = following is None
+        await answer.start(status if alone else 200, close=alone and self._broken)
+        await answer.write(line)
+        if not alone:
+            await self._write_rest(answer, following)
+        await answer.finish()
+
+    async def _write_rest(self, answer: DuplexAnswer, outcome: _Outcome | _Pending) -> None:
+        lines: list[bytes] = []
+        while True:
+            if isinstance(outcome, _Pending):
+                if lines and (self._outcomes.empty() or len(lines) >= RECEIPTS_JOINED_MAX):
+                    await answer.write(b"".join(lines))
+                    lines.clear()
+                outcome = await self._outcomes.get()
+            if outcome is None:
+                break
+            if lines and isinstance(outcome, _Accepted) and not outcome.stored.done():
+                # Nobody waits for a receipt because of the one behind it.
+                await answer.write(b"".join(lines))
+                lines.clear()
+            lines.append((await self._receipt(outcome))[1])
+            outcome = _PENDING
+        if lines:
+            await answer.write(b"".join(lines))
+
+    async def _receipt(self, outcome: _Accepted | RestAnswer | _Pending) -> tuple[int, bytes]:
+        """HTTP status and line of an outcome."""
+        if isinstance(outcome, _Accepted):
+            try:
+                stored = await outcome.stored
+            except FirnError as error:
+                outcome = answer_of(error)
+            else:
+                self._stored_total.value += 1
+                return 200, receipt(self._cluster_id, outcome.key, outcome.value, stored)
+        assert isinstance(outcome, RestAnswer)
+        self._failed_total.value += 1
+        return outcome.status, error_receipt(outcome)
+
+
+class _Pending:
+    """The next outcome has not been taken from the queue yet."""
+
+
+_PENDING: Final = _Pending()

@@ -1,0 +1,113 @@
+"""The HTTP process: uvicorn around the application, until a signal or the end of the parent.
+
+Started by the broker it inherits one end of a socket pair; end-of-file on it means that the broker is gone, however it went,
+and the process ends at once. This module is the process's composition root: it makes the clock and the randomness.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+import sys
+import time
+from typing import Final
+
+import uvicorn
+
+from app.errors import ConfigError
+from app.http.application import create_app
+from app.http.gateway import HttpSettings
+from app.seams import Clock
+from app.units import TimestampMs
+
+GRACE_S: Final = 5
+"""How long requests under way may take to end after a signal."""
+CONNECTIONS_MAX: Final = 1_000
+KEEP_ALIVE_S: Final = 75
+BACKLOG: Final = 1024
+
+
+class SystemClock:
+    """The machine's wall clock."""
+
+    def now_ms(self) -> TimestampMs:
+        return TimestampMs(time.time_ns() // 1_000_000)
+
+
+class _Server(uvicorn.Server):
+    """Reports that it listens, and where."""
+
+    def __init__(self, config: uvicorn.Config, *, quiet: bool) -> None:
+        super().__init__(config)
+        self._quiet = quiet
+
+    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        await super().startup(sockets)  # type: ignore[arg-type]
+        if not self._quiet and self.servers:
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            sys.stderr.write(f"Firn HTTP listens on http://{host}:{port}\n")
+            sys.stderr.flush()
+
+
+def run(settings: HttpSettings, *, host: str, port: int, parent_fd: int | None = None) -> int:
+    """Serve until a signal or the parent's end; the exit code. Raises: ConfigError if the address cannot be listened on."""
+    clock: Clock = SystemClock()
+    app = create_app(settings, clock=clock, rng=random.Random())
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=GRACE_S,
+        limit_concurrency=CONNECTIONS_MAX,
+        backlog=BACKLOG,
+    )
+    listening = _listen(host, port)
+    server = _Server(config, quiet=parent_fd is not None)
+    with listening, asyncio.Runner(loop_factory=_uvloop) as runner:
+        return runner.run(_serve(server, listening, parent_fd))
+
+
+async def _serve(server: _Server, listening: socket.socket, parent_fd: int | None) -> int:
+    if parent_fd is not None:
+        loop = asyncio.get_running_loop()
+        os.set_blocking(parent_fd, False)
+
+        def parent_spoke() -> None:
+            if not os.read(parent_fd, 4096):
+                loop.remove_reader(parent_fd)
+                # Nobody can reach this process's broker any more: requests under way cannot end well.
+                server.should_exit = True
+                server.force_exit = True
+
+        loop.add_reader(parent_fd, parent_spoke)
+    await server.serve(sockets=[listening])
+    return 0 if server.started else 1
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises: ConfigError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise ConfigError(f"HTTP cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}.") from None
+    return listening
+
+
+def _uvloop() -> asyncio.AbstractEventLoop:
+    import uvloop
+
+    return uvloop.new_event_loop()

@@ -1,0 +1,115 @@
+"""Records as JSON: every kind of data, and a sentence for whatever is wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from app.client.producer import Acknowledged
+from app.errors import ProtocolError
+from app.http.record_json import PartReceipt, decode_record, format_timestamp, receipt
+from app.units import Offset, PartitionIndex, TimestampMs, TopicPartition
+
+
+def decode(**fields: Any) -> Any:
+    return decode_record(json.dumps(fields).encode())
+
+
+@pytest.mark.parametrize(
+    ("part", "content"),
+    [
+        ({"type": "JSON", "data": {"a": [1, None]}}, b'{"a": [1, null]}'),
+        ({"data": 7}, b"7"),
+        ({"type": "JSON", "data": "x"}, b'"x"'),
+        ({"type": "STRING", "data": "schön"}, "schön".encode()),
+        ({"type": "string", "data": ""}, b""),
+        ({"type": "BINARY", "data": "AAH/"}, b"\x00\x01\xff"),
+        ({"type": "BINARY", "data": None}, None),
+        ({"type": "JSON"}, None),
+        (None, None),
+    ],
+)
+def test_keys_and_values_become_the_bytes_that_their_type_says(part: Any, content: bytes | None) -> None:
+    record = decode(key=part, value=part)
+    assert record.key.content == record.value.content == content
+
+
+def test_json_keeps_numbers_that_no_double_holds() -> None:
+    assert (
+        decode_record(b'{"value":{"data":12345678901234567890.000001}}').value.content == b"12345678901234567890.000001"
+    )
+
+
+def test_headers_are_base64_and_may_be_null_or_repeat() -> None:
+    record = decode(headers=[{"name": "a", "value": "eA=="}, {"name": "a", "value": None}])
+    assert record.headers == (("a", b"x"), ("a", None))
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("1970-01-01T00:00:01Z", 1_000),
+        ("2013-07-01T02:00:00.123456+02:00", 1_372_636_800_123),
+        ("2013-07-01", 1_372_636_800_000),
+        (77, 77),
+        (None, None),
+    ],
+)
+def test_timestamps_are_iso_8601_or_milliseconds(text: Any, milliseconds: int | None) -> None:
+    assert decode(timestamp=text).timestamp == milliseconds
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"value": {"type": "AVRO", "data": 1}}, "'AVRO' is not served: use BINARY, JSON or STRING"),
+        ({"value": {"type": "STRING", "data": 1}}, "must be a JSON string"),
+        ({"key": {"type": "BINARY", "data": "%%%"}}, "key's data is not base64"),
+        ({"headers": [{"name": "h", "value": "%%%"}]}, "header 'h' is not base64"),
+        ({"headers": [{"value": "eA=="}]}, "missing required field `name`"),
+        ({"partition_id": -1}, "partition_id"),
+        ({"partition_id": 1 << 31}, "partition_id"),
+        ({"timestamp": "yesterday"}, "not of the form"),
+        ({"timestamp": -5}, "out of range"),
+        ({"timestamp": "1969-01-01"}, "out of range"),
+    ],
+)
+def test_what_is_wrong_with_a_record_is_said_in_words(fields: Any, complaint: str) -> None:
+    with pytest.raises(ProtocolError, match=complaint):
+        decode(**fields)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"{", b'{"value":{"data":tru}}', b"\xff{}", b"[]", b'{"value":{"data":"\xff"}}', b'{"key":{"data":1.2.3}}'],
+)
+def test_what_is_not_json_is_refused(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_record(data)
+
+
+def test_json_nested_deeper_than_the_stack_is_refused() -> None:
+    depth = 100_000
+    with pytest.raises(ProtocolError, match="cannot be read"):
+        decode_record(b'{"value":{"data":' + b"[" * depth + b"]" * depth + b"}}")
+
+
+def test_a_receipt_is_one_line() -> None:
+    stored = Acknowledged(TopicPartition("t", PartitionIndex(2)), Offset(9), TimestampMs(1_372_636_800_123))
+    line = receipt("c", PartReceipt("STRING", 3), None, stored)
+    assert line.endswith(b"}\n")
+    assert json.loads(line) == {
+        "error_code": 200,
+        "cluster_id": "c",
+        "topic_name": "t",
+        "partition_id": 2,
+        "offset": 9,
+        "timestamp": "2013-07-01T00:00:00.123Z",
+        "key": {"type": "STRING", "size": 3},
+    }
+
+
+def test_times_past_the_calendar_are_shown_as_numbers() -> None:
+    assert format_timestamp(TimestampMs(1 << 60)) == str(1 << 60)
