@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from itertools import pairwise
 from typing import Any
 from uuid import UUID
@@ -22,7 +23,7 @@ from app.wire.header import parse_request_header
 from app.wire.schema import ZERO_UUID
 from tests.wire import reference
 from tests.wire.reference import Subject
-from tests.wire.test_hostile import attacks, full_message
+from tests.wire.test_hostile import REFUSED_AT_ONCE, attacks, full_message
 from tests.wire.test_produce import int64s, names, nodes
 
 VERSIONS = range(4, 19)
@@ -120,10 +121,24 @@ def test_a_request_cut_lengthened_or_changed_at_any_byte_is_read_as_the_codec_re
 @pytest.mark.parametrize("version", VERSIONS)
 def test_hostile_counts_and_lengths_are_refused(version: int) -> None:
     subject = Subject(ApiKey.FETCH, version, True)
-    for spot, data in attacks(subject, full_message(subject)):
-        with pytest.raises(ProtocolError):
+    for _, data in attacks(subject, full_message(subject)):
+        with pytest.raises(ProtocolError, match=f"{REFUSED_AT_ONCE}|cluster_id is not as long"):
             fetch.decode_fetch(version, data)
-        assert spot
+
+
+@pytest.mark.parametrize(("version", "tag", "size"), [(17, 0, 15), (17, 0, 17), (18, 0, 0), (18, 1, 7), (18, 1, 9)])
+def test_a_followers_tagged_fields_must_have_their_size(version: int, tag: int, size: int) -> None:
+    head = struct.pack(">iiibii", 0, 0, 0, 0, 0, 0) + b"\x02" + bytes(16) + b"\x02"
+    partition = struct.pack(">iiqiqi", 0, 0, 0, 0, 0, 0)
+    for right_size in (16, 8)[tag], size:
+        data = head + partition + bytes([1, tag, right_size]) + bytes(right_size) + b"\0\x01\x01\0"
+        if right_size == size:
+            with pytest.raises(ProtocolError, match="not as long as it says"):
+                fetch.decode_fetch(version, data)
+            with pytest.raises(ProtocolError):
+                codec.decode_request(ApiKey.FETCH, version, data)
+        else:
+            assert fetch.decode_fetch(version, data) == via_codec(version, data)
 
 
 @pytest.mark.parametrize("version", [-1, 3, 19])

@@ -21,7 +21,7 @@ from app.wire.produce import PartitionResult, TopicRef
 from app.wire.schema import ZERO_UUID
 from tests.wire import reference
 from tests.wire.reference import Subject
-from tests.wire.test_hostile import attacks, full_message
+from tests.wire.test_hostile import REFUSED_AT_ONCE, attacks, full_message
 
 VERSIONS = range(3, 14)
 TOPIC_ID = UUID("6f1d1a2e-5f0e-4c8f-9a35-2f9f6cb5a001")
@@ -138,7 +138,7 @@ def test_the_common_request_with_any_byte_changed_is_read_as_the_codec_reads_it(
 def test_hostile_counts_and_lengths_are_refused(version: int) -> None:
     subject = Subject(ApiKey.PRODUCE, version, True)
     for _, data in attacks(subject, full_message(subject)):
-        with pytest.raises(ProtocolError):
+        with pytest.raises(ProtocolError, match=REFUSED_AT_ONCE):
             produce.decode_produce(version, memoryview(data))
 
 
