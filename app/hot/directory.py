@@ -32,6 +32,10 @@ SYNCS_AT_ONCE_MAX: Final = 8
 """Beyond a handful, a disk only reorders them."""
 
 
+RECOVERY_POINTS_BEHIND_MAX: Final = 16
+"""Moves of recovery points after which the checkpoint file is written at once: recovery scans what it does not know of."""
+
+
 class LogMetrics:
     """Counters of the hot tier."""
 
@@ -39,7 +43,9 @@ class LogMetrics:
 
     def __init__(self, registry: Registry) -> None:
         self.rolls = registry.counter("firn_log_rolls_total", "Segments rolled")
-        self.synced_bytes = registry.counter("firn_log_synced_bytes_total", "Bytes of segments made durable by fdatasync")
+        self.synced_bytes = registry.counter(
+            "firn_log_synced_bytes_total", "Bytes of segments made durable by fdatasync"
+        )
         self.sync_seconds = registry.histogram("firn_log_sync_seconds", "Time of one sync of a partition's files")
         self.truncated_bytes = registry.counter("firn_log_recovery_truncated_bytes_total", "Bytes cut off by recovery")
         self.problems = registry.counter("firn_log_recovery_problems_total", "Damages that recovery met")
@@ -70,7 +76,31 @@ class LogDirectory:
         self.offline_reason: str | None = None
         self.on_offline: Callable[[str], None] | None = None
         """Told once, when the directory goes offline."""
+        self.recovery_points_moved = 0
+        """Since the checkpoint file was last written."""
+        self.housekeeping = asyncio.Event()
+        """Set when there is something for the owner's background work."""
+        self._trash: list[str] = []
         self.descriptors.on_pressure = self._sync_oldest
+
+    def throw_away(self, path: str) -> None:
+        """Unlink a file soon, in the pool: freeing the blocks of a large one takes long."""
+        self._trash.append(path)
+        self.housekeeping.set()
+
+    def take_trash(self) -> list[str]:
+        trash, self._trash = self._trash, []
+        return trash
+
+    @property
+    def checkpoint_due(self) -> bool:
+        return self.recovery_points_moved >= RECOVERY_POINTS_BEHIND_MAX
+
+    def note_recovery_point(self) -> None:
+        """A recovery point moved: the checkpoint file on the disk is behind by one more."""
+        self.recovery_points_moved += 1
+        if self.recovery_points_moved == RECOVERY_POINTS_BEHIND_MAX:
+            self.housekeeping.set()
 
     def go_offline(self, reason: str) -> None:
         """Stop serving from here, for good: every operation of every log raises StorageUnavailable from now on."""
@@ -130,6 +160,10 @@ class Syncer:
         """Sync the log soon; many requests before that are one."""
         self._wanted[log] = None
         self._wake.set()
+
+    def cancel(self, log: PartitionLog) -> None:
+        """Forget a request that has not begun."""
+        self._wanted.pop(log, None)
 
     async def run(self) -> None:
         """Serve requests until cancelled. Errors have been told to those who wait for the log."""

@@ -37,6 +37,9 @@ _CRC_START: Final = 6
 
 NO_SEQUENCE: Final = -1
 
+SnapshotRow = tuple[int, int, int, int, int, int, int, int]
+"""One producer in a snapshot; fields in the order of the format above."""
+
 
 class ProducerBatch(NamedTuple):
     """One batch that a producer wrote."""
@@ -158,7 +161,7 @@ class ProducerStates:
         base_offset: int,
         last_offset: int,
         timestamp: int,
-        transactional: bool,
+        transactional: int,
     ) -> None:
         """A data batch of the producer is in the log."""
         entry = self.entries.get(producer_id)
@@ -263,7 +266,7 @@ class ProducerStates:
 
     # --- files ---
 
-    def rows(self) -> list[tuple[int, int, int, int, int, int, int, int]]:
+    def rows(self) -> list[SnapshotRow]:
         """A copy of what a snapshot says, to be encoded elsewhere by ``encode_snapshot``."""
         rows = []
         for producer_id, entry in self.entries.items():
@@ -286,7 +289,7 @@ class ProducerStates:
             )
         return rows
 
-    def load_rows(self, rows: Iterable[tuple[int, int, int, int, int, int, int, int]]) -> None:
+    def load_rows(self, rows: Iterable[SnapshotRow]) -> None:
         """Take the state of a snapshot in place of what there is."""
         self.clear()
         opened: list[tuple[int, int]] = []
@@ -330,7 +333,7 @@ class ProducerStates:
             entry.batches = [*kept, *entry.batches][-BATCHES_KEPT:]
 
 
-def encode_snapshot(rows: Iterable[tuple[int, int, int, int, int, int, int, int]]) -> bytes:
+def encode_snapshot(rows: Iterable[SnapshotRow]) -> bytes:
     """A ``.snapshot`` file."""
     body = [_ENTRY.pack(*row) for row in rows]
     data = bytearray(_PREFIX.pack(_VERSION, 0, len(body)) + b"".join(body))
@@ -338,7 +341,7 @@ def encode_snapshot(rows: Iterable[tuple[int, int, int, int, int, int, int, int]
     return bytes(data)
 
 
-def parse_snapshot(data: bytes) -> list[tuple[int, int, int, int, int, int, int, int]]:
+def parse_snapshot(data: bytes) -> list[SnapshotRow]:
     """The rows of a ``.snapshot`` file. Raises: CorruptionError."""
     if len(data) < _PREFIX.size:
         raise CorruptionError(f"a producer snapshot of {len(data)} bytes is cut short")
@@ -352,7 +355,7 @@ def parse_snapshot(data: bytes) -> list[tuple[int, int, int, int, int, int, int,
     return [*_iter_rows(data)]
 
 
-def _iter_rows(data: bytes) -> Iterator[tuple[int, int, int, int, int, int, int, int]]:
+def _iter_rows(data: bytes) -> Iterator[SnapshotRow]:
     yield from _ENTRY.iter_unpack(memoryview(data)[_PREFIX.size :])
 
 

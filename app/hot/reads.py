@@ -26,11 +26,12 @@ class BelowLocalStart(RequestRejected):
 
     def __init__(self, offset: Offset, local_start: Offset) -> None:
         super().__init__(
-            ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, f"offset {offset} is below the local log start offset {local_start}"
+            ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
+            f"offset {offset} is below the local log start offset {local_start}",
         )
 
 
-class PageMiss(Exception):  # noqa: N818
+class PageMiss(Exception):
     """A plan needs bytes that are not at hand. Not an error: ``work`` fetches them on a pool thread, ``accept`` takes them."""
 
     def __init__(self, work: Callable[[], object], accept: Callable[[object], None]) -> None:

@@ -19,12 +19,12 @@ from typing import Final
 
 from app.configs import Durability, TopicConfig
 from app.errors import CorruptionError
-from app.hot.checkpoints import LEADER_EPOCHS_FILE, parse_leader_epochs
+from app.hot.checkpoints import LEADER_EPOCHS_FILE, EpochStart, parse_leader_epochs
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.hot.epochs import LeaderEpochs
 from app.hot.files import File, FileSystem, read_file, replace_file, unlink_quietly
 from app.hot.indexes import TIME_ENTRY_BYTES, AbortedTransaction, SegmentIndex, parse_aborted
-from app.hot.producers import ProducerStates, aborted_entry, encode_snapshot, parse_snapshot
+from app.hot.producers import ProducerEntry, ProducerStates, aborted_entry, encode_snapshot, parse_snapshot
 from app.hot.segments import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -39,10 +39,11 @@ from app.hot.segments import (
     index_batch,
     walk,
 )
+from app.hot.state_file import LogState
 from app.limits import MIB
 from app.records.batch import HEADER_BYTES, BatchHeader, parse_header
 from app.records.control import parse_marker
-from app.units import NO_OFFSET, NO_TIMESTAMP, Offset, TimestampMs
+from app.units import NO_OFFSET, NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs
 
 OLDER_BATCHES_BYTES: Final = 8 * MIB
 """Walked before a snapshot to find the older of each producer's five batches: five in flight are seldom more."""
@@ -439,9 +440,7 @@ class _Loader:
                 return segment.base_offset
         return FOR_EVER
 
-    def _load_snapshot(
-        self, segments: list[Segment], end: Offset, usable_end: int
-    ) -> tuple[ProducerStates, Offset]:
+    def _load_snapshot(self, segments: list[Segment], end: Offset, usable_end: int) -> tuple[ProducerStates, Offset]:
         """State of the newest sound snapshot at or below ``usable_end``, and its offset. Those past ``end`` are removed."""
         producers = ProducerStates()
         first = segments[0].base_offset
@@ -536,6 +535,87 @@ class _Loader:
 
     def _save_snapshot(self, offset: Offset, producers: ProducerStates) -> None:
         replace_file(self._fs, snapshot_path(self._directory, offset), encode_snapshot(producers.rows()), durable=False)
+
+
+def restore_log(fs: FileSystem, descriptors: DescriptorCache, directory: str, state: LogState) -> LoadedLog | None:
+    """The log as it was at a clean stop. None if its active segment is not as it was left: then the files decide.
+
+    Raises: OSError.
+    """
+    segments = []
+    for saved in state.segments:
+        segment = new_segment(descriptors, directory, Offset(saved.base_offset))
+        segment.end_offset = saved.end_offset
+        segment.size_bytes = segment.synced_bytes = saved.size_bytes
+        segment.max_timestamp = saved.max_timestamp
+        segment.max_timestamp_offset = saved.max_timestamp_offset
+        segment.rolling_timestamp = saved.rolling_timestamp
+        segment.first_append_ms = saved.first_append_ms
+        segment.bytes_since_index_entry = saved.bytes_since_index_entry
+        if saved.size_bytes:
+            segment.index = None
+        if saved.has_aborted:
+            segment.aborted = None
+        segments.append(segment)
+    try:
+        if not segments or fs.file_size(segments[-1].handle.path) != segments[-1].size_bytes:
+            return None
+    except FileNotFoundError:
+        return None
+    producers = ProducerStates()
+    opened: list[tuple[int, int]] = []
+    for known in state.producers:
+        entry = producers.entries[known.producer_id] = ProducerEntry(known.epoch)
+        entry.last_sequence = known.last_sequence
+        entry.last_timestamp = known.last_timestamp
+        entry.coordinator_epoch = known.coordinator_epoch
+        entry.transaction_first_offset = known.transaction_first_offset
+        entry.batches = list(known.batches)
+        if known.transaction_first_offset >= 0:
+            opened.append((known.transaction_first_offset, known.producer_id))
+    producers.open_transactions = {producer_id: first_offset for first_offset, producer_id in sorted(opened)}
+    epochs = LeaderEpochs(EpochStart(LeaderEpoch(epoch), Offset(start)) for epoch, start in state.leader_epochs)
+    return LoadedLog(
+        segments=segments,
+        epochs=epochs,
+        producers=producers,
+        log_start_offset=Offset(state.log_start_offset),
+        recovery_point=Offset(segments[-1].end_offset),
+    )
+
+
+def replay_producers(fs: FileSystem, directory: str, segments: list[Segment], offset: Offset) -> ProducerStates:
+    """Producer state as of ``offset``, from the newest sound snapshot at or below it and the log after that.
+
+    Raises: OSError, CorruptionError.
+    """
+    producers = ProducerStates()
+    start = segments[0].base_offset
+    for candidate in reversed(list_snapshots(fs.list_dir(directory))):
+        if segments[0].base_offset <= candidate <= offset:
+            try:
+                producers.load_rows(parse_snapshot(read_file(fs, snapshot_path(directory, candidate))))
+            except CorruptionError:
+                continue
+            start = candidate
+            break
+    for segment in segments:
+        if segment.end_offset <= start or segment.base_offset >= offset or segment.size_bytes == 0:
+            continue
+        file = fs.open(segment.handle.path, read_only=True)
+        try:
+            for _, header, view in walk(file, 0, segment.size_bytes, verify=False):
+                if header.base_offset < start or header.producer_id < 0:
+                    continue
+                if header.base_offset >= offset:
+                    break
+                if not header.is_control:
+                    producers.apply_header(header)
+                elif (marker := parse_marker(view)) is not None:
+                    producers.apply_marker(marker)
+        finally:
+            file.close()
+    return producers
 
 
 class _DamageBelow(Exception):

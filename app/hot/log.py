@@ -1,0 +1,1867 @@
+"""The log of one partition on the local disk (DESIGN section 4).
+
+All methods that change state are synchronous and belong to the event loop: there is no await between a check and the write that
+relies on it, hence no lock. What may wait for the disk (syncing, cold reads, searches by time) is asynchronous and goes to the pool.
+
+Offsets, from left to right:
+
+    log start ≤ local log start ≤ recovery point ≤ synced end ≤ log end
+    log start ≤ last stable offset ≤ high watermark ≤ log end
+
+- log start: the first record that may be read at all; below the local log start it is on the tier.
+- recovery point: everything below it, with the indexes and the producer state that go with it, survives a loss of power.
+- synced end: every record below it survives a loss of power. The high watermark follows it with ``firn.durability=disk``, and the
+  log end with ``memory``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Final, NamedTuple, NoReturn, TypeVar
+
+from app.configs import LONG_MAX, Durability, TimestampType, TopicConfig
+from app.errors import (
+    ConflictError,
+    CorruptionError,
+    ErrorCode,
+    FirnError,
+    ProtocolError,
+    RequestRejected,
+    StorageFull,
+    StorageUnavailable,
+)
+from app.hot.checkpoints import LEADER_EPOCHS_FILE, EpochStart, encode_leader_epochs
+from app.hot.directory import LogDirectory, run_to_end
+from app.hot.epochs import LeaderEpochs
+from app.hot.files import (
+    FULL_ERRNOS,
+    File,
+    FileSystem,
+    read_file,
+    replace_file,
+    storage_error,
+    unlink_quietly,
+    write_whole,
+)
+from app.hot.indexes import (
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    TRANSACTION_ENTRY_BYTES,
+    AbortedTransaction,
+    SegmentIndex,
+    encode_aborted,
+)
+from app.hot.producers import (
+    SEQUENCE_MASK,
+    ProducerStates,
+    SnapshotRow,
+    aborted_entry,
+    encode_snapshot,
+    parse_snapshot,
+)
+from app.hot.reads import WARM_TAIL_BYTES, BelowLocalStart, LocalRead, PageMiss
+from app.hot.recovery import (
+    FOR_EVER,
+    LoadedLog,
+    create_file,
+    list_snapshots,
+    load_log,
+    new_segment,
+    read_aborted,
+    read_index,
+    replay_producers,
+    snapshot_path,
+)
+from app.hot.segments import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    RELATIVE_OFFSET_MAX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    Segment,
+    SegmentView,
+    build_index,
+    finish_times,
+    walk,
+)
+from app.hot.state_file import LogState, ProducerState, SegmentState
+from app.limits import KIB, MIB
+from app.records.batch import (
+    CODEC_MASK,
+    CONTROL,
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    LOG_APPEND_TIME,
+    MAGIC_V2,
+    TRANSACTIONAL,
+    BatchHeader,
+    check_batches,
+    check_stored_batch,
+    parse_header,
+    rewrite_header,
+)
+from app.records.builder import recompress
+from app.records.compression import Codec
+from app.records.control import ControlType, build_marker, parse_marker
+from app.records.record import iter_records
+from app.units import (
+    NO_TIMESTAMP,
+    LeaderEpoch,
+    Offset,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+    TopicId,
+    TopicPartition,
+)
+
+T = TypeVar("T")
+
+WRITE_BACK_BYTES: Final = 32 * MIB
+"""Unsynced bytes at which a sync starts by itself, so that appends never meet the kernel's dirty-page throttling."""
+
+CURSORS_MAX: Final = 128
+"""Places where readers of one partition left off; further ones are found through the index again."""
+
+_WINDOW_BYTES: Final = 4 * KIB
+"""Read at once while looking for the bounds of a range."""
+
+_BASE_OFFSET: Final = Struct(">q")
+_EPOCH: Final = Struct(">i")
+
+_CODECS: Final = {
+    "uncompressed": Codec.NONE,
+    "none": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+
+
+class AppendResult(NamedTuple):
+    """What became of an append."""
+
+    base_offset: Offset
+    last_offset_end: Offset
+    """One past the last record's offset: what ``wait_stored`` takes."""
+    log_append_time_ms: TimestampMs
+    """-1 unless the topic has LogAppendTime."""
+    duplicate: bool
+    """Nothing was written: these are the original's offsets."""
+
+
+class SegmentHold:
+    """Keeps a segment's file from being unlinked or truncated until ``release``."""
+
+    __slots__ = ("_released", "segment")
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self._released = False
+        segment.holds += 1
+
+    def release(self) -> None:
+        """Give it back; a second call does nothing."""
+        if not self._released:
+            self._released = True
+            self.segment.holds -= 1
+
+
+class PartitionLog:
+    """The local log of one partition, led or followed by this broker."""
+
+    __slots__ = (
+        "_active",
+        "_after_max_ms",
+        "_append_time",
+        "_bases",
+        "_before_max_ms",
+        "_checkpoint_wanted",
+        "_codec",
+        "_cursors",
+        "_directory",
+        "_dirty_since_ms",
+        "_end_offset",
+        "_epochs",
+        "_flush_messages",
+        "_generation",
+        "_guarded",
+        "_high_watermark",
+        "_index_entries_max",
+        "_index_interval_bytes",
+        "_log_start_offset",
+        "_max_batch_bytes",
+        "_memory",
+        "_names_dirty",
+        "_needs_preparation",
+        "_noted_epoch",
+        "_parent_dirty",
+        "_pending_snapshots",
+        "_producers",
+        "_recovery_point",
+        "_refusal",
+        "_segment_bytes",
+        "_segments",
+        "_since_checkpoint_bytes",
+        "_synced_end",
+        "_syncing",
+        "_sync_waiters",
+        "_time_entries_max",
+        "_torn",
+        "_waiters",
+        "_window",
+        "config",
+        "leader_epoch",
+        "partition",
+        "path",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        path: str,
+        topic: str,
+        partition: PartitionIndex,
+        topic_id: TopicId,
+        config: TopicConfig,
+        loaded: LoadedLog,
+        *,
+        new: bool = False,
+    ) -> None:
+        """``new``: the partition's directory was just made and its name is not durable yet."""
+        self._directory = directory
+        self.path = path
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = topic_id
+        self._refusal: FirnError | None = None
+        self._torn = False
+        self._guarded = False
+        self._generation = 0
+        self._waiters: dict[Callable[[], None], None] = {}
+        self._sync_waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._syncing: asyncio.Future[None] | None = None
+        self._parent_dirty = new
+        self._names_dirty = new
+        self._dirty_since_ms: int = NO_TIMESTAMP
+        self._high_watermark: int = 0
+        self.leader_epoch = LeaderEpoch(0)
+        self._adopt(loaded)
+        self.update_config(config)
+        if self._epochs.latest > 0:
+            self.leader_epoch = self._epochs.latest
+        self._high_watermark = self._end_offset
+        if not self._memory:
+            self._high_watermark = max(self._synced_end, self._recovery_point, self._segments[0].base_offset)
+
+    def _adopt(self, loaded: LoadedLog) -> None:
+        self._segments = loaded.segments
+        self._bases: list[int] = [segment.base_offset for segment in loaded.segments]
+        self._active = loaded.segments[-1]
+        self._epochs = loaded.epochs
+        self._producers = loaded.producers
+        self._log_start_offset: int = loaded.log_start_offset
+        self._end_offset: int = loaded.end_offset
+        self._recovery_point: int = loaded.recovery_point
+        unsynced = [segment for segment in loaded.segments if segment.synced_bytes < segment.size_bytes]
+        self._synced_end: int = self._recovery_point if unsynced else self._end_offset
+        self._pending_snapshots: dict[int, list[SnapshotRow]] = {}
+        self._cursors: dict[int, tuple[Segment, int]] = {}
+        self._window: tuple[Segment, int, bytes | bytearray] | None = None
+        self._since_checkpoint_bytes = sum(segment.size_bytes - segment.synced_bytes for segment in unsynced)
+        self._checkpoint_wanted = False
+        self._noted_epoch: int = self._epochs.latest
+
+    def __repr__(self) -> str:
+        return f"<PartitionLog {self.topic}-{self.partition} [{self._log_start_offset}, {self._end_offset})>"
+
+    # --- what it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def directory(self) -> str:
+        """Path of the partition's directory."""
+        return self.path
+
+    @property
+    def log_start_offset(self) -> Offset:
+        return Offset(self._log_start_offset)
+
+    @property
+    def local_log_start_offset(self) -> Offset:
+        """The first offset that can be read from this disk."""
+        return Offset(max(self._segments[0].base_offset, self._log_start_offset))
+
+    @property
+    def log_end_offset(self) -> Offset:
+        return Offset(self._end_offset)
+
+    @property
+    def high_watermark(self) -> Offset:
+        return Offset(self._high_watermark)
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """The high watermark, or the first offset of the oldest transaction that is not decided below it."""
+        if self._producers.has_transactions:
+            unstable = self._producers.first_unstable_offset
+            if unstable is not None and unstable < self._high_watermark:
+                return unstable
+        return Offset(self._high_watermark)
+
+    @property
+    def recovery_point(self) -> Offset:
+        return Offset(self._recovery_point)
+
+    @property
+    def synced_end_offset(self) -> Offset:
+        """Records below it have survived an fdatasync."""
+        return Offset(self._synced_end)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of batches on this disk."""
+        return sum(segment.size_bytes for segment in self._segments)
+
+    @property
+    def producers(self) -> ProducerStates:
+        """What is known of producers; read only."""
+        return self._producers
+
+    @property
+    def offline_error(self) -> FirnError | None:
+        """Why the log refuses everything, if it does."""
+        return self._refusal
+
+    def leader_epochs(self) -> tuple[EpochStart, ...]:
+        return self._epochs.entries()
+
+    def epoch_end_offset(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
+        """Where ``epoch`` ends (OffsetForLeaderEpoch); (-1, -1) if it is not known here."""
+        return self._epochs.end_offset_of(epoch, Offset(self._end_offset))
+
+    def epoch_of(self, offset: Offset) -> LeaderEpoch:
+        """The leader epoch in which the record at ``offset`` was written; -1 if not known."""
+        return self._epochs.epoch_of(offset)
+
+    def segments(self) -> Sequence[SegmentView]:
+        """The segments on this disk, oldest first; the last is the active one."""
+        return [self._view(segment) for segment in self._segments]
+
+    def _view(self, segment: Segment) -> SegmentView:
+        return SegmentView(
+            base_offset=segment.base_offset,
+            end_offset=Offset(segment.end_offset),
+            size_bytes=segment.size_bytes,
+            max_timestamp=TimestampMs(segment.max_timestamp),
+            path=segment.handle.path,
+            active=segment is self._active,
+            first_append_ms=TimestampMs(segment.first_append_ms),
+        )
+
+    # --- settings and leadership ------------------------------------------------------------------------------------
+
+    def update_config(self, config: TopicConfig) -> None:
+        """Follow the topic's settings from now on."""
+        self.config = config
+        self._max_batch_bytes = config.max_message_bytes
+        self._segment_bytes = config.segment_bytes
+        self._index_interval_bytes = config.index_interval_bytes
+        self._index_entries_max = max(1, config.segment_index_bytes // OFFSET_ENTRY_BYTES)
+        self._time_entries_max = max(1, config.segment_index_bytes // TIME_ENTRY_BYTES)
+        self._before_max_ms = config.message_timestamp_before_max_ms
+        self._after_max_ms = config.message_timestamp_after_max_ms
+        self._append_time = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        self._memory = config.firn_durability is Durability.MEMORY
+        self._flush_messages = config.flush_messages
+        self._codec = None if config.compression_type == "producer" else _CODECS[config.compression_type]
+        self._needs_preparation = self._codec is not None or config.compacted
+        if self._active.size_bytes:
+            self._set_roll_times(self._active)
+        if self._memory and self._high_watermark < self._end_offset:
+            self._advance_high_watermark(self._end_offset)
+
+    def become_leader(self, epoch: LeaderEpoch) -> None:
+        """Write records of ``epoch`` from now on. The epoch begins at the log end, even if no record comes (KIP-101)."""
+        self.leader_epoch = epoch
+        self._note_epoch(epoch, Offset(self._end_offset))
+
+    def _note_epoch(self, epoch: LeaderEpoch, start_offset: Offset) -> None:
+        self._epochs.assign(epoch, start_offset)
+        self._noted_epoch = epoch
+        if self._epochs.dirty:
+            self._write_epochs()
+
+    def _write_epochs(self) -> None:
+        # Not synced here: after a loss of power a damaged checkpoint is rebuilt from the batches, and the next sync that moves the
+        # recovery point makes it durable first.
+        try:
+            replace_file(
+                self._directory.fs,
+                f"{self.path}/{LEADER_EPOCHS_FILE}",
+                encode_leader_epochs(self._epochs.entries()),
+                durable=False,
+            )
+        except OSError as error:
+            failure = storage_error(error, f"cannot write the leader epochs of {self.topic}-{self.partition}")
+            if not isinstance(failure, StorageFull):
+                self._directory.go_offline(str(failure))
+                raise failure from error
+
+    # --- refusing ---------------------------------------------------------------------------------------------------
+
+    def refuse(self, error: FirnError) -> None:
+        """Raise ``error`` from every operation from now on, and to everybody who waits."""
+        self._refusal = error
+        self._guarded = True
+        while self._sync_waiters:
+            _, future = self._sync_waiters.popleft()
+            if not future.done():
+                future.set_exception(error)
+        self._notify()
+
+    def _check_guard(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+        if self._torn:
+            self._mend()
+
+    def _mend(self) -> None:
+        """Cut off what a failed write left, if that could not be done at once. Raises: StorageUnavailable."""
+        segment = self._active
+        try:
+            self._directory.descriptors.open(segment.handle).truncate(segment.size_bytes)
+        except OSError as error:
+            raise storage_error(error, f"cannot cut off a failed write in {segment.handle.path}") from error
+        self._torn = False
+        self._guarded = False
+
+    # --- appending --------------------------------------------------------------------------------------------------
+
+    def needs_preparation(self, records: memoryview) -> bool:
+        """Whether ``prepare_append`` has work to do: recompression, or keys to look at. Cheap."""
+        if not self._needs_preparation:
+            return False
+        if self.config.compacted or self._codec is None or len(records) < HEADER_BYTES:
+            return True
+        return records[22] & CODEC_MASK != self._codec or parse_header(records).size_bytes != len(records)
+
+    def prepare_append(self, records: memoryview) -> bytearray:
+        """Produced records in the shape in which this topic keeps them; run it in the pool, before ``append_as_leader``.
+
+        Pure: nothing of the log is changed. ``records`` may be dropped afterwards.
+
+        Raises: as ``check_batches``; ProtocolError INVALID_RECORD for damaged compression or, in a compacted topic, a record
+        without a key; RequestRejected MESSAGE_TOO_LARGE if a batch is too large once recompressed.
+        """
+        parts: list[bytes | memoryview] = []
+        config = self.config
+        levels = {
+            Codec.GZIP: None if config.compression_gzip_level == -1 else config.compression_gzip_level,
+            Codec.LZ4: config.compression_lz4_level,
+            Codec.ZSTD: config.compression_zstd_level,
+        }
+        for position, header in check_batches(records, max_batch_bytes=self._max_batch_bytes):
+            batch: bytes | memoryview = records[position : position + header.size_bytes]
+            if config.compacted:
+                try:
+                    if any(record.key is None for record in iter_records(batch)):
+                        raise ProtocolError("a record without a key in a compacted topic", ErrorCode.INVALID_RECORD)
+                except CorruptionError as error:
+                    raise ProtocolError(str(error), ErrorCode.INVALID_RECORD) from error
+            if self._codec is not None and header.codec != self._codec:
+                batch = recompress(batch, self._codec, levels.get(self._codec))
+                if len(batch) > self._max_batch_bytes:
+                    raise RequestRejected(
+                        ErrorCode.MESSAGE_TOO_LARGE,
+                        f"a record batch of {len(batch)} bytes, recompressed, is over max.message.bytes, which is "
+                        f"{self._max_batch_bytes}",
+                    )
+            parts.append(batch)
+        return bytearray().join(parts)
+
+    def append_as_leader(self, records: memoryview, *, now_ms: int) -> AppendResult:
+        """Check, place and write produced batches. Synchronous; one write; cost per batch.
+
+        ``records`` must be writable: offsets and epochs are patched in place. It is not kept. Several batches are accepted only
+        if none is idempotent.
+
+        Guarantees: on an error nothing was appended. The result is stored as the topic's durability asks once
+        ``wait_stored(last_offset_end)`` says so; that holds for a duplicate too.
+
+        Raises: ProtocolError, RequestRejected (as ``check_batches``; INVALID_TIMESTAMP, INVALID_RECORD,
+        OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE); StorageFull; StorageUnavailable.
+        """
+        if self._guarded:
+            self._check_guard()
+        found = check_batches(records, max_batch_bytes=self._max_batch_bytes)
+        if self._needs_preparation and self.needs_preparation(records) and not self._is_prepared(found):
+            return self.append_as_leader(memoryview(self.prepare_append(records)), now_ms=now_ms)
+        earliest, latest = now_ms - self._before_max_ms, now_ms + self._after_max_ms
+        for _, header in found:
+            (_, _, _, _, _, attributes, _, base_timestamp, max_timestamp, producer_id, epoch, sequence, _) = header
+            if (
+                max_timestamp > latest or (base_timestamp < earliest and base_timestamp >= 0)
+            ) and not self._append_time:
+                raise RequestRejected(
+                    ErrorCode.INVALID_TIMESTAMP,
+                    f"timestamps from {base_timestamp} to {max_timestamp} are not within [{earliest}, {latest}]",
+                )
+            if producer_id >= 0:
+                if len(found) != 1:
+                    raise ProtocolError("an idempotent producer sends one batch at a time", ErrorCode.INVALID_RECORD)
+                entry = self._producers.entries.get(producer_id)
+                if entry is not None and not (
+                    entry.epoch == epoch
+                    and (entry.last_sequence + 1) & SEQUENCE_MASK == sequence
+                    and (entry.transaction_first_offset < 0 or attributes & TRANSACTIONAL)
+                ):
+                    original = self._producers.check(header, entry)
+                    if original is not None:
+                        return AppendResult(
+                            original.base_offset,
+                            Offset(original.last_offset + 1),
+                            TimestampMs(original.timestamp) if self._append_time else NO_TIMESTAMP,
+                            True,
+                        )
+        if self.leader_epoch != self._noted_epoch:
+            self._note_epoch(self.leader_epoch, Offset(self._end_offset))
+        base = end = self._end_offset
+        leader_epoch = self.leader_epoch
+        for position, header in found:
+            _BASE_OFFSET.pack_into(records, position, end)
+            _EPOCH.pack_into(records, position + LENGTH_PREFIX_BYTES, leader_epoch)
+            end += header[6] + 1
+        if self._append_time:
+            found = [
+                (
+                    position,
+                    rewrite_header(
+                        records,
+                        position,
+                        attributes=header.attributes | LOG_APPEND_TIME,
+                        max_timestamp=TimestampMs(now_ms),
+                    ),
+                )
+                for position, header in found
+            ]
+        self._write(records, found, base, end, now_ms, False)
+        return AppendResult(
+            Offset(base), Offset(end), TimestampMs(now_ms) if self._append_time else NO_TIMESTAMP, False
+        )
+
+    def _is_prepared(self, found: list[tuple[int, BatchHeader]]) -> bool:
+        # Keys of compacted topics cannot be told apart by the header: whoever skips the preparation is checked here.
+        return not self.config.compacted and all(header.codec == self._codec for _, header in found)
+
+    def append_as_follower(self, records: memoryview, *, now_ms: int) -> AppendResult:
+        """Write batches that have their offsets and epochs already: replicated, or read back from the tier.
+
+        Raises: CorruptionError if a batch is not sound; RequestRejected OFFSET_OUT_OF_RANGE if the first does not come after the
+        log end, or offsets do not rise; StorageFull; StorageUnavailable. Then nothing was appended.
+        """
+        if self._guarded:
+            self._check_guard()
+        found: list[tuple[int, BatchHeader]] = []
+        position, end = 0, self._end_offset
+        while position < len(records):
+            header = check_stored_batch(records, position)
+            if header.base_offset < end:
+                raise RequestRejected(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"offset {header.base_offset} comes again; the next is {end} or later",
+                )
+            found.append((position, header))
+            end = header.end_offset
+            position += header.size_bytes
+        if not found:
+            raise ProtocolError("there is no record batch", ErrorCode.CORRUPT_MESSAGE)
+        for _, header in found:
+            if header.leader_epoch > self._noted_epoch:
+                self._note_epoch(header.leader_epoch, header.base_offset)
+        base = found[0][1].base_offset
+        self._write(records, found, base, end, now_ms, True)
+        return AppendResult(base, Offset(end), NO_TIMESTAMP, False)
+
+    def append_control(
+        self,
+        control_type: ControlType,
+        *,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        coordinator_epoch: int,
+        now_ms: int,
+    ) -> AppendResult:
+        """Write the marker that ends a producer's transaction here; harmless if none is open.
+
+        Raises: RequestRejected INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED; StorageFull; StorageUnavailable.
+        """
+        if self._guarded:
+            self._check_guard()
+        base = self._end_offset
+        batch = bytearray(
+            build_marker(
+                control_type,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                coordinator_epoch=coordinator_epoch,
+                timestamp=TimestampMs(now_ms),
+                base_offset=Offset(base),
+                leader_epoch=self.leader_epoch,
+            )
+        )
+        marker = parse_marker(batch)
+        assert marker is not None
+        self._producers.check_marker(marker)
+        if self.leader_epoch != self._noted_epoch:
+            self._note_epoch(self.leader_epoch, Offset(base))
+        self._write(memoryview(batch), [(0, parse_header(batch))], base, base + 1, now_ms, True)
+        return AppendResult(Offset(base), Offset(base + 1), NO_TIMESTAMP, False)
+
+    def _write(
+        self,
+        records: memoryview,
+        found: list[tuple[int, BatchHeader]],
+        base: int,
+        end: int,
+        now_ms: int,
+        placed: bool,
+    ) -> None:
+        """Put checked and patched batches at the end: roll if need be, one write, then all upkeep, which cannot fail.
+
+        ``placed``: the headers were read after the offsets were set; otherwise offsets follow one another from ``base``.
+        """
+        length = len(records)
+        segment = self._active
+        size = segment.size_bytes
+        index = segment.index
+        if index is None:
+            index = self._load_index_now(segment)
+        if size and (
+            size + length > self._segment_bytes
+            or found[-1][1][8] > segment.roll_after_timestamp
+            or now_ms > segment.roll_after_now_ms
+            or end - segment.base_offset > RELATIVE_OFFSET_MAX
+            or len(index.offsets) >= self._index_entries_max
+            or len(index.times) >= self._time_entries_max
+        ):
+            segment = self._roll(base)
+            size = 0
+            index = segment.index
+            assert index is not None
+        handle = segment.handle
+        file = handle.file
+        if file is None:
+            file = self._directory.descriptors.open(handle)
+        try:
+            if file.pwrite(records, size) != length:
+                write_whole(file, records, size)
+        except OSError as error:
+            self._undo_write(segment, file, error)
+        if not handle.pinned:
+            self._directory.descriptors.pin(handle)
+            self._dirty_since_ms = now_ms
+        if size == 0:
+            segment.first_append_ms = now_ms
+            segment.rolling_timestamp = found[0][1][8]
+            self._set_roll_times(segment)
+        offset = base
+        for position, header in found:
+            (
+                header_offset,
+                batch_length,
+                _,
+                _,
+                _,
+                attributes,
+                delta,
+                _,
+                max_timestamp,
+                producer_id,
+                epoch,
+                sequence,
+                _,
+            ) = header
+            if placed:
+                offset = header_offset
+            last_offset = offset + delta
+            if max_timestamp > segment.max_timestamp:
+                segment.max_timestamp = max_timestamp
+                segment.max_timestamp_offset = last_offset
+            if segment.bytes_since_index_entry > self._index_interval_bytes:
+                index.offsets.append(last_offset - segment.base_offset)
+                index.positions.append(size + position)
+                index.add_time(segment.max_timestamp, segment.max_timestamp_offset - segment.base_offset)
+                segment.bytes_since_index_entry = 0
+            segment.bytes_since_index_entry += batch_length + LENGTH_PREFIX_BYTES
+            if producer_id >= 0:
+                if attributes & CONTROL:
+                    self._apply_marker(segment, records[position:])
+                else:
+                    self._producers.apply(
+                        producer_id, epoch, sequence, offset, last_offset, max_timestamp, attributes & TRANSACTIONAL
+                    )
+            offset = last_offset + 1
+        segment.size_bytes = size + length
+        segment.end_offset = end
+        self._end_offset = end
+        self._since_checkpoint_bytes += length
+        if self._since_checkpoint_bytes >= WRITE_BACK_BYTES and not self._checkpoint_wanted:
+            self.request_checkpoint()
+        elif end - self._synced_end >= self._flush_messages:
+            self._directory.syncer.request(self)
+        if self._memory:
+            self._high_watermark = end
+            if self._producers.has_transactions:
+                self._producers.decide_below(Offset(end))
+        if self._waiters:
+            self._notify()
+
+    def _undo_write(self, segment: Segment, file: File, error: OSError) -> NoReturn:
+        try:
+            file.truncate(segment.size_bytes)
+        except OSError:
+            # The next append tries again before it writes; until then nothing reads past the segment's size.
+            self._torn = self._guarded = True
+        failure = storage_error(error, f"cannot write to {segment.handle.path}")
+        if not isinstance(failure, StorageFull):
+            self._directory.go_offline(str(failure))
+        raise failure from error
+
+    def _apply_marker(self, segment: Segment, batch: memoryview) -> None:
+        marker = parse_marker(batch)
+        if marker is None:
+            return
+        completed = self._producers.apply_marker(marker)
+        if completed is not None and completed.aborted:
+            aborted = self._aborted_of(segment)
+            aborted.append(aborted_entry(completed, self._producers.last_stable_offset_after(completed)))
+
+    def _set_roll_times(self, segment: Segment) -> None:
+        # As Kafka counts: from the first append's greatest timestamp to that of the records coming in, so that a replay of old
+        # data rolls by its own time; by the clock only where records have no timestamps.
+        wait_ms = self.config.segment_ms
+        if self.config.segment_jitter_ms > 0:
+            wait_ms -= self._directory.rng.randrange(min(self.config.segment_jitter_ms, wait_ms + 1))
+        segment.roll_after_timestamp = segment.roll_after_now_ms = LONG_MAX
+        if segment.rolling_timestamp >= 0:
+            segment.roll_after_timestamp = segment.rolling_timestamp + wait_ms
+        else:
+            segment.roll_after_now_ms = segment.first_append_ms + wait_ms
+
+    # --- rolling ----------------------------------------------------------------------------------------------------
+
+    def roll(self) -> bool:
+        """Close the active segment and begin another. Answers False, with nothing done, if it is empty.
+
+        Raises: StorageFull, StorageUnavailable; then nothing was done.
+        """
+        if self._guarded:
+            self._check_guard()
+        if self._active.size_bytes == 0:
+            return False
+        if self._active.index is None:
+            self._load_index_now(self._active)
+        self._roll(self._end_offset)
+        return True
+
+    def maybe_roll_by_time(self, now_ms: int) -> bool:
+        """Roll a non-empty active segment of a tiered topic whose first record came ``firn.tier.max.lag.ms`` ago or longer."""
+        segment = self._active
+        if (
+            segment.size_bytes == 0
+            or not self.config.tiered
+            or now_ms - segment.first_append_ms < self.config.firn_tier_max_lag_ms
+        ):
+            return False
+        return self.roll()
+
+    def _roll(self, base_offset: int) -> Segment:
+        old = self._active
+        segment = new_segment(self._directory.descriptors, self.path, Offset(base_offset))
+        self._directory.descriptors.open(segment.handle, create=True)
+        assert old.index is not None
+        finish_times(old, old.index)
+        self._pending_snapshots[base_offset] = self._producers.rows()
+        self._segments.append(segment)
+        self._bases.append(base_offset)
+        self._active = segment
+        self._names_dirty = True
+        self._directory.metrics.rolls.value += 1
+        self.request_checkpoint()
+        return segment
+
+    # --- high watermark and those who wait for it ------------------------------------------------------------------
+
+    def add_waiter(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` each time the high watermark moves, or the log is closed or refuses, until it is removed.
+
+        It is called synchronously, perhaps from within an append, and must neither raise nor change the log.
+        """
+        self._waiters[callback] = None
+
+    def remove_waiter(self, callback: Callable[[], None]) -> None:
+        """Stop calling it; fine if it is not there."""
+        self._waiters.pop(callback, None)
+
+    def _notify(self) -> None:
+        for callback in tuple(self._waiters):
+            callback()
+
+    def _advance_high_watermark(self, offset: int) -> None:
+        if offset <= self._high_watermark:
+            return
+        self._high_watermark = offset
+        if self._producers.has_transactions:
+            self._producers.decide_below(Offset(offset))
+        self._notify()
+
+    # --- durability -------------------------------------------------------------------------------------------------
+
+    def wait_stored(self, offset_end: int) -> Awaitable[None] | None:
+        """None if everything below ``offset_end`` is stored as the topic asks; otherwise what to await for that.
+
+        The awaitable raises StorageUnavailable if it can no longer be.
+        """
+        if self._memory or offset_end <= self._synced_end:
+            return None
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._refusal is not None:
+            future.set_exception(self._refusal)
+            return future
+        self._sync_waiters.append((offset_end, future))
+        self._directory.syncer.request(self)
+        return future
+
+    def request_checkpoint(self) -> None:
+        """Have everything synced and the recovery point moved, soon."""
+        self._checkpoint_wanted = True
+        self._directory.syncer.request(self)
+
+    def maybe_flush_by_time(self, now_ms: int) -> None:
+        """Request a sync if ``flush.ms`` has passed since the first unsynced append."""
+        if self._synced_end < self._end_offset and now_ms - self._dirty_since_ms >= self.config.flush_ms:
+            self._directory.syncer.request(self)
+
+    def unsynced_segments(self) -> list[Segment]:
+        """Segments with bytes that no sync has covered, oldest first."""
+        unsynced = []
+        for segment in reversed(self._segments):
+            if segment.synced_bytes >= segment.size_bytes:
+                if segment.size_bytes:
+                    break
+                continue
+            unsynced.append(segment)
+        unsynced.reverse()
+        return unsynced
+
+    async def flush(self) -> None:
+        """Make everything up to the present log end durable, with its indexes and producer state; the recovery point follows.
+
+        Raises: StorageUnavailable.
+        """
+        end = self._end_offset
+        while self._recovery_point < end or self._side_files_dirty():
+            if self._refusal is not None:
+                raise self._refusal
+            if self._syncing is not None:
+                await asyncio.shield(self._syncing)
+                continue
+            self._checkpoint_wanted = True
+            await self.sync()
+            if self._recovery_point < end and self._refusal is None:
+                raise StorageFull(f"there is no room for the indexes of {self.topic}-{self.partition}")
+
+    def _side_files_dirty(self) -> bool:
+        return self._names_dirty or self._parent_dirty or bool(self._pending_snapshots)
+
+    async def sync(self) -> None:
+        """One sync: all bytes written so far, in the pool. If one is running, only note that another is wanted.
+
+        Raises: StorageUnavailable; the directory is offline then.
+        """
+        if self._syncing is not None:
+            if self._sync_waiters or self._checkpoint_wanted:
+                await asyncio.shield(self._syncing)
+                self._directory.syncer.request(self)
+            return
+        if self._refusal is not None:
+            raise self._refusal
+        loop = asyncio.get_running_loop()
+        done = self._syncing = loop.create_future()
+        started = loop.time()
+        plan: _SyncPlan | None = None
+        try:
+            plan = self._plan_sync()
+            side_files_written = await run_to_end(self._directory.pool, plan.execute)
+        except OSError as error:
+            # Not retried, whatever it was: the kernel may have dropped what it could not write.
+            failure = storage_error(error, f"cannot sync {self.topic}-{self.partition}")
+            self._directory.go_offline(str(failure))
+            raise StorageUnavailable(f"the log directory is offline: {failure}") from error
+        else:
+            self._directory.metrics.sync_seconds.observe(loop.time() - started)
+            self._finish_sync(plan, side_files_written)
+        finally:
+            if plan is not None:
+                for item in plan.segments:
+                    item.segment.handle.release()
+            self._syncing = None
+            done.set_result(None)
+
+    def _plan_sync(self) -> _SyncPlan:
+        whole = self._checkpoint_wanted or self._since_checkpoint_bytes >= WRITE_BACK_BYTES
+        plan = _SyncPlan(
+            fs=self._directory.fs,
+            directory=self.path,
+            parent=self._directory.path if self._parent_dirty else None,
+            new_names=self._names_dirty,
+            generation=self._generation,
+            end_offset=self._end_offset,
+            whole=whole,
+        )
+        self._parent_dirty = self._names_dirty = False
+        if whole:
+            self._checkpoint_wanted = False
+            self._since_checkpoint_bytes = 0
+            self._plan_side_files(plan)
+        for segment in self.unsynced_segments():
+            plan.segments.append(_SyncItem(segment, segment.handle.acquire(), segment.size_bytes))
+        return plan
+
+    def _plan_side_files(self, plan: _SyncPlan) -> None:
+        for segment in self._segments:
+            index = segment.index
+            if index is not None and segment.size_bytes:
+                entries, times = len(index.offsets), len(index.times)
+                fresh = segment.index_written == 0 or segment.times_written == 0
+                if entries > segment.index_written or times > segment.times_written or fresh:
+                    plan.indexes.append(
+                        _IndexWrite(
+                            segment,
+                            index.encode_offsets(segment.index_written),
+                            index.encode_times(segment.times_written),
+                            segment.index_written,
+                            segment.times_written,
+                            entries,
+                            times,
+                        )
+                    )
+            aborted = segment.aborted
+            if aborted is not None and len(aborted) > segment.aborted_written:
+                data = b"".join(map(encode_aborted, aborted[segment.aborted_written :]))
+                plan.aborted.append(_AbortedWrite(segment, data, segment.aborted_written, len(aborted)))
+        plan.snapshots.update(self._pending_snapshots)
+        if self._producers.entries:
+            plan.snapshots[self._end_offset] = self._producers.rows()
+        plan.bases = frozenset(self._bases)
+        if self._epochs.dirty:
+            plan.epochs = encode_leader_epochs(self._epochs.entries())
+
+    def _finish_sync(self, plan: _SyncPlan, side_files_written: bool) -> None:
+        descriptors = self._directory.descriptors
+        if plan.generation != self._generation:
+            # The log was truncated meanwhile; what was synced is no longer what it was. The next sync does it all again.
+            self.request_checkpoint()
+            return
+        for item in plan.segments:
+            segment = item.segment
+            self._directory.metrics.synced_bytes.value += item.size_bytes - segment.synced_bytes
+            segment.synced_bytes = item.size_bytes
+            if segment.synced_bytes == segment.size_bytes and not segment.deleted:
+                descriptors.unpin(segment.handle)
+        self._synced_end = max(self._synced_end, plan.end_offset)
+        if not self._memory and plan.segments:
+            self._remember(plan.end_offset, plan.segments[-1].segment, plan.segments[-1].size_bytes)
+        if plan.whole:
+            if side_files_written:
+                self._finish_side_files(plan)
+                self._recovery_point = max(self._recovery_point, plan.end_offset)
+            else:
+                self._names_dirty = True
+        while self._sync_waiters and self._sync_waiters[0][0] <= self._synced_end:
+            _, future = self._sync_waiters.popleft()
+            if not future.done():
+                future.set_result(None)
+        if not self._memory:
+            self._advance_high_watermark(self._synced_end)
+        if self._sync_waiters or self._checkpoint_wanted:
+            self._directory.syncer.request(self)
+
+    def _finish_side_files(self, plan: _SyncPlan) -> None:
+        for write in plan.indexes:
+            segment = write.segment
+            segment.index_written, segment.times_written = write.entries, write.times
+        for aborted in plan.aborted:
+            aborted.segment.aborted_written = aborted.entries
+        for offset in plan.snapshots:
+            self._pending_snapshots.pop(offset, None)
+        if plan.epochs is not None and plan.epochs == encode_leader_epochs(self._epochs.entries()):
+            self._epochs.dirty = False
+        for segment in self._segments:
+            if segment is not self._active and segment.index is not None and not segment.deleted:
+                self._directory.indexes.used(segment)
+        self._directory.note_recovery_point()
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, *, end_offset: int, min_one_batch: bool = True) -> LocalRead:
+        """As ``plan_read``, but where an index or a header is not in memory, it is read at once: a few KiB of blocking I/O."""
+        while True:
+            try:
+                return self.plan_read(offset, max_bytes, end_offset=end_offset, min_one_batch=min_one_batch)
+            except PageMiss as miss:
+                miss.accept(_run_blocking(miss.work))
+
+    async def read_when_ready(
+        self, offset: int, max_bytes: int, *, end_offset: int, min_one_batch: bool = True
+    ) -> LocalRead:
+        """As ``plan_read``; what it misses is read in the pool."""
+        return await self._when_ready(
+            lambda: self.plan_read(offset, max_bytes, end_offset=end_offset, min_one_batch=min_one_batch)
+        )
+
+    async def _when_ready(self, plan: Callable[[], T]) -> T:
+        while True:
+            try:
+                return plan()
+            except PageMiss as miss:
+                try:
+                    found = await self._directory.pool.run(miss.work)
+                except OSError as error:
+                    raise storage_error(error, f"cannot read {self.path}") from error
+                miss.accept(found)
+
+    def plan_read(self, offset: int, max_bytes: int, *, end_offset: int, min_one_batch: bool = True) -> LocalRead:
+        """Where the batches from ``offset`` on are: whole ones below ``end_offset``, ``max_bytes`` at most, of one segment.
+
+        ``end_offset`` is the high watermark or the last stable offset. With ``min_one_batch`` the first batch comes even if it is
+        larger (KIP-74). A read at or past ``end_offset`` is empty.
+
+        Raises: RequestRejected OFFSET_OUT_OF_RANGE below the log start or past the log end; BelowLocalStart; PageMiss if an index
+        or a header has to be read from the disk first (``read_when_ready``); CorruptionError; StorageUnavailable.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        if offset >= end_offset or offset > self._end_offset:
+            if offset > self._end_offset:
+                raise self._out_of_range(offset)
+            active = self._active
+            return LocalRead(active.handle, 0, 0, Offset(offset), Offset(offset), self._directory.pool, True)
+        if offset < self._segments[0].base_offset or offset < self._log_start_offset:
+            if offset < self._log_start_offset:
+                raise self._out_of_range(offset)
+            raise BelowLocalStart(Offset(offset), self.local_log_start_offset)
+        cursor = self._cursors.get(offset)
+        start_offset = offset
+        if cursor is not None and not cursor[0].deleted and cursor[1] < cursor[0].size_bytes:
+            segment, position = cursor
+        else:
+            segment, position, start_offset = self._find(offset)
+        if end_offset >= segment.end_offset:
+            bound, bound_offset = segment.size_bytes, segment.end_offset
+        else:
+            bound, bound_offset = self._bound(segment, end_offset)
+        if bound - position > max_bytes:
+            bound, bound_offset = self._whole_batches(segment, position, max_bytes, min_one_batch, bound, bound_offset)
+        if bound <= position:
+            return LocalRead(
+                segment.handle, position, 0, Offset(start_offset), Offset(start_offset), self._directory.pool, True
+            )
+        self._remember(bound_offset, segment, bound)
+        return LocalRead(
+            segment.handle,
+            position,
+            bound - position,
+            Offset(start_offset),
+            Offset(bound_offset),
+            self._directory.pool,
+            segment is self._active and segment.size_bytes - position <= WARM_TAIL_BYTES,
+        )
+
+    def _out_of_range(self, offset: int) -> RequestRejected:
+        return RequestRejected(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"offset {offset} of {self.topic}-{self.partition} is not in [{self._log_start_offset}, {self._end_offset}]",
+        )
+
+    def _remember(self, offset: int, segment: Segment, position: int) -> None:
+        cursors = self._cursors
+        cursors[offset] = (segment, position)
+        if len(cursors) > CURSORS_MAX:
+            del cursors[next(iter(cursors))]
+
+    def _find(self, offset: int) -> tuple[Segment, int, int]:
+        """Segment, position and base offset of the batch that holds ``offset``, or of the first after it. It is in the log."""
+        number = bisect_right(self._bases, offset) - 1
+        segment = self._segments[number]
+        # Compacted segments may end before the next one begins.
+        while offset >= segment.end_offset or segment.size_bytes == 0:
+            number += 1
+            segment = self._segments[number]
+            offset = max(offset, segment.base_offset)
+        if offset == segment.base_offset:
+            return segment, 0, self._header_at(segment, 0).base_offset
+        position, header = self._batch_at(segment, offset)
+        return segment, position, header.base_offset
+
+    def _batch_at(self, segment: Segment, offset: int) -> tuple[int, BatchHeader]:
+        """Position and header of the first batch that ends past ``offset``, which is below the segment's end."""
+        index = self._index_of(segment)
+        slot = bisect_right(index.offsets, offset - segment.base_offset) - 1
+        position = index.positions[slot] if slot >= 0 else 0
+        header = self._indexed_header(segment, index, slot) if slot >= 0 else self._header_at(segment, 0)
+        while header.end_offset <= offset:
+            position += header.size_bytes
+            header = self._header_at(segment, position)
+        return position, header
+
+    def _bound(self, segment: Segment, end_offset: int) -> tuple[int, int]:
+        """Position and offset at which the batches wholly below ``end_offset`` end."""
+        cursor = self._cursors.get(end_offset)
+        if cursor is not None and cursor[0] is segment:
+            return cursor[1], end_offset
+        position, header = self._batch_at(segment, end_offset)
+        if header.base_offset == end_offset:
+            self._remember(end_offset, segment, position)
+        return position, header.base_offset
+
+    def _whole_batches(
+        self, segment: Segment, position: int, max_bytes: int, min_one_batch: bool, bound: int, bound_offset: int
+    ) -> tuple[int, int]:
+        """Where the batches from ``position`` on that fit in ``max_bytes`` end; one at least if ``min_one_batch``."""
+        index = self._index_of(segment)
+        limit = position + max(max_bytes, 0)
+        slot = index.slot_at_most(limit)
+        if slot >= 0 and index.positions[slot] > position:
+            at = index.positions[slot]
+            header = self._indexed_header(segment, index, slot)
+        else:
+            at = position
+            header = self._header_at(segment, at)
+        while at < bound and at + header.size_bytes <= limit:
+            at += header.size_bytes
+            if at >= bound:
+                return bound, bound_offset
+            header = self._header_at(segment, at)
+        if at == position and min_one_batch:
+            return at + header.size_bytes, header.end_offset
+        return at, header.base_offset
+
+    def _indexed_header(self, segment: Segment, index: SegmentIndex, slot: int) -> BatchHeader:
+        """The header that an index entry points to. Raises: PageMiss, also to have an index that does not fit rebuilt."""
+        try:
+            header = self._header_at(segment, index.positions[slot])
+        except CorruptionError:
+            self._rebuild_index(segment)
+        if header.base_offset + header.last_offset_delta != segment.base_offset + index.offsets[slot]:
+            self._rebuild_index(segment)
+        return header
+
+    def _header_at(self, segment: Segment, position: int) -> BatchHeader:
+        """The header at ``position``. Raises: PageMiss; CorruptionError if no whole batch is there."""
+        window = self._window
+        if window is None or window[0] is not segment or not 0 <= position - window[1] <= len(window[2]) - HEADER_BYTES:
+            window = self._window = self._read_window(segment, position)
+        header = parse_header(window[2], position - window[1])
+        if header.magic != MAGIC_V2 or not HEADER_BYTES <= header.size_bytes <= segment.size_bytes - position:
+            raise CorruptionError(f"{segment.handle.path} has no record batch at position {position}")
+        return header
+
+    def _read_window(self, segment: Segment, position: int) -> tuple[Segment, int, bytes | bytearray]:
+        length = min(_WINDOW_BYTES, segment.size_bytes - position)
+        if length < HEADER_BYTES:
+            raise CorruptionError(f"{segment.handle.path} has no record batch at position {position}")
+        handle = segment.handle
+        file = handle.file if handle.file is not None else self._directory.descriptors.open(handle)
+        handle.touched = True
+        buffer = bytearray(length)
+        try:
+            got = file.preadv_nowait(memoryview(buffer), position)
+            if got is None and not file.can_tell_misses and segment.size_bytes - position <= WARM_TAIL_BYTES:
+                got = file.pread_into(memoryview(buffer), position)
+        except OSError as error:
+            raise storage_error(error, f"cannot read {handle.path}") from error
+        if got is not None and got >= HEADER_BYTES:
+            return segment, position, buffer[:got]
+        fs, path = self._directory.fs, handle.path
+
+        def work() -> object:
+            return _read_range(fs, path, position, length)
+
+        def accept(data: object) -> None:
+            assert isinstance(data, bytes)
+            if len(data) < HEADER_BYTES:
+                raise CorruptionError(f"{path} ends at {position + len(data)}, before {position + length}")
+            self._window = (segment, position, data)
+
+        raise PageMiss(work, accept)
+
+    # --- indexes ----------------------------------------------------------------------------------------------------
+
+    def _index_of(self, segment: Segment) -> SegmentIndex:
+        """The segment's index. Raises: PageMiss if it is not loaded."""
+        index = segment.index
+        if index is None:
+            self._miss_index(segment)
+        if segment is not self._active and segment.index_written:
+            self._directory.indexes.used(segment)
+        return index
+
+    def _miss_index(self, segment: Segment) -> NoReturn:
+        fs, interval_bytes, size_bytes = self._directory.fs, self._index_interval_bytes, segment.size_bytes
+
+        def work() -> object:
+            return _load_or_build_index(fs, segment, size_bytes, interval_bytes)
+
+        def accept(loaded: object) -> None:
+            assert isinstance(loaded, _LoadedIndex)
+            if segment.index is None:
+                self._take_index(segment, loaded)
+
+        raise PageMiss(work, accept)
+
+    def _load_index_now(self, segment: Segment) -> SegmentIndex:
+        try:
+            loaded = _load_or_build_index(self._directory.fs, segment, segment.size_bytes, self._index_interval_bytes)
+        except OSError as error:
+            raise storage_error(error, f"cannot read the indexes of {segment.handle.path}") from error
+        self._take_index(segment, loaded)
+        return loaded.entries
+
+    def _take_index(self, segment: Segment, loaded: _LoadedIndex) -> None:
+        if loaded.from_files:
+            segment.load_index_entries(loaded.entries)
+            if segment is not self._active:
+                self._directory.indexes.used(segment)
+        else:
+            segment.index = loaded.entries
+            segment.index_written = segment.times_written = 0
+            self.request_checkpoint()
+
+    def _rebuild_index(self, segment: Segment) -> NoReturn:
+        """The index does not fit the segment: build it anew from the batches. Raises: PageMiss."""
+        fs, interval_bytes = self._directory.fs, self._index_interval_bytes
+        self._directory.metrics.problems.value += 1
+
+        def work() -> object:
+            # Blocks the loop for an active segment, so that no entry of an append in between is lost; this is rare damage.
+            return _build_index(fs, segment, interval_bytes)
+
+        def accept(index: object) -> None:
+            assert isinstance(index, SegmentIndex)
+            self._directory.indexes.forget(segment)
+            segment.index = index
+            segment.index_written = segment.times_written = 0
+            self.request_checkpoint()
+
+        if segment is self._active:
+            accept(_run_blocking(work))
+            raise PageMiss(lambda: None, lambda _: None)
+        raise PageMiss(work, accept)
+
+    def _aborted_of(self, segment: Segment) -> list[AbortedTransaction]:
+        if segment.aborted is None:
+            try:
+                segment.aborted = read_aborted(self._directory.fs, segment)
+            except OSError as error:
+                raise storage_error(error, f"cannot read {segment.path(TRANSACTION_INDEX_SUFFIX)}") from error
+            segment.aborted_written = len(segment.aborted)
+        return segment.aborted
+
+    # --- searches ---------------------------------------------------------------------------------------------------
+
+    async def offset_for_timestamp(self, timestamp: int) -> tuple[TimestampMs, Offset] | None:
+        """Timestamp and offset of the first record on this disk, at or after the log start, whose timestamp is at least ``timestamp``.
+
+        Exact to the record. None if there is none; it may still be at or past the high watermark, or an earlier one on the tier.
+
+        Raises: CorruptionError, StorageUnavailable.
+        """
+        for segment in list(self._segments):
+            if segment.max_timestamp < timestamp or segment.end_offset <= self._log_start_offset or segment.deleted:
+                continue
+            found = await self._search(segment, timestamp)
+            if found is not None:
+                return found
+        return None
+
+    async def max_timestamp_offset(self) -> tuple[TimestampMs, Offset] | None:
+        """Timestamp and offset of the first record with the greatest timestamp on this disk; None if there is none."""
+        candidates = [segment for segment in self._segments if segment.max_timestamp >= 0]
+        if not candidates:
+            return None
+        segment = max(candidates, key=lambda candidate: candidate.max_timestamp)
+        return await self._search(segment, segment.max_timestamp)
+
+    async def _search(self, segment: Segment, timestamp: int) -> tuple[TimestampMs, Offset] | None:
+        if self._refusal is not None:
+            raise self._refusal
+        index = await self._when_ready(lambda: self._index_of(segment))
+        start = index.position_before(index.offset_before_time(timestamp))
+        fs, path, size, log_start = self._directory.fs, segment.handle.path, segment.size_bytes, self._log_start_offset
+        try:
+            return await self._directory.pool.run(lambda: _find_record(fs, path, start, size, timestamp, log_start))
+        except FileNotFoundError:
+            # Deleted by retention meanwhile: its records are no longer on this disk.
+            return None
+        except OSError as error:
+            raise storage_error(error, f"cannot read {path}") from error
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Aborted transactions that overlap ``[start_offset, end_offset)``, in order of their markers: what a reader at
+        read_committed must filter."""
+        found: list[AbortedTransaction] = []
+        for segment in self._segments[max(0, bisect_right(self._bases, start_offset) - 1) :]:
+            for entry in self._aborted_of(segment):
+                if entry.last_offset >= start_offset and entry.first_offset < end_offset:
+                    found.append(entry)
+                if entry.last_stable_offset >= end_offset:
+                    return found
+        return found
+
+    def producer_snapshot(self, at_offset: int) -> bytes:
+        """The producer state as of ``at_offset`` (the log end, or a segment's base), in Kafka's ``.snapshot`` format.
+
+        Read from its file or from memory; if it is at neither place, rebuilt from the log, which may take long.
+
+        Raises: CorruptionError, StorageUnavailable.
+        """
+        if at_offset == self._end_offset:
+            return encode_snapshot(self._producers.rows())
+        rows = self._pending_snapshots.get(at_offset)
+        if rows is not None:
+            return encode_snapshot(rows)
+        fs = self._directory.fs
+        try:
+            data = read_file(fs, snapshot_path(self.path, Offset(at_offset)))
+            parse_snapshot(data)
+            return data
+        except (FileNotFoundError, CorruptionError):
+            return self._rebuild_snapshot(at_offset)
+        except OSError as error:
+            raise storage_error(error, f"cannot read a producer snapshot of {self.path}") from error
+
+    def _rebuild_snapshot(self, at_offset: int) -> bytes:
+        try:
+            producers = replay_producers(self._directory.fs, self.path, self._segments, Offset(at_offset))
+        except OSError as error:
+            raise storage_error(error, f"cannot rebuild a producer snapshot of {self.path}") from error
+        return encode_snapshot(producers.rows())
+
+    def load_producer_snapshot(self, data: bytes) -> None:
+        """Take over a producer state that is as of the log end. Raises: CorruptionError."""
+        self._producers.load_rows(parse_snapshot(data))
+
+    def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers that were silent for ``producer.id.expiration.ms``; answers how many."""
+        return self._producers.expire(TimestampMs(now_ms), expiration_ms)
+
+    # --- deleting and truncating ------------------------------------------------------------------------------------
+
+    def hold(self, segment: SegmentView | Segment | int) -> SegmentHold:
+        """Keep a segment's file as it is until the hold is released. Raises: ConflictError if it is gone already."""
+        base_offset = segment if isinstance(segment, int) else segment.base_offset
+        for candidate in self._segments:
+            if candidate.base_offset == base_offset:
+                return SegmentHold(candidate)
+        raise ConflictError(f"segment {base_offset} of {self.topic}-{self.partition} is not on this disk")
+
+    @property
+    def held(self) -> bool:
+        """Whether any segment has a copy outstanding."""
+        return any(segment.holds for segment in self._segments)
+
+    def release(self, hold: SegmentHold) -> None:
+        """The same as ``hold.release()``."""
+        hold.release()
+
+    def delete_local_before(self, offset: int) -> list[SegmentView]:
+        """Drop rolled segments that end at or before ``offset`` from this disk, oldest first, up to one with a hold.
+
+        The log start offset stays. Readers at work finish. Whoever calls this has made sure that the records are on the tier or no
+        longer wanted (INV-4). Answers what was dropped; the bytes are freed in the background.
+        """
+        dropped: list[SegmentView] = []
+        while len(self._segments) > 1:
+            segment = self._segments[0]
+            if segment.end_offset > offset or segment.holds:
+                break
+            dropped.append(self._view(segment))
+            del self._segments[0], self._bases[0]
+            self._discard(segment)
+        if dropped:
+            first = self._segments[0].base_offset
+            for snapshot in list_snapshots(self._directory.fs.list_dir(self.path)):
+                if snapshot < first:
+                    unlink_quietly(self._directory.fs, snapshot_path(self.path, snapshot))
+            for pending in [pending for pending in self._pending_snapshots if pending < first]:
+                del self._pending_snapshots[pending]
+        return dropped
+
+    def _discard(self, segment: Segment) -> None:
+        """Take a segment's files out of the directory now, and free their bytes later, off the loop."""
+        segment.deleted = True
+        self._directory.indexes.forget(segment)
+        self._directory.descriptors.delete(segment.handle)
+        fs = self._directory.fs
+        for suffix in SEGMENT_SUFFIXES:
+            path = segment.path(suffix)
+            try:
+                fs.rename(path, path + DELETED_SUFFIX)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                failure = storage_error(error, f"cannot delete {path}")
+                self._directory.go_offline(str(failure))
+                raise failure from error
+            self._directory.throw_away(path + DELETED_SUFFIX)
+
+    def advance_log_start(self, offset: int) -> None:
+        """Raise the log start offset (DeleteRecords, retention); local segments that end at or below it go.
+
+        Lower offsets change nothing. The caller has made the new start durable first.
+
+        Raises: RequestRejected OFFSET_OUT_OF_RANGE past the high watermark.
+        """
+        if offset > self._high_watermark:
+            raise self._out_of_range(offset)
+        if offset <= self._log_start_offset:
+            return
+        self._log_start_offset = offset
+        self._epochs.truncate_from_start(Offset(offset))
+        if self._epochs.dirty:
+            self._write_epochs()
+        self.delete_local_before(offset)
+        self._notify()
+
+    def restore_log_start(self, offset: int) -> None:
+        """Set the log start offset to what the manifest knows, lower too. Raises: RequestRejected past the log end."""
+        if offset > self._end_offset:
+            raise self._out_of_range(offset)
+        if offset >= self._log_start_offset:
+            self._high_watermark = max(self._high_watermark, offset)
+            self.advance_log_start(offset)
+        else:
+            self._log_start_offset = offset
+
+    def restore_leader_epochs(self, entries: Iterable[EpochStart]) -> None:
+        """Take the lineage that the manifest knows for what lies below the local log start, and keep our own above it."""
+        local_start = self._segments[0].base_offset
+        older = [entry for entry in entries if entry.start_offset < local_start]
+        newest = older[-1].epoch if older else -1
+        own = [entry for entry in self._epochs.entries() if entry.start_offset >= local_start and entry.epoch > newest]
+        self._epochs.replace([*older, *own])
+        self._write_epochs()
+
+    def _check_quiet(self) -> None:
+        if self._guarded:
+            self._check_guard()
+        if self._syncing is not None:
+            raise ConflictError(f"{self.topic}-{self.partition} is being synced; try again")
+        if self.held:
+            raise ConflictError(f"a segment of {self.topic}-{self.partition} is being copied; try again")
+
+    def truncate_to(self, offset: int) -> bool:
+        """Drop all records at or past ``offset``, with their batches whole. Blocks; for followers and recovery, not for a leader.
+
+        Answers False if there was nothing to drop.
+
+        Raises: ConflictError while a sync or a copy is under way; StorageUnavailable.
+        """
+        self._check_quiet()
+        if offset >= self._end_offset:
+            return False
+        if offset < self._segments[0].base_offset:
+            self.truncate_fully_and_start_at(offset)
+            return True
+        self._generation += 1
+        fs = self._directory.fs
+        try:
+            while len(self._segments) > 1 and self._segments[-1].base_offset >= offset:
+                self._discard(self._segments.pop())
+                self._bases.pop()
+            segment = self._segments[-1]
+            if segment.end_offset > offset:
+                self._truncate_segment(segment, offset)
+            for snapshot in list_snapshots(fs.list_dir(self.path)):
+                if snapshot > segment.end_offset:
+                    unlink_quietly(fs, snapshot_path(self.path, snapshot))
+            self._epochs.truncate_from_end(Offset(segment.end_offset))
+            self._write_epochs()
+            self._reload()
+        except OSError as error:
+            failure = storage_error(error, f"cannot truncate {self.path}")
+            self._directory.go_offline(str(failure))
+            raise failure from error
+        self._high_watermark = min(self._high_watermark, self._end_offset)
+        self._notify()
+        return True
+
+    def _truncate_segment(self, segment: Segment, offset: int) -> None:
+        position, header = (
+            self._now(lambda: self._batch_at(segment, offset)) if offset > segment.base_offset else (0, None)
+        )
+        end_offset = header.base_offset if header is not None else segment.base_offset
+        file = self._directory.descriptors.open(segment.handle)
+        file.truncate(position)
+        file.fdatasync()
+        index = self._now(lambda: self._index_of(segment))
+        index.truncate(end_offset - segment.base_offset, position)
+        segment.size_bytes = position
+        segment.end_offset = end_offset
+        # The loader reads it all again; the index files spare it a walk over the whole segment.
+        fs = self._directory.fs
+        replace_file(fs, segment.path(INDEX_SUFFIX), index.encode_offsets(), durable=False)
+        replace_file(fs, segment.path(TIME_INDEX_SUFFIX), index.encode_times(), durable=False)
+        aborted = [entry for entry in self._aborted_of(segment) if entry.last_offset < end_offset]
+        if aborted or fs.exists(segment.path(TRANSACTION_INDEX_SUFFIX)):
+            replace_file(
+                fs, segment.path(TRANSACTION_INDEX_SUFFIX), b"".join(map(encode_aborted, aborted)), durable=True
+            )
+
+    def _now(self, plan: Callable[[], T]) -> T:
+        while True:
+            try:
+                return plan()
+            except PageMiss as miss:
+                miss.accept(_run_blocking(miss.work))
+
+    def _reload(self) -> None:
+        """Read everything from the files again, as after a clean stop."""
+        synced_bytes = {segment.base_offset: segment.synced_bytes for segment in self._segments}
+        recovery_point, first_append_ms = self._recovery_point, self._segments[-1].first_append_ms
+        for segment in self._segments:
+            self._write_index_files(segment)
+            self._directory.indexes.forget(segment)
+            segment.deleted = True
+            self._directory.descriptors.delete(segment.handle)
+        loaded = load_log(
+            self._directory.fs,
+            self._directory.descriptors,
+            self.path,
+            config=self.config,
+            recovery_point=FOR_EVER,
+            log_start_offset=Offset(self._log_start_offset),
+            now_ms=TimestampMs(first_append_ms),
+        )
+        for segment in loaded.segments:
+            segment.synced_bytes = min(segment.size_bytes, synced_bytes.get(segment.base_offset, 0))
+        loaded.recovery_point = Offset(min(recovery_point, loaded.end_offset))
+        self._adopt(loaded)
+        if self._active.size_bytes:
+            self._set_roll_times(self._active)
+        self._checkpoint_wanted = True
+        self._directory.syncer.request(self)
+
+    def _write_index_files(self, segment: Segment) -> None:
+        fs = self._directory.fs
+        index = segment.index
+        if index is not None and segment.size_bytes and segment.index_written < len(index.offsets):
+            replace_file(fs, segment.path(INDEX_SUFFIX), index.encode_offsets(), durable=False)
+            replace_file(fs, segment.path(TIME_INDEX_SUFFIX), index.encode_times(), durable=False)
+        if segment.aborted and segment.aborted_written < len(segment.aborted):
+            data = b"".join(map(encode_aborted, segment.aborted))
+            replace_file(fs, segment.path(TRANSACTION_INDEX_SUFFIX), data, durable=True)
+
+    def truncate_fully_and_start_at(
+        self,
+        offset: int,
+        leader_epochs: Iterable[EpochStart] = (),
+        producer_snapshot: bytes | None = None,
+        *,
+        log_start_offset: int | None = None,
+    ) -> None:
+        """Drop all local records and go on, empty, at ``offset``: local files disagree with the tier, or a new replica begins.
+
+        ``leader_epochs`` is the lineage below ``offset``; ``producer_snapshot`` the producer state as of it (Kafka's format);
+        ``log_start_offset`` the log's start, if that is on the tier. Blocks for a few small files.
+
+        Raises: ConflictError while a sync or a copy is under way; CorruptionError (snapshot), StorageUnavailable.
+        """
+        self._check_quiet()
+        rows = parse_snapshot(producer_snapshot) if producer_snapshot is not None else []
+        fs = self._directory.fs
+        self._generation += 1
+        try:
+            for segment in self._segments:
+                self._discard(segment)
+            for snapshot in list_snapshots(fs.list_dir(self.path)):
+                unlink_quietly(fs, snapshot_path(self.path, snapshot))
+            segment = new_segment(self._directory.descriptors, self.path, Offset(offset))
+            create_file(fs, segment.handle.path)
+            producers = ProducerStates()
+            producers.load_rows(rows)
+            if rows:
+                replace_file(fs, snapshot_path(self.path, Offset(offset)), encode_snapshot(rows), durable=True)
+            epochs = LeaderEpochs(entry for entry in leader_epochs if entry.start_offset < offset)
+            self._adopt(
+                LoadedLog(
+                    segments=[segment],
+                    epochs=epochs,
+                    producers=producers,
+                    log_start_offset=Offset(offset if log_start_offset is None else log_start_offset),
+                    recovery_point=Offset(offset),
+                )
+            )
+            self._write_epochs()
+            fs.fsync_dir(self.path)
+        except OSError as error:
+            failure = storage_error(error, f"cannot start {self.path} anew")
+            self._directory.go_offline(str(failure))
+            raise failure from error
+        self._high_watermark = offset
+        self._notify()
+
+    # --- closing ----------------------------------------------------------------------------------------------------
+
+    async def close(self) -> LogState:
+        """Sync everything and close the files. Answers what is needed to open the log again without reading them.
+
+        Raises: StorageUnavailable.
+        """
+        await self.flush()
+        if self._since_checkpoint_bytes or any(self._stale_index(segment) for segment in self._segments):
+            self._checkpoint_wanted = True
+            await self.sync()
+        state = self.state()
+        self.refuse(StorageUnavailable(f"the log of {self.topic}-{self.partition} is closed"))
+        self._close_files()
+        return state
+
+    @staticmethod
+    def _stale_index(segment: Segment) -> bool:
+        index = segment.index
+        return index is not None and (
+            len(index.offsets) > segment.index_written or len(index.times) > segment.times_written
+        )
+
+    def abandon(self) -> None:
+        """Close the files without syncing: the partition is deleted, or the directory is offline."""
+        self._generation += 1
+        self.refuse(StorageUnavailable(f"the log of {self.topic}-{self.partition} is closed"))
+        self._close_files()
+
+    def _close_files(self) -> None:
+        self._directory.logs.pop(self, None)
+        self._directory.syncer.cancel(self)
+        for segment in self._segments:
+            segment.deleted = True
+            self._directory.indexes.forget(segment)
+            self._directory.descriptors.delete(segment.handle)
+
+    def state(self) -> LogState:
+        """A copy of what is in memory, for the state file of a clean stop."""
+        return LogState(
+            self._log_start_offset,
+            [(epoch, start) for epoch, start in self._epochs.entries()],
+            [
+                SegmentState(
+                    segment.base_offset,
+                    segment.end_offset,
+                    segment.size_bytes,
+                    segment.max_timestamp,
+                    segment.max_timestamp_offset,
+                    segment.rolling_timestamp,
+                    segment.first_append_ms,
+                    segment.bytes_since_index_entry,
+                    segment.aborted is None or bool(segment.aborted),
+                )
+                for segment in self._segments
+            ],
+            [
+                ProducerState(
+                    producer_id,
+                    entry.epoch,
+                    entry.last_sequence,
+                    entry.last_timestamp,
+                    entry.coordinator_epoch,
+                    entry.transaction_first_offset,
+                    entry.batches,
+                )
+                for producer_id, entry in self._producers.entries.items()
+            ],
+        )
+
+
+# --- what runs on pool threads --------------------------------------------------------------------------------------
+
+
+class _SyncItem(NamedTuple):
+    segment: Segment
+    file: File
+    size_bytes: int
+
+
+class _IndexWrite(NamedTuple):
+    segment: Segment
+    offset_data: bytes
+    time_data: bytes
+    first_entry: int
+    first_time: int
+    entries: int
+    times: int
+
+
+class _AbortedWrite(NamedTuple):
+    segment: Segment
+    data: bytes
+    first_entry: int
+    entries: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _SyncPlan:
+    """One sync as data: made on the loop, executed on a thread, its outcome taken over on the loop again."""
+
+    fs: FileSystem
+    directory: str
+    parent: str | None
+    """The data directory, if the partition's own name in it is not durable yet."""
+    new_names: bool
+    generation: int
+    end_offset: int
+    whole: bool
+    """With side files: afterwards the recovery point may move."""
+    segments: list[_SyncItem] = field(default_factory=list)
+    indexes: list[_IndexWrite] = field(default_factory=list)
+    aborted: list[_AbortedWrite] = field(default_factory=list)
+    snapshots: dict[int, list[SnapshotRow]] = field(default_factory=dict)
+    bases: frozenset[int] = frozenset()
+    epochs: bytes | None = None
+
+    def execute(self) -> bool:
+        """Returns: whether the side files were written; without room for them only the batches are made durable.
+
+        Raises: OSError.
+        """
+        side_files_written = True
+        if self.whole:
+            try:
+                self._write_side_files()
+            except OSError as error:
+                if error.errno not in FULL_ERRNOS:
+                    raise
+                side_files_written = False
+        # Names first: bytes of a file that cannot be found are lost.
+        if self.parent is not None:
+            self.fs.fsync_dir(self.parent)
+        if self.new_names or self.whole:
+            self.fs.fsync_dir(self.directory)
+        for item in self.segments:
+            item.file.fdatasync()
+        return side_files_written
+
+    def _write_side_files(self) -> None:
+        fs = self.fs
+        for index in self.indexes:
+            # Times first: offsets without the times that go with them would hide the greatest timestamp.
+            self._write_at(
+                index.segment.path(TIME_INDEX_SUFFIX),
+                index.time_data,
+                index.first_time * TIME_ENTRY_BYTES,
+            )
+            self._write_at(
+                index.segment.path(INDEX_SUFFIX),
+                index.offset_data,
+                index.first_entry * OFFSET_ENTRY_BYTES,
+            )
+        for aborted in self.aborted:
+            self._write_at(
+                aborted.segment.path(TRANSACTION_INDEX_SUFFIX),
+                aborted.data,
+                aborted.first_entry * TRANSACTION_ENTRY_BYTES,
+            )
+        for offset, rows in self.snapshots.items():
+            path = snapshot_path(self.directory, Offset(offset))
+            replace_file(fs, path, encode_snapshot(rows), durable=True)
+        if self.snapshots:
+            newest = max(self.snapshots)
+            for offset in list_snapshots(fs.list_dir(self.directory)):
+                if offset not in self.bases and offset != newest:
+                    unlink_quietly(fs, snapshot_path(self.directory, offset))
+        if self.epochs is not None:
+            replace_file(fs, f"{self.directory}/{LEADER_EPOCHS_FILE}", self.epochs, durable=True)
+
+    def _write_at(self, path: str, data: bytes, position: int) -> None:
+        file = self.fs.open(path, create=True)
+        try:
+            write_whole(file, data, position)
+            file.truncate(position + len(data))
+            file.fdatasync()
+        finally:
+            file.close()
+
+
+class _LoadedIndex(NamedTuple):
+    entries: SegmentIndex
+    from_files: bool
+
+
+def _load_or_build_index(fs: FileSystem, segment: Segment, size_bytes: int, interval_bytes: int) -> _LoadedIndex:
+    """Raises: OSError, CorruptionError."""
+    if size_bytes == 0:
+        return _LoadedIndex(SegmentIndex(), False)
+    try:
+        return _LoadedIndex(read_index(fs, segment), True)
+    except (FileNotFoundError, CorruptionError):
+        return _LoadedIndex(_build_index(fs, segment, interval_bytes), False)
+
+
+def _build_index(fs: FileSystem, segment: Segment, interval_bytes: int) -> SegmentIndex:
+    file = fs.open(segment.handle.path, read_only=True)
+    try:
+        return build_index(segment, file, interval_bytes)
+    finally:
+        file.close()
+
+
+def _read_range(fs: FileSystem, path: str, position: int, length: int) -> bytes:
+    file = fs.open(path, read_only=True)
+    try:
+        return file.pread(length, position)
+    finally:
+        file.close()
+
+
+def _run_blocking(work: Callable[[], object]) -> object:
+    try:
+        return work()
+    except OSError as error:
+        raise storage_error(error, "cannot read the log") from error
+
+
+def _find_record(
+    fs: FileSystem, path: str, start: int, size: int, timestamp: int, log_start_offset: int
+) -> tuple[TimestampMs, Offset] | None:
+    """The first record from position ``start`` on that is at least as new as ``timestamp`` and not below the log start."""
+    file = fs.open(path, read_only=True)
+    try:
+        for position, header, _ in walk(file, start, size, verify=False):
+            if header.max_timestamp < timestamp or header.end_offset <= log_start_offset:
+                continue
+            for record in iter_records(file.pread(header.size_bytes, position)):
+                if record.timestamp >= timestamp and record.offset >= log_start_offset:
+                    return record.timestamp, record.offset
+        return None
+    finally:
+        file.close()
+
+
+def log_file_name(base_offset: Offset) -> str:
+    """Name of the segment file that begins at ``base_offset``."""
+    return f"{base_offset:020d}{LOG_SUFFIX}"

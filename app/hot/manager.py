@@ -1,0 +1,492 @@
+"""All logs of one data directory: opening, creating, deleting, and what must be done in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from app.configs import TopicConfig
+from app.errors import ConflictError, CorruptionError, FirnError, StorageFull, StorageUnavailable
+from app.hot.checkpoints import (
+    CLEAN_SHUTDOWN_CONTENT,
+    CLEAN_SHUTDOWN_FILE,
+    LOG_STARTS_FILE,
+    META_PROPERTIES_FILE,
+    PARTITION_METADATA_FILE,
+    RECOVERY_POINTS_FILE,
+    MetaProperties,
+    encode_meta_properties,
+    encode_offsets,
+    encode_partition_metadata,
+    parse_meta_properties,
+    parse_offsets,
+    parse_partition_metadata,
+)
+from app.hot.directory import LogDirectory, run_to_end
+from app.hot.epochs import LeaderEpochs
+from app.hot.files import (
+    DirectoryLock,
+    FileSystem,
+    lock_directory,
+    read_file,
+    remove_tree,
+    replace_file,
+    storage_error,
+    unlink_quietly,
+)
+from app.hot.log import PartitionLog
+from app.hot.producers import ProducerStates
+from app.hot.recovery import FOR_EVER, LoadedLog, create_file, load_log, new_segment, restore_log
+from app.hot.state_file import STATE_FILE, PartitionState, encode_states, parse_states
+from app.metrics import Labels, Registry
+from app.seams import BlockingPool, Clock
+from app.units import NO_TOPIC_ID, Offset, PartitionIndex, TopicId, TopicPartition
+
+TICK_MS: Final = 5_000
+"""How often logs are looked at for rolls and flushes by time."""
+
+CHECKPOINT_MS: Final = 60_000
+"""Kafka's ``log.flush.offset.checkpoint.interval.ms``."""
+
+EXPIRY_MS: Final = 600_000
+"""Kafka's ``producer.id.expiration.check.interval.ms``."""
+
+LOADS_AT_ONCE_MAX: Final = 8
+DESCRIPTORS_DEFAULT: Final = 4_096
+DELETE_SUFFIX: Final = "-delete"
+
+_PARTITION_DIR: Final = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})$")
+_DELETED_DIR: Final = re.compile(r"^.+-\d+\.[0-9a-f]{32}-delete$")
+
+
+@dataclass(slots=True)
+class LoadReport:
+    """What opening the logs came to."""
+
+    clean: bool
+    """The last stop was clean, and its state file was sound."""
+    logs: int = 0
+    scanned: int = 0
+    """Logs whose files had to be read."""
+    truncated_bytes: int = 0
+    problems: list[str] = field(default_factory=list)
+    """Sentences for the operator: what was lost or mended."""
+
+
+@dataclass(slots=True)
+class _Doomed:
+    """A deleted partition whose files are still there."""
+
+    path: str
+    due_ms: int
+    log: PartitionLog | None
+
+
+class LogManager:
+    """Owner of the logs under one data directory. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        data_dir: str,
+        fs: FileSystem,
+        pool: BlockingPool,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        descriptors_max: int = DESCRIPTORS_DEFAULT,
+        registry: Registry | None = None,
+        producer_expiration_ms: int = 86_400_000,
+    ) -> None:
+        """``descriptors_max``: files of logs open at once. Make it the process's limit less what sockets need."""
+        self.data_dir = data_dir
+        self._fs = fs
+        self._pool = pool
+        self._clock = clock
+        self._rng = rng
+        self._producer_expiration_ms = producer_expiration_ms
+        self.log_directory = LogDirectory(
+            data_dir, fs=fs, pool=pool, rng=rng, descriptors_max=descriptors_max, registry=registry
+        )
+        self._logs: dict[tuple[str, int], PartitionLog] = {}
+        self._doomed: list[_Doomed] = []
+        self._lock: DirectoryLock | None = None
+        self._closed = False
+        if registry is not None:
+            registry.gauge("firn_log_local_bytes", "Bytes of a partition's log on the local disk", self._sizes)
+            registry.gauge("firn_log_offline", "Whether the log directory is offline", self._offline)
+
+    def _sizes(self) -> Iterable[tuple[Labels, float]]:
+        for (topic, partition), log in self._logs.items():
+            yield (("partition", str(partition)), ("topic", topic)), log.size_bytes
+
+    def _offline(self) -> Iterable[tuple[Labels, float]]:
+        yield (), float(self.log_directory.offline_reason is not None)
+
+    # --- the directory itself ---------------------------------------------------------------------------------------
+
+    def lock(self) -> DirectoryLock:
+        """Make the data directory and take its lock; held until ``close``.
+
+        Raises: ConflictError if another process has it; StorageUnavailable.
+        """
+        if self._lock is None:
+            try:
+                self._fs.make_dirs(self.data_dir)
+            except OSError as error:
+                raise storage_error(error, f"cannot make {self.data_dir}") from error
+            self._lock = lock_directory(self._fs, self.data_dir)
+        return self._lock
+
+    def read_meta(self) -> MetaProperties | None:
+        """Whom the directory belongs to; None if it is new. Raises: CorruptionError, StorageUnavailable."""
+        try:
+            return parse_meta_properties(read_file(self._fs, f"{self.data_dir}/{META_PROPERTIES_FILE}"))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise storage_error(error, f"cannot read {META_PROPERTIES_FILE}") from error
+
+    def write_meta(self, meta: MetaProperties) -> None:
+        """Claim the directory, durably. Raises: StorageUnavailable."""
+        try:
+            self._fs.make_dirs(self.data_dir)
+            path = f"{self.data_dir}/{META_PROPERTIES_FILE}"
+            replace_file(self._fs, path, encode_meta_properties(meta), durable=True)
+        except OSError as error:
+            raise storage_error(error, f"cannot write {META_PROPERTIES_FILE}") from error
+
+    @property
+    def offline_reason(self) -> str | None:
+        """Why the log directory is offline, if it is."""
+        return self.log_directory.offline_reason
+
+    def free_bytes(self) -> int:
+        """Room left on the data directory's file system. Raises: StorageUnavailable."""
+        try:
+            return self._fs.free_bytes(self.data_dir)
+        except OSError as error:
+            raise storage_error(error, f"cannot ask for the room in {self.data_dir}") from error
+
+    # --- opening ----------------------------------------------------------------------------------------------------
+
+    async def load_all(self, config_of: Callable[[str], TopicConfig] | None = None) -> LoadReport:
+        """Open every log in the directory, recovering those that were not closed.
+
+        ``config_of`` gives a topic's settings by its name; without it, and until ``update_config``, the defaults hold. After a
+        clean stop this is one file and one stat per partition; otherwise the files are read, several logs at once.
+
+        Raises: StorageUnavailable.
+        """
+        try:
+            return await self._load_all(config_of if config_of is not None else lambda _: TopicConfig())
+        except OSError as error:
+            raise storage_error(error, f"cannot open the logs in {self.data_dir}") from error
+
+    async def _load_all(self, config_of: Callable[[str], TopicConfig]) -> LoadReport:
+        fs, data_dir = self._fs, self.data_dir
+        fs.make_dirs(data_dir)
+        names = await run_to_end(self._pool, lambda: fs.list_dir(data_dir))
+        clean, states = self._take_clean_state(names)
+        report = LoadReport(clean=clean)
+        recovery_points = self._read_offsets(RECOVERY_POINTS_FILE, report)
+        log_starts = self._read_offsets(LOG_STARTS_FILE, report)
+        limit = asyncio.Semaphore(LOADS_AT_ONCE_MAX)
+        now_ms = self._clock.now_ms()
+
+        async def load(name: str, key: TopicPartition) -> None:
+            path = f"{data_dir}/{name}"
+            config = config_of(key.topic)
+            state = states.get(name)
+            if state is not None:
+                restored = restore_log(fs, self.log_directory.descriptors, path, state.log)
+                if restored is not None:
+                    topic_id = TopicId(uuid.UUID(bytes=state.topic_id))
+                    self._add(PartitionLog(self.log_directory, path, *key, topic_id, config, restored))
+                    return
+                report.problems.append(f"{path} is not as it was left; it is recovered")
+
+            def work() -> tuple[TopicId, LoadedLog] | None:
+                if not fs.is_dir(path):
+                    return None
+                return _read_topic_id(fs, path), load_log(
+                    fs,
+                    self.log_directory.descriptors,
+                    path,
+                    config=config,
+                    recovery_point=FOR_EVER if clean and state is None else recovery_points.get(key, Offset(0)),
+                    log_start_offset=log_starts.get(key),
+                    now_ms=now_ms,
+                )
+
+            async with limit:
+                found = await run_to_end(self._pool, work)
+            if found is None:
+                return
+            topic_id, loaded = found
+            report.scanned += 1
+            report.truncated_bytes += loaded.truncated_bytes
+            report.problems.extend(loaded.problems)
+            self._add(PartitionLog(self.log_directory, path, *key, topic_id, config, loaded, new=not clean))
+
+        async with asyncio.TaskGroup() as group:
+            for name in names:
+                match = _PARTITION_DIR.match(name)
+                if match is not None:
+                    key = TopicPartition(match["topic"], PartitionIndex(int(match["partition"])))
+                    if name in states:
+                        await load(name, key)
+                    else:
+                        group.create_task(load(name, key))
+                elif _DELETED_DIR.match(name):
+                    self._doomed.append(_Doomed(f"{data_dir}/{name}", now_ms, None))
+        report.logs = len(self._logs)
+        metrics = self.log_directory.metrics
+        metrics.truncated_bytes.value += report.truncated_bytes
+        metrics.problems.value += len(report.problems)
+        return report
+
+    def _take_clean_state(self, names: list[str]) -> tuple[bool, dict[str, PartitionState]]:
+        """Whether the last stop was clean, and what it left. The marker is gone, durably, when this returns."""
+        fs, data_dir = self._fs, self.data_dir
+        clean = CLEAN_SHUTDOWN_FILE in names
+        states: dict[str, PartitionState] = {}
+        if clean and STATE_FILE in names:
+            try:
+                found = parse_states(read_file(fs, f"{data_dir}/{STATE_FILE}"))
+                states = {f"{state.topic}-{state.partition}": state for state in found}
+            except CorruptionError:
+                # Kafka's files say the same; they are read instead.
+                states = {}
+        unlink_quietly(fs, f"{data_dir}/{CLEAN_SHUTDOWN_FILE}")
+        unlink_quietly(fs, f"{data_dir}/{STATE_FILE}")
+        fs.fsync_dir(data_dir)
+        return clean, states
+
+    def _read_offsets(self, name: str, report: LoadReport) -> dict[TopicPartition, Offset]:
+        try:
+            return parse_offsets(read_file(self._fs, f"{self.data_dir}/{name}"), name)
+        except FileNotFoundError:
+            return {}
+        except CorruptionError as error:
+            report.problems.append(str(error))
+            return {}
+
+    def _add(self, log: PartitionLog) -> None:
+        self._logs[log.topic, log.partition] = log
+        self.log_directory.logs[log] = None
+        if log.unsynced_segments():
+            log.request_checkpoint()
+
+    # --- logs -------------------------------------------------------------------------------------------------------
+
+    def get(self, topic: str, partition: int) -> PartitionLog | None:
+        return self._logs.get((topic, partition))
+
+    def logs(self) -> list[PartitionLog]:
+        return list(self._logs.values())
+
+    def create(
+        self,
+        topic: str,
+        topic_id: TopicId,
+        partition: int,
+        config: TopicConfig,
+        *,
+        start_offset: int = 0,
+    ) -> PartitionLog:
+        """A new, empty log that begins at ``start_offset``. Its name becomes durable with its first sync.
+
+        Raises: ConflictError if there is one already; StorageFull, StorageUnavailable.
+        """
+        if (topic, partition) in self._logs:
+            raise ConflictError(f"there is a log of {topic}-{partition} already")
+        if self.log_directory.offline_reason is not None:
+            raise StorageUnavailable(f"the log directory is offline: {self.log_directory.offline_reason}")
+        path = f"{self.data_dir}/{topic}-{partition}"
+        segment = new_segment(self.log_directory.descriptors, path, Offset(start_offset))
+        try:
+            self._fs.make_dirs(path)
+            replace_file(
+                self._fs, f"{path}/{PARTITION_METADATA_FILE}", encode_partition_metadata(topic_id), durable=False
+            )
+            create_file(self._fs, segment.handle.path)
+        except OSError as error:
+            raise storage_error(error, f"cannot make the log of {topic}-{partition}") from error
+        loaded = LoadedLog(
+            segments=[segment],
+            epochs=LeaderEpochs(),
+            producers=ProducerStates(),
+            log_start_offset=Offset(start_offset),
+            recovery_point=Offset(start_offset),
+        )
+        log = PartitionLog(
+            self.log_directory, path, topic, PartitionIndex(partition), topic_id, config, loaded, new=True
+        )
+        self._add(log)
+        return log
+
+    def delete(self, topic: str, partition: int) -> bool:
+        """Take a log away. Its directory is renamed at once and removed after ``file.delete.delay.ms``. False if there is none.
+
+        Raises: StorageUnavailable.
+        """
+        log = self._logs.pop((topic, partition), None)
+        if log is None:
+            return False
+        log.abandon()
+        doomed = f"{self.data_dir}/{topic}-{partition}.{self._rng.getrandbits(128):032x}{DELETE_SUFFIX}"
+        try:
+            self._fs.rename(log.path, doomed)
+        except OSError as error:
+            raise storage_error(error, f"cannot delete the log of {topic}-{partition}") from error
+        self._doomed.append(_Doomed(doomed, self._clock.now_ms() + log.config.file_delete_delay_ms, log))
+        return True
+
+    # --- in the background ------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Sync what asks for it, roll and flush by time, write checkpoints, free deleted files. Until cancelled.
+
+        Without it nothing is stored under ``firn.durability=disk``.
+        """
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.log_directory.syncer.run())
+            group.create_task(self._keep_house())
+
+    async def _keep_house(self) -> None:
+        directory = self.log_directory
+        checkpoint_due_ms = self._clock.now_ms() + CHECKPOINT_MS
+        expiry_due_ms = self._clock.now_ms() + EXPIRY_MS
+        while True:
+            try:
+                async with asyncio.timeout(TICK_MS / 1000):
+                    await directory.housekeeping.wait()
+            except TimeoutError:
+                await self.tick()
+            directory.housekeeping.clear()
+            now_ms = self._clock.now_ms()
+            await self._take_out_trash(now_ms)
+            if now_ms >= checkpoint_due_ms or directory.checkpoint_due:
+                checkpoint_due_ms = now_ms + CHECKPOINT_MS
+                await self.checkpoint()
+            if now_ms >= expiry_due_ms:
+                expiry_due_ms = now_ms + EXPIRY_MS
+                for log in self.logs():
+                    log.expire_producers(now_ms, self._producer_expiration_ms)
+
+    async def tick(self) -> None:
+        """Roll and flush what is due by time."""
+        now_ms = self._clock.now_ms()
+        for log in self.logs():
+            log.maybe_flush_by_time(now_ms)
+            try:
+                if log.maybe_roll_by_time(now_ms):
+                    await asyncio.sleep(0)
+            except StorageUnavailable:
+                # Full or offline: appends say so to whoever writes; the next tick tries again.
+                continue
+
+    async def _take_out_trash(self, now_ms: int) -> None:
+        fs = self._fs
+        paths = self.log_directory.take_trash()
+        due = [doomed for doomed in self._doomed if doomed.due_ms <= now_ms and not _held(doomed.log)]
+        if not paths and not due:
+            return
+
+        def work() -> None:
+            for path in paths:
+                unlink_quietly(fs, path)
+            for doomed in due:
+                remove_tree(fs, doomed.path)
+
+        try:
+            await run_to_end(self._pool, work)
+        except OSError as error:
+            self.log_directory.go_offline(f"cannot delete files: {error.strerror or error}")
+        self._doomed = [doomed for doomed in self._doomed if doomed not in due]
+
+    async def checkpoint(self) -> None:
+        """Write the recovery points and log start offsets of all logs, durably."""
+        if self.log_directory.offline_reason is not None:
+            return
+        fs, data_dir = self._fs, self.data_dir
+        self.log_directory.recovery_points_moved = 0
+        recovery_points = {log.topic_partition: log.recovery_point for log in self._logs.values()}
+        log_starts = {log.topic_partition: log.log_start_offset for log in self._logs.values()}
+
+        def work() -> None:
+            replace_file(fs, f"{data_dir}/{RECOVERY_POINTS_FILE}", encode_offsets(recovery_points), durable=True)
+            replace_file(fs, f"{data_dir}/{LOG_STARTS_FILE}", encode_offsets(log_starts), durable=True)
+
+        try:
+            await run_to_end(self._pool, work)
+        except OSError as error:
+            failure = storage_error(error, f"cannot write the checkpoints of {data_dir}")
+            if not isinstance(failure, StorageFull):
+                self.log_directory.go_offline(str(failure))
+
+    async def close(self) -> None:
+        """Sync and close everything and leave the clean-shutdown marker; then let go of the lock. ``run`` has been cancelled.
+
+        A directory that is offline, or has no room for the last checkpoints, is closed without the marker: the next start recovers.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        limit = asyncio.Semaphore(LOADS_AT_ONCE_MAX)
+        states: list[PartitionState] = []
+        unclean: list[FirnError] = []
+        starts = {log.topic_partition: log.log_start_offset for log in self._logs.values()}
+
+        async def close_one(log: PartitionLog) -> None:
+            async with limit:
+                try:
+                    state = await log.close()
+                except FirnError as error:
+                    unclean.append(error)
+                    log.abandon()
+                else:
+                    states.append(PartitionState(log.topic, log.partition, log.topic_id.bytes, state))
+
+        async with asyncio.TaskGroup() as group:
+            for log in self.logs():
+                group.create_task(close_one(log))
+        ends = {
+            TopicPartition(state.topic, PartitionIndex(state.partition)): Offset(state.log.segments[-1].end_offset)
+            for state in states
+        }
+        self._logs.clear()
+        fs, data_dir = self._fs, self.data_dir
+
+        def work() -> None:
+            replace_file(fs, f"{data_dir}/{RECOVERY_POINTS_FILE}", encode_offsets(ends), durable=True)
+            replace_file(fs, f"{data_dir}/{LOG_STARTS_FILE}", encode_offsets(starts), durable=True)
+            replace_file(fs, f"{data_dir}/{STATE_FILE}", encode_states(states), durable=True)
+            replace_file(fs, f"{data_dir}/{CLEAN_SHUTDOWN_FILE}", CLEAN_SHUTDOWN_CONTENT, durable=True)
+
+        try:
+            if not unclean and self.log_directory.offline_reason is None:
+                await run_to_end(self._pool, work)
+        except OSError as error:
+            self.log_directory.go_offline(f"cannot write the last checkpoints: {error.strerror or error}")
+        finally:
+            if self._lock is not None:
+                self._lock.close()
+                self._lock = None
+
+
+def _held(log: PartitionLog | None) -> bool:
+    return log is not None and log.held
+
+
+def _read_topic_id(fs: FileSystem, path: str) -> TopicId:
+    """The topic id of a partition's directory; the null id if the file is missing or damaged, as after a loss of power."""
+    try:
+        return parse_partition_metadata(read_file(fs, f"{path}/{PARTITION_METADATA_FILE}"))
+    except (FileNotFoundError, CorruptionError):
+        return NO_TOPIC_ID
