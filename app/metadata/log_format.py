@@ -118,6 +118,9 @@ class SnapshotStart(NamedTuple):
     writer: Writer
 
 
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are not msgpack, or not of the type asked for."""
+
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _peek = msgspec.msgpack.Decoder(list[Any])
 
@@ -135,7 +138,7 @@ def decode_key(key: bytes) -> list[Any]:
     """``[kind, *parts]`` of a record key. Raises: CorruptionError."""
     try:
         parts = _peek.decode(key)
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         raise CorruptionError(f"the record key {key[:64]!r} cannot be read: {error}") from None
     if not parts or type(parts[0]) is not int:
         raise CorruptionError(f"the record key {key[:64]!r} has no kind")
@@ -161,7 +164,7 @@ class ValueDecoder(Generic[V]):
         """The struct. Raises: CorruptionError (not such a value, or a format version from the future)."""
         try:
             value = self._decode(data)
-        except msgspec.MsgspecError as error:
+        except _UNREADABLE as error:
             self._refuse_future(data)
             raise CorruptionError(f"a {self._what} record cannot be read: {error}") from None
         if not 1 <= value.version <= self._version_max:
@@ -172,7 +175,7 @@ class ValueDecoder(Generic[V]):
     def _refuse_future(self, data: bytes) -> None:
         try:
             fields = _peek.decode(data)
-        except msgspec.MsgspecError:
+        except _UNREADABLE:
             return
         if fields and type(fields[0]) is int and fields[0] > self._version_max:
             raise CorruptionError(

@@ -129,6 +129,8 @@ class _Position(Generic[S]):
     deleted_end: int
     snapshot_sequence: int
     """Newest snapshot object known; -1 if none."""
+    broken: bool = False
+    """The state refused an entry halfway: load again before anything else."""
     listed: Sequence[int] = ()
     """Entries after the snapshot that a load has found."""
 
@@ -288,7 +290,10 @@ class NumberedLog(Generic[S]):
                     raise CorruptionError(f"{layout.entry_key(self.prefix, at.applied + 1)} is missing") from None
                 missing_before = missing
                 continue
-            assert at.applied >= self._at.applied or self._at.applied == NOTHING_APPLIED, (at.applied, self._at.applied)
+            if at.applied < self._at.applied:
+                raise CorruptionError(
+                    f"{layout.entry_key(self.prefix, self._at.applied)} was there, and now the log ends at {at.applied}"
+                )
             self._at = at
             return
         raise StorageUnavailable(f"{self.prefix} was compacted again and again while it was read")
@@ -325,7 +330,15 @@ class NumberedLog(Generic[S]):
         before = self._at.applied
         while True:
             at = self._at
-            entries = await self._list_entries(at.applied + 1)
+            if at.broken:
+                await self._reload()
+                continue
+            # From the last applied entry on: nothing there at all means that the store has lost what was acknowledged.
+            entries = await self._list_entries(max(at.applied, 0))
+            if entries and entries[0] == at.applied:
+                del entries[0]
+            elif not entries and at.applied != NOTHING_APPLIED:
+                await self._reload()
             if not entries:
                 break
             try:
@@ -389,7 +402,11 @@ class NumberedLog(Generic[S]):
             raise CorruptionError(
                 f"{layout.entry_key(self.prefix, entry.sequence)} seals with epoch {entry.epoch} after {at.writer.epoch}"
             )
-        at.state.apply(entry)
+        try:
+            at.state.apply(entry)
+        except CorruptionError:
+            at.broken = True
+            raise
         for key, value in entry.records:
             if value is None:
                 at.live.pop(key, None)
@@ -436,6 +453,8 @@ class NumberedLog(Generic[S]):
 
     async def _write(self, expected_sequence: int, records: Sequence[KeyValue], *, is_seal: bool) -> LogSequence:
         sequence = self.next_sequence
+        if self._at.broken:
+            raise ConflictError(f"{self.prefix} must be read again")
         if expected_sequence != sequence:
             raise ConflictError(f"{self.prefix} goes on at {sequence}, not {expected_sequence}")
         assert all(decode_key(record_key)[0] >= APPLICATION_KIND_MIN for record_key, _ in records), records
