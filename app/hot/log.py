@@ -20,7 +20,6 @@ import asyncio
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from struct import Struct
 from typing import Final, NamedTuple, NoReturn, TypeVar
 
@@ -39,9 +38,7 @@ from app.hot.checkpoints import LEADER_EPOCHS_FILE, EpochStart, encode_leader_ep
 from app.hot.directory import LogDirectory, run_to_end
 from app.hot.epochs import LeaderEpochs
 from app.hot.files import (
-    FULL_ERRNOS,
     File,
-    FileSystem,
     read_file,
     replace_file,
     storage_error,
@@ -51,9 +48,7 @@ from app.hot.files import (
 from app.hot.indexes import (
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
-    TRANSACTION_ENTRY_BYTES,
     AbortedTransaction,
-    SegmentIndex,
     encode_aborted,
 )
 from app.hot.producers import (
@@ -64,7 +59,8 @@ from app.hot.producers import (
     encode_snapshot,
     parse_snapshot,
 )
-from app.hot.reads import WARM_TAIL_BYTES, BelowLocalStart, LocalRead, PageMiss
+from app.hot.reader import LogReader
+from app.hot.reads import BelowLocalStart, LocalRead
 from app.hot.recovery import (
     FOR_EVER,
     LoadedLog,
@@ -72,26 +68,22 @@ from app.hot.recovery import (
     list_snapshots,
     load_log,
     new_segment,
-    read_aborted,
-    read_index,
     replay_producers,
     snapshot_path,
 )
 from app.hot.segments import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
-    LOG_SUFFIX,
     RELATIVE_OFFSET_MAX,
     SEGMENT_SUFFIXES,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     Segment,
     SegmentView,
-    build_index,
     finish_times,
-    walk,
 )
 from app.hot.state_file import LogState, ProducerState, SegmentState
+from app.hot.syncing import SyncItem, SyncPlan, plan_aborted_write, plan_index_write
 from app.limits import KIB, MIB
 from app.records.batch import (
     CODEC_MASK,
@@ -99,7 +91,6 @@ from app.records.batch import (
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
     LOG_APPEND_TIME,
-    MAGIC_V2,
     TRANSACTIONAL,
     BatchHeader,
     check_batches,
@@ -187,7 +178,6 @@ class PartitionLog:
         "_before_max_ms",
         "_checkpoint_wanted",
         "_codec",
-        "_cursors",
         "_directory",
         "_dirty_since_ms",
         "_end_offset",
@@ -207,18 +197,18 @@ class PartitionLog:
         "_parent_dirty",
         "_pending_snapshots",
         "_producers",
+        "_reader",
         "_recovery_point",
         "_refusal",
         "_segment_bytes",
         "_segments",
         "_since_checkpoint_bytes",
+        "_sync_waiters",
         "_synced_end",
         "_syncing",
-        "_sync_waiters",
         "_time_entries_max",
         "_torn",
         "_waiters",
-        "_window",
         "config",
         "leader_epoch",
         "partition",
@@ -257,6 +247,7 @@ class PartitionLog:
         self._dirty_since_ms: int = NO_TIMESTAMP
         self._high_watermark: int = 0
         self.leader_epoch = LeaderEpoch(0)
+        self.config = config
         self._adopt(loaded)
         self.update_config(config)
         if self._epochs.latest > 0:
@@ -277,8 +268,9 @@ class PartitionLog:
         unsynced = [segment for segment in loaded.segments if segment.synced_bytes < segment.size_bytes]
         self._synced_end: int = self._recovery_point if unsynced else self._end_offset
         self._pending_snapshots: dict[int, list[SnapshotRow]] = {}
-        self._cursors: dict[int, tuple[Segment, int]] = {}
-        self._window: tuple[Segment, int, bytes | bytearray] | None = None
+        self._reader = LogReader(
+            self._directory, self._segments, self._bases, self.config.index_interval_bytes, self.request_checkpoint
+        )
         self._since_checkpoint_bytes = sum(segment.size_bytes - segment.synced_bytes for segment in unsynced)
         self._checkpoint_wanted = False
         self._noted_epoch: int = self._epochs.latest
@@ -650,7 +642,7 @@ class PartitionLog:
         size = segment.size_bytes
         index = segment.index
         if index is None:
-            index = self._load_index_now(segment)
+            index = self._reader.load_index_now(segment)
         if size and (
             size + length > self._segment_bytes
             or found[-1][1][8] > segment.roll_after_timestamp
@@ -748,7 +740,7 @@ class PartitionLog:
             return
         completed = self._producers.apply_marker(marker)
         if completed is not None and completed.aborted:
-            aborted = self._aborted_of(segment)
+            aborted = self._reader.aborted_of(segment)
             aborted.append(aborted_entry(completed, self._producers.last_stable_offset_after(completed)))
 
     def _set_roll_times(self, segment: Segment) -> None:
@@ -775,7 +767,7 @@ class PartitionLog:
         if self._active.size_bytes == 0:
             return False
         if self._active.index is None:
-            self._load_index_now(self._active)
+            self._reader.load_index_now(self._active)
         self._roll(self._end_offset)
         return True
 
@@ -904,7 +896,7 @@ class PartitionLog:
         loop = asyncio.get_running_loop()
         done = self._syncing = loop.create_future()
         started = loop.time()
-        plan: _SyncPlan | None = None
+        plan: SyncPlan | None = None
         try:
             plan = self._plan_sync()
             side_files_written = await run_to_end(self._directory.pool, plan.execute)
@@ -923,9 +915,9 @@ class PartitionLog:
             self._syncing = None
             done.set_result(None)
 
-    def _plan_sync(self) -> _SyncPlan:
+    def _plan_sync(self) -> SyncPlan:
         whole = self._checkpoint_wanted or self._since_checkpoint_bytes >= WRITE_BACK_BYTES
-        plan = _SyncPlan(
+        plan = SyncPlan(
             fs=self._directory.fs,
             directory=self.path,
             parent=self._directory.path if self._parent_dirty else None,
@@ -940,31 +932,17 @@ class PartitionLog:
             self._since_checkpoint_bytes = 0
             self._plan_side_files(plan)
         for segment in self.unsynced_segments():
-            plan.segments.append(_SyncItem(segment, segment.handle.acquire(), segment.size_bytes))
+            plan.segments.append(SyncItem(segment, segment.handle.acquire(), segment.size_bytes))
         return plan
 
-    def _plan_side_files(self, plan: _SyncPlan) -> None:
+    def _plan_side_files(self, plan: SyncPlan) -> None:
         for segment in self._segments:
-            index = segment.index
-            if index is not None and segment.size_bytes:
-                entries, times = len(index.offsets), len(index.times)
-                fresh = segment.index_written == 0 or segment.times_written == 0
-                if entries > segment.index_written or times > segment.times_written or fresh:
-                    plan.indexes.append(
-                        _IndexWrite(
-                            segment,
-                            index.encode_offsets(segment.index_written),
-                            index.encode_times(segment.times_written),
-                            segment.index_written,
-                            segment.times_written,
-                            entries,
-                            times,
-                        )
-                    )
-            aborted = segment.aborted
-            if aborted is not None and len(aborted) > segment.aborted_written:
-                data = b"".join(map(encode_aborted, aborted[segment.aborted_written :]))
-                plan.aborted.append(_AbortedWrite(segment, data, segment.aborted_written, len(aborted)))
+            index_write = plan_index_write(segment)
+            if index_write is not None:
+                plan.indexes.append(index_write)
+            aborted_write = plan_aborted_write(segment)
+            if aborted_write is not None:
+                plan.aborted.append(aborted_write)
         plan.snapshots.update(self._pending_snapshots)
         if self._producers.entries:
             plan.snapshots[self._end_offset] = self._producers.rows()
@@ -972,7 +950,7 @@ class PartitionLog:
         if self._epochs.dirty:
             plan.epochs = encode_leader_epochs(self._epochs.entries())
 
-    def _finish_sync(self, plan: _SyncPlan, side_files_written: bool) -> None:
+    def _finish_sync(self, plan: SyncPlan, side_files_written: bool) -> None:
         descriptors = self._directory.descriptors
         if plan.generation != self._generation:
             # The log was truncated meanwhile; what was synced is no longer what it was. The next sync does it all again.
@@ -986,7 +964,7 @@ class PartitionLog:
                 descriptors.unpin(segment.handle)
         self._synced_end = max(self._synced_end, plan.end_offset)
         if not self._memory and plan.segments:
-            self._remember(plan.end_offset, plan.segments[-1].segment, plan.segments[-1].size_bytes)
+            self._reader.remember(plan.end_offset, plan.segments[-1].segment, plan.segments[-1].size_bytes)
         if plan.whole:
             if side_files_written:
                 self._finish_side_files(plan)
@@ -1002,7 +980,7 @@ class PartitionLog:
         if self._sync_waiters or self._checkpoint_wanted:
             self._directory.syncer.request(self)
 
-    def _finish_side_files(self, plan: _SyncPlan) -> None:
+    def _finish_side_files(self, plan: SyncPlan) -> None:
         for write in plan.indexes:
             segment = write.segment
             segment.index_written, segment.times_written = write.entries, write.times
@@ -1021,30 +999,17 @@ class PartitionLog:
 
     def read(self, offset: int, max_bytes: int, *, end_offset: int, min_one_batch: bool = True) -> LocalRead:
         """As ``plan_read``, but where an index or a header is not in memory, it is read at once: a few KiB of blocking I/O."""
-        while True:
-            try:
-                return self.plan_read(offset, max_bytes, end_offset=end_offset, min_one_batch=min_one_batch)
-            except PageMiss as miss:
-                miss.accept(_run_blocking(miss.work))
+        return self._reader.now(
+            lambda: self.plan_read(offset, max_bytes, end_offset=end_offset, min_one_batch=min_one_batch)
+        )
 
     async def read_when_ready(
         self, offset: int, max_bytes: int, *, end_offset: int, min_one_batch: bool = True
     ) -> LocalRead:
         """As ``plan_read``; what it misses is read in the pool."""
-        return await self._when_ready(
+        return await self._reader.when_ready(
             lambda: self.plan_read(offset, max_bytes, end_offset=end_offset, min_one_batch=min_one_batch)
         )
-
-    async def _when_ready(self, plan: Callable[[], T]) -> T:
-        while True:
-            try:
-                return plan()
-            except PageMiss as miss:
-                try:
-                    found = await self._directory.pool.run(miss.work)
-                except OSError as error:
-                    raise storage_error(error, f"cannot read {self.path}") from error
-                miss.accept(found)
 
     def plan_read(self, offset: int, max_bytes: int, *, end_offset: int, min_one_batch: bool = True) -> LocalRead:
         """Where the batches from ``offset`` on are: whole ones below ``end_offset``, ``max_bytes`` at most, of one segment.
@@ -1066,222 +1031,13 @@ class PartitionLog:
             if offset < self._log_start_offset:
                 raise self._out_of_range(offset)
             raise BelowLocalStart(Offset(offset), self.local_log_start_offset)
-        cursor = self._cursors.get(offset)
-        start_offset = offset
-        if cursor is not None and not cursor[0].deleted and cursor[1] < cursor[0].size_bytes:
-            segment, position = cursor
-        else:
-            segment, position, start_offset = self._find(offset)
-        if end_offset >= segment.end_offset:
-            bound, bound_offset = segment.size_bytes, segment.end_offset
-        else:
-            bound, bound_offset = self._bound(segment, end_offset)
-        if bound - position > max_bytes:
-            bound, bound_offset = self._whole_batches(segment, position, max_bytes, min_one_batch, bound, bound_offset)
-        if bound <= position:
-            return LocalRead(
-                segment.handle, position, 0, Offset(start_offset), Offset(start_offset), self._directory.pool, True
-            )
-        self._remember(bound_offset, segment, bound)
-        return LocalRead(
-            segment.handle,
-            position,
-            bound - position,
-            Offset(start_offset),
-            Offset(bound_offset),
-            self._directory.pool,
-            segment is self._active and segment.size_bytes - position <= WARM_TAIL_BYTES,
-        )
+        return self._reader.plan(offset, max_bytes, end_offset, min_one_batch)
 
     def _out_of_range(self, offset: int) -> RequestRejected:
         return RequestRejected(
             ErrorCode.OFFSET_OUT_OF_RANGE,
             f"offset {offset} of {self.topic}-{self.partition} is not in [{self._log_start_offset}, {self._end_offset}]",
         )
-
-    def _remember(self, offset: int, segment: Segment, position: int) -> None:
-        cursors = self._cursors
-        cursors[offset] = (segment, position)
-        if len(cursors) > CURSORS_MAX:
-            del cursors[next(iter(cursors))]
-
-    def _find(self, offset: int) -> tuple[Segment, int, int]:
-        """Segment, position and base offset of the batch that holds ``offset``, or of the first after it. It is in the log."""
-        number = bisect_right(self._bases, offset) - 1
-        segment = self._segments[number]
-        # Compacted segments may end before the next one begins.
-        while offset >= segment.end_offset or segment.size_bytes == 0:
-            number += 1
-            segment = self._segments[number]
-            offset = max(offset, segment.base_offset)
-        if offset == segment.base_offset:
-            return segment, 0, self._header_at(segment, 0).base_offset
-        position, header = self._batch_at(segment, offset)
-        return segment, position, header.base_offset
-
-    def _batch_at(self, segment: Segment, offset: int) -> tuple[int, BatchHeader]:
-        """Position and header of the first batch that ends past ``offset``, which is below the segment's end."""
-        index = self._index_of(segment)
-        slot = bisect_right(index.offsets, offset - segment.base_offset) - 1
-        position = index.positions[slot] if slot >= 0 else 0
-        header = self._indexed_header(segment, index, slot) if slot >= 0 else self._header_at(segment, 0)
-        while header.end_offset <= offset:
-            position += header.size_bytes
-            header = self._header_at(segment, position)
-        return position, header
-
-    def _bound(self, segment: Segment, end_offset: int) -> tuple[int, int]:
-        """Position and offset at which the batches wholly below ``end_offset`` end."""
-        cursor = self._cursors.get(end_offset)
-        if cursor is not None and cursor[0] is segment:
-            return cursor[1], end_offset
-        position, header = self._batch_at(segment, end_offset)
-        if header.base_offset == end_offset:
-            self._remember(end_offset, segment, position)
-        return position, header.base_offset
-
-    def _whole_batches(
-        self, segment: Segment, position: int, max_bytes: int, min_one_batch: bool, bound: int, bound_offset: int
-    ) -> tuple[int, int]:
-        """Where the batches from ``position`` on that fit in ``max_bytes`` end; one at least if ``min_one_batch``."""
-        index = self._index_of(segment)
-        limit = position + max(max_bytes, 0)
-        slot = index.slot_at_most(limit)
-        if slot >= 0 and index.positions[slot] > position:
-            at = index.positions[slot]
-            header = self._indexed_header(segment, index, slot)
-        else:
-            at = position
-            header = self._header_at(segment, at)
-        while at < bound and at + header.size_bytes <= limit:
-            at += header.size_bytes
-            if at >= bound:
-                return bound, bound_offset
-            header = self._header_at(segment, at)
-        if at == position and min_one_batch:
-            return at + header.size_bytes, header.end_offset
-        return at, header.base_offset
-
-    def _indexed_header(self, segment: Segment, index: SegmentIndex, slot: int) -> BatchHeader:
-        """The header that an index entry points to. Raises: PageMiss, also to have an index that does not fit rebuilt."""
-        try:
-            header = self._header_at(segment, index.positions[slot])
-        except CorruptionError:
-            self._rebuild_index(segment)
-        if header.base_offset + header.last_offset_delta != segment.base_offset + index.offsets[slot]:
-            self._rebuild_index(segment)
-        return header
-
-    def _header_at(self, segment: Segment, position: int) -> BatchHeader:
-        """The header at ``position``. Raises: PageMiss; CorruptionError if no whole batch is there."""
-        window = self._window
-        if window is None or window[0] is not segment or not 0 <= position - window[1] <= len(window[2]) - HEADER_BYTES:
-            window = self._window = self._read_window(segment, position)
-        header = parse_header(window[2], position - window[1])
-        if header.magic != MAGIC_V2 or not HEADER_BYTES <= header.size_bytes <= segment.size_bytes - position:
-            raise CorruptionError(f"{segment.handle.path} has no record batch at position {position}")
-        return header
-
-    def _read_window(self, segment: Segment, position: int) -> tuple[Segment, int, bytes | bytearray]:
-        length = min(_WINDOW_BYTES, segment.size_bytes - position)
-        if length < HEADER_BYTES:
-            raise CorruptionError(f"{segment.handle.path} has no record batch at position {position}")
-        handle = segment.handle
-        file = handle.file if handle.file is not None else self._directory.descriptors.open(handle)
-        handle.touched = True
-        buffer = bytearray(length)
-        try:
-            got = file.preadv_nowait(memoryview(buffer), position)
-            if got is None and not file.can_tell_misses and segment.size_bytes - position <= WARM_TAIL_BYTES:
-                got = file.pread_into(memoryview(buffer), position)
-        except OSError as error:
-            raise storage_error(error, f"cannot read {handle.path}") from error
-        if got is not None and got >= HEADER_BYTES:
-            return segment, position, buffer[:got]
-        fs, path = self._directory.fs, handle.path
-
-        def work() -> object:
-            return _read_range(fs, path, position, length)
-
-        def accept(data: object) -> None:
-            assert isinstance(data, bytes)
-            if len(data) < HEADER_BYTES:
-                raise CorruptionError(f"{path} ends at {position + len(data)}, before {position + length}")
-            self._window = (segment, position, data)
-
-        raise PageMiss(work, accept)
-
-    # --- indexes ----------------------------------------------------------------------------------------------------
-
-    def _index_of(self, segment: Segment) -> SegmentIndex:
-        """The segment's index. Raises: PageMiss if it is not loaded."""
-        index = segment.index
-        if index is None:
-            self._miss_index(segment)
-        if segment is not self._active and segment.index_written:
-            self._directory.indexes.used(segment)
-        return index
-
-    def _miss_index(self, segment: Segment) -> NoReturn:
-        fs, interval_bytes, size_bytes = self._directory.fs, self._index_interval_bytes, segment.size_bytes
-
-        def work() -> object:
-            return _load_or_build_index(fs, segment, size_bytes, interval_bytes)
-
-        def accept(loaded: object) -> None:
-            assert isinstance(loaded, _LoadedIndex)
-            if segment.index is None:
-                self._take_index(segment, loaded)
-
-        raise PageMiss(work, accept)
-
-    def _load_index_now(self, segment: Segment) -> SegmentIndex:
-        try:
-            loaded = _load_or_build_index(self._directory.fs, segment, segment.size_bytes, self._index_interval_bytes)
-        except OSError as error:
-            raise storage_error(error, f"cannot read the indexes of {segment.handle.path}") from error
-        self._take_index(segment, loaded)
-        return loaded.entries
-
-    def _take_index(self, segment: Segment, loaded: _LoadedIndex) -> None:
-        if loaded.from_files:
-            segment.load_index_entries(loaded.entries)
-            if segment is not self._active:
-                self._directory.indexes.used(segment)
-        else:
-            segment.index = loaded.entries
-            segment.index_written = segment.times_written = 0
-            self.request_checkpoint()
-
-    def _rebuild_index(self, segment: Segment) -> NoReturn:
-        """The index does not fit the segment: build it anew from the batches. Raises: PageMiss."""
-        fs, interval_bytes = self._directory.fs, self._index_interval_bytes
-        self._directory.metrics.problems.value += 1
-
-        def work() -> object:
-            # Blocks the loop for an active segment, so that no entry of an append in between is lost; this is rare damage.
-            return _build_index(fs, segment, interval_bytes)
-
-        def accept(index: object) -> None:
-            assert isinstance(index, SegmentIndex)
-            self._directory.indexes.forget(segment)
-            segment.index = index
-            segment.index_written = segment.times_written = 0
-            self.request_checkpoint()
-
-        if segment is self._active:
-            accept(_run_blocking(work))
-            raise PageMiss(lambda: None, lambda _: None)
-        raise PageMiss(work, accept)
-
-    def _aborted_of(self, segment: Segment) -> list[AbortedTransaction]:
-        if segment.aborted is None:
-            try:
-                segment.aborted = read_aborted(self._directory.fs, segment)
-            except OSError as error:
-                raise storage_error(error, f"cannot read {segment.path(TRANSACTION_INDEX_SUFFIX)}") from error
-            segment.aborted_written = len(segment.aborted)
-        return segment.aborted
 
     # --- searches ---------------------------------------------------------------------------------------------------
 
@@ -1292,10 +1048,12 @@ class PartitionLog:
 
         Raises: CorruptionError, StorageUnavailable.
         """
+        if self._refusal is not None:
+            raise self._refusal
         for segment in list(self._segments):
             if segment.max_timestamp < timestamp or segment.end_offset <= self._log_start_offset or segment.deleted:
                 continue
-            found = await self._search(segment, timestamp)
+            found = await self._reader.search(segment, timestamp, self._log_start_offset)
             if found is not None:
                 return found
         return None
@@ -1306,28 +1064,14 @@ class PartitionLog:
         if not candidates:
             return None
         segment = max(candidates, key=lambda candidate: candidate.max_timestamp)
-        return await self._search(segment, segment.max_timestamp)
-
-    async def _search(self, segment: Segment, timestamp: int) -> tuple[TimestampMs, Offset] | None:
-        if self._refusal is not None:
-            raise self._refusal
-        index = await self._when_ready(lambda: self._index_of(segment))
-        start = index.position_before(index.offset_before_time(timestamp))
-        fs, path, size, log_start = self._directory.fs, segment.handle.path, segment.size_bytes, self._log_start_offset
-        try:
-            return await self._directory.pool.run(lambda: _find_record(fs, path, start, size, timestamp, log_start))
-        except FileNotFoundError:
-            # Deleted by retention meanwhile: its records are no longer on this disk.
-            return None
-        except OSError as error:
-            raise storage_error(error, f"cannot read {path}") from error
+        return await self._reader.search(segment, segment.max_timestamp, self._log_start_offset)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Aborted transactions that overlap ``[start_offset, end_offset)``, in order of their markers: what a reader at
         read_committed must filter."""
         found: list[AbortedTransaction] = []
         for segment in self._segments[max(0, bisect_right(self._bases, start_offset) - 1) :]:
-            for entry in self._aborted_of(segment):
+            for entry in self._reader.aborted_of(segment):
                 if entry.last_offset >= start_offset and entry.first_offset < end_offset:
                     found.append(entry)
                 if entry.last_stable_offset >= end_offset:
@@ -1514,13 +1258,15 @@ class PartitionLog:
 
     def _truncate_segment(self, segment: Segment, offset: int) -> None:
         position, header = (
-            self._now(lambda: self._batch_at(segment, offset)) if offset > segment.base_offset else (0, None)
+            self._reader.now(lambda: self._reader.batch_at(segment, offset))
+            if offset > segment.base_offset
+            else (0, None)
         )
         end_offset = header.base_offset if header is not None else segment.base_offset
         file = self._directory.descriptors.open(segment.handle)
         file.truncate(position)
         file.fdatasync()
-        index = self._now(lambda: self._index_of(segment))
+        index = self._reader.now(lambda: self._reader.index_of(segment))
         index.truncate(end_offset - segment.base_offset, position)
         segment.size_bytes = position
         segment.end_offset = end_offset
@@ -1528,18 +1274,11 @@ class PartitionLog:
         fs = self._directory.fs
         replace_file(fs, segment.path(INDEX_SUFFIX), index.encode_offsets(), durable=False)
         replace_file(fs, segment.path(TIME_INDEX_SUFFIX), index.encode_times(), durable=False)
-        aborted = [entry for entry in self._aborted_of(segment) if entry.last_offset < end_offset]
+        aborted = [entry for entry in self._reader.aborted_of(segment) if entry.last_offset < end_offset]
         if aborted or fs.exists(segment.path(TRANSACTION_INDEX_SUFFIX)):
             replace_file(
                 fs, segment.path(TRANSACTION_INDEX_SUFFIX), b"".join(map(encode_aborted, aborted)), durable=True
             )
-
-    def _now(self, plan: Callable[[], T]) -> T:
-        while True:
-            try:
-                return plan()
-            except PageMiss as miss:
-                miss.accept(_run_blocking(miss.work))
 
     def _reload(self) -> None:
         """Read everything from the files again, as after a clean stop."""
@@ -1696,172 +1435,3 @@ class PartitionLog:
                 for producer_id, entry in self._producers.entries.items()
             ],
         )
-
-
-# --- what runs on pool threads --------------------------------------------------------------------------------------
-
-
-class _SyncItem(NamedTuple):
-    segment: Segment
-    file: File
-    size_bytes: int
-
-
-class _IndexWrite(NamedTuple):
-    segment: Segment
-    offset_data: bytes
-    time_data: bytes
-    first_entry: int
-    first_time: int
-    entries: int
-    times: int
-
-
-class _AbortedWrite(NamedTuple):
-    segment: Segment
-    data: bytes
-    first_entry: int
-    entries: int
-
-
-@dataclass(slots=True, kw_only=True)
-class _SyncPlan:
-    """One sync as data: made on the loop, executed on a thread, its outcome taken over on the loop again."""
-
-    fs: FileSystem
-    directory: str
-    parent: str | None
-    """The data directory, if the partition's own name in it is not durable yet."""
-    new_names: bool
-    generation: int
-    end_offset: int
-    whole: bool
-    """With side files: afterwards the recovery point may move."""
-    segments: list[_SyncItem] = field(default_factory=list)
-    indexes: list[_IndexWrite] = field(default_factory=list)
-    aborted: list[_AbortedWrite] = field(default_factory=list)
-    snapshots: dict[int, list[SnapshotRow]] = field(default_factory=dict)
-    bases: frozenset[int] = frozenset()
-    epochs: bytes | None = None
-
-    def execute(self) -> bool:
-        """Returns: whether the side files were written; without room for them only the batches are made durable.
-
-        Raises: OSError.
-        """
-        side_files_written = True
-        if self.whole:
-            try:
-                self._write_side_files()
-            except OSError as error:
-                if error.errno not in FULL_ERRNOS:
-                    raise
-                side_files_written = False
-        # Names first: bytes of a file that cannot be found are lost.
-        if self.parent is not None:
-            self.fs.fsync_dir(self.parent)
-        if self.new_names or self.whole:
-            self.fs.fsync_dir(self.directory)
-        for item in self.segments:
-            item.file.fdatasync()
-        return side_files_written
-
-    def _write_side_files(self) -> None:
-        fs = self.fs
-        for index in self.indexes:
-            # Times first: offsets without the times that go with them would hide the greatest timestamp.
-            self._write_at(
-                index.segment.path(TIME_INDEX_SUFFIX),
-                index.time_data,
-                index.first_time * TIME_ENTRY_BYTES,
-            )
-            self._write_at(
-                index.segment.path(INDEX_SUFFIX),
-                index.offset_data,
-                index.first_entry * OFFSET_ENTRY_BYTES,
-            )
-        for aborted in self.aborted:
-            self._write_at(
-                aborted.segment.path(TRANSACTION_INDEX_SUFFIX),
-                aborted.data,
-                aborted.first_entry * TRANSACTION_ENTRY_BYTES,
-            )
-        for offset, rows in self.snapshots.items():
-            path = snapshot_path(self.directory, Offset(offset))
-            replace_file(fs, path, encode_snapshot(rows), durable=True)
-        if self.snapshots:
-            newest = max(self.snapshots)
-            for offset in list_snapshots(fs.list_dir(self.directory)):
-                if offset not in self.bases and offset != newest:
-                    unlink_quietly(fs, snapshot_path(self.directory, offset))
-        if self.epochs is not None:
-            replace_file(fs, f"{self.directory}/{LEADER_EPOCHS_FILE}", self.epochs, durable=True)
-
-    def _write_at(self, path: str, data: bytes, position: int) -> None:
-        file = self.fs.open(path, create=True)
-        try:
-            write_whole(file, data, position)
-            file.truncate(position + len(data))
-            file.fdatasync()
-        finally:
-            file.close()
-
-
-class _LoadedIndex(NamedTuple):
-    entries: SegmentIndex
-    from_files: bool
-
-
-def _load_or_build_index(fs: FileSystem, segment: Segment, size_bytes: int, interval_bytes: int) -> _LoadedIndex:
-    """Raises: OSError, CorruptionError."""
-    if size_bytes == 0:
-        return _LoadedIndex(SegmentIndex(), False)
-    try:
-        return _LoadedIndex(read_index(fs, segment), True)
-    except (FileNotFoundError, CorruptionError):
-        return _LoadedIndex(_build_index(fs, segment, interval_bytes), False)
-
-
-def _build_index(fs: FileSystem, segment: Segment, interval_bytes: int) -> SegmentIndex:
-    file = fs.open(segment.handle.path, read_only=True)
-    try:
-        return build_index(segment, file, interval_bytes)
-    finally:
-        file.close()
-
-
-def _read_range(fs: FileSystem, path: str, position: int, length: int) -> bytes:
-    file = fs.open(path, read_only=True)
-    try:
-        return file.pread(length, position)
-    finally:
-        file.close()
-
-
-def _run_blocking(work: Callable[[], object]) -> object:
-    try:
-        return work()
-    except OSError as error:
-        raise storage_error(error, "cannot read the log") from error
-
-
-def _find_record(
-    fs: FileSystem, path: str, start: int, size: int, timestamp: int, log_start_offset: int
-) -> tuple[TimestampMs, Offset] | None:
-    """The first record from position ``start`` on that is at least as new as ``timestamp`` and not below the log start."""
-    file = fs.open(path, read_only=True)
-    try:
-        for position, header, _ in walk(file, start, size, verify=False):
-            if header.max_timestamp < timestamp or header.end_offset <= log_start_offset:
-                continue
-            for record in iter_records(file.pread(header.size_bytes, position)):
-                if record.timestamp >= timestamp and record.offset >= log_start_offset:
-                    return record.timestamp, record.offset
-        return None
-    finally:
-        file.close()
-
-
-def log_file_name(base_offset: Offset) -> str:
-    """Name of the segment file that begins at ``base_offset``."""
-    return f"{base_offset:020d}{LOG_SUFFIX}"

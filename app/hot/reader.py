@@ -1,0 +1,367 @@
+"""Finding things in the segments of one log without waiting for the disk: ranges for a fetch, records by time.
+
+A plan reads a few headers and index entries, from memory or from the page cache. What is at neither place is a ``PageMiss``, with the
+work that fetches it; the caller has it done in the pool and plans again. Nothing but the loop touches the log meanwhile, so a plan
+always sees one state of it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Final, NamedTuple, NoReturn, TypeVar
+
+from app.errors import CorruptionError
+from app.hot.directory import LogDirectory
+from app.hot.files import FileSystem, storage_error
+from app.hot.indexes import AbortedTransaction, SegmentIndex
+from app.hot.reads import WARM_TAIL_BYTES, LocalRead, PageMiss
+from app.hot.recovery import read_aborted, read_index
+from app.hot.segments import TRANSACTION_INDEX_SUFFIX, Segment, build_index, walk
+from app.limits import KIB
+from app.records.batch import HEADER_BYTES, MAGIC_V2, BatchHeader, parse_header
+from app.records.record import iter_records
+from app.units import Offset, TimestampMs
+
+T = TypeVar("T")
+
+CURSORS_MAX: Final = 128
+"""Places where readers of one partition left off; further ones are found through the index again."""
+
+_WINDOW_BYTES: Final = 4 * KIB
+"""Read at once while looking for the bounds of a range."""
+
+
+class LogReader:
+    """Reads the segments of one log, which owns it and changes the lists that it was given in place."""
+
+    __slots__ = (
+        "_bases",
+        "_cursors",
+        "_directory",
+        "_index_interval_bytes",
+        "_request_checkpoint",
+        "_segments",
+        "_window",
+    )
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        segments: list[Segment],
+        bases: list[int],
+        index_interval_bytes: int,
+        request_checkpoint: Callable[[], None],
+    ) -> None:
+        """``bases`` are the segments' base offsets; ``request_checkpoint`` is called when an index was built anew."""
+        self._directory = directory
+        self._segments = segments
+        self._bases = bases
+        self._index_interval_bytes = index_interval_bytes
+        self._request_checkpoint = request_checkpoint
+        self._cursors: dict[int, tuple[Segment, int]] = {}
+        self._window: tuple[Segment, int, bytes | bytearray] | None = None
+
+    # --- plans ------------------------------------------------------------------------------------------------------
+
+    async def when_ready(self, plan: Callable[[], T]) -> T:
+        """The plan's answer; what it misses is read in the pool. Raises: as the plan."""
+        while True:
+            try:
+                return plan()
+            except PageMiss as miss:
+                try:
+                    found = await self._directory.pool.run(miss.work)
+                except OSError as error:
+                    raise storage_error(error, "cannot read the log") from error
+                miss.accept(found)
+
+    def now(self, plan: Callable[[], T]) -> T:
+        """The plan's answer; what it misses is read at once, which blocks. Raises: as the plan."""
+        while True:
+            try:
+                return plan()
+            except PageMiss as miss:
+                miss.accept(run_blocking(miss.work))
+
+    def plan(self, offset: int, max_bytes: int, end_offset: int, min_one_batch: bool) -> LocalRead:
+        """As ``PartitionLog.plan_read``, for an offset that is on this disk and below ``end_offset``."""
+        cursor = self._cursors.get(offset)
+        start_offset = offset
+        if cursor is not None and not cursor[0].deleted and cursor[1] < cursor[0].size_bytes:
+            segment, position = cursor
+        else:
+            segment, position, start_offset = self._find(offset)
+        if end_offset >= segment.end_offset:
+            bound, bound_offset = segment.size_bytes, segment.end_offset
+        else:
+            bound, bound_offset = self._bound(segment, end_offset)
+        if bound - position > max_bytes:
+            bound, bound_offset = self._whole_batches(segment, position, max_bytes, min_one_batch, bound, bound_offset)
+        if bound <= position:
+            return LocalRead(
+                segment.handle, position, 0, Offset(start_offset), Offset(start_offset), self._directory.pool, True
+            )
+        self.remember(bound_offset, segment, bound)
+        return LocalRead(
+            segment.handle,
+            position,
+            bound - position,
+            Offset(start_offset),
+            Offset(bound_offset),
+            self._directory.pool,
+            segment is self._segments[-1] and segment.size_bytes - position <= WARM_TAIL_BYTES,
+        )
+
+    def remember(self, offset: int, segment: Segment, position: int) -> None:
+        cursors = self._cursors
+        cursors[offset] = (segment, position)
+        if len(cursors) > CURSORS_MAX:
+            del cursors[next(iter(cursors))]
+
+    def _find(self, offset: int) -> tuple[Segment, int, int]:
+        """Segment, position and base offset of the batch that holds ``offset``, or of the first after it. It is in the log."""
+        number = bisect_right(self._bases, offset) - 1
+        segment = self._segments[number]
+        # Compacted segments may end before the next one begins.
+        while offset >= segment.end_offset or segment.size_bytes == 0:
+            number += 1
+            segment = self._segments[number]
+            offset = max(offset, segment.base_offset)
+        if offset == segment.base_offset:
+            return segment, 0, self._header_at(segment, 0).base_offset
+        position, header = self.batch_at(segment, offset)
+        return segment, position, header.base_offset
+
+    def batch_at(self, segment: Segment, offset: int) -> tuple[int, BatchHeader]:
+        """Position and header of the first batch that ends past ``offset``, which is below the segment's end."""
+        index = self.index_of(segment)
+        slot = bisect_right(index.offsets, offset - segment.base_offset) - 1
+        position = index.positions[slot] if slot >= 0 else 0
+        header = self._indexed_header(segment, index, slot) if slot >= 0 else self._header_at(segment, 0)
+        while header.end_offset <= offset:
+            position += header.size_bytes
+            header = self._header_at(segment, position)
+        return position, header
+
+    def _bound(self, segment: Segment, end_offset: int) -> tuple[int, int]:
+        """Position and offset at which the batches wholly below ``end_offset`` end."""
+        cursor = self._cursors.get(end_offset)
+        if cursor is not None and cursor[0] is segment:
+            return cursor[1], end_offset
+        position, header = self.batch_at(segment, end_offset)
+        if header.base_offset == end_offset:
+            self.remember(end_offset, segment, position)
+        return position, header.base_offset
+
+    def _whole_batches(
+        self, segment: Segment, position: int, max_bytes: int, min_one_batch: bool, bound: int, bound_offset: int
+    ) -> tuple[int, int]:
+        """Where the batches from ``position`` on that fit in ``max_bytes`` end; one at least if ``min_one_batch``."""
+        index = self.index_of(segment)
+        limit = position + max(max_bytes, 0)
+        slot = index.slot_at_most(limit)
+        if slot >= 0 and index.positions[slot] > position:
+            at = index.positions[slot]
+            header = self._indexed_header(segment, index, slot)
+        else:
+            at = position
+            header = self._header_at(segment, at)
+        while at < bound and at + header.size_bytes <= limit:
+            at += header.size_bytes
+            if at >= bound:
+                return bound, bound_offset
+            header = self._header_at(segment, at)
+        if at == position and min_one_batch:
+            return at + header.size_bytes, header.end_offset
+        return at, header.base_offset
+
+    def _indexed_header(self, segment: Segment, index: SegmentIndex, slot: int) -> BatchHeader:
+        """The header that an index entry points to. Raises: PageMiss, also to have an index that does not fit rebuilt."""
+        try:
+            header = self._header_at(segment, index.positions[slot])
+        except CorruptionError:
+            self._rebuild_index(segment)
+        if header.base_offset + header.last_offset_delta != segment.base_offset + index.offsets[slot]:
+            self._rebuild_index(segment)
+        return header
+
+    def _header_at(self, segment: Segment, position: int) -> BatchHeader:
+        """The header at ``position``. Raises: PageMiss; CorruptionError if no whole batch is there."""
+        window = self._window
+        if window is None or window[0] is not segment or not 0 <= position - window[1] <= len(window[2]) - HEADER_BYTES:
+            window = self._window = self._read_window(segment, position)
+        header = parse_header(window[2], position - window[1])
+        if header.magic != MAGIC_V2 or not HEADER_BYTES <= header.size_bytes <= segment.size_bytes - position:
+            raise CorruptionError(f"{segment.handle.path} has no record batch at position {position}")
+        return header
+
+    def _read_window(self, segment: Segment, position: int) -> tuple[Segment, int, bytes | bytearray]:
+        length = min(_WINDOW_BYTES, segment.size_bytes - position)
+        if length < HEADER_BYTES:
+            raise CorruptionError(f"{segment.handle.path} has no record batch at position {position}")
+        handle = segment.handle
+        file = handle.file if handle.file is not None else self._directory.descriptors.open(handle)
+        handle.touched = True
+        buffer = bytearray(length)
+        try:
+            got = file.preadv_nowait(memoryview(buffer), position)
+            if got is None and not file.can_tell_misses and segment.size_bytes - position <= WARM_TAIL_BYTES:
+                got = file.pread_into(memoryview(buffer), position)
+        except OSError as error:
+            raise storage_error(error, f"cannot read {handle.path}") from error
+        if got is not None and got >= HEADER_BYTES:
+            return segment, position, buffer[:got]
+        fs, path = self._directory.fs, handle.path
+
+        def work() -> object:
+            return _read_range(fs, path, position, length)
+
+        def accept(data: object) -> None:
+            assert isinstance(data, bytes)
+            if len(data) < HEADER_BYTES:
+                raise CorruptionError(f"{path} ends at {position + len(data)}, before {position + length}")
+            self._window = (segment, position, data)
+
+        raise PageMiss(work, accept)
+
+    # --- indexes ----------------------------------------------------------------------------------------------------
+
+    def index_of(self, segment: Segment) -> SegmentIndex:
+        """The segment's index. Raises: PageMiss if it is not loaded."""
+        index = segment.index
+        if index is None:
+            self._miss_index(segment)
+        if segment is not self._segments[-1] and segment.index_written:
+            self._directory.indexes.used(segment)
+        return index
+
+    def _miss_index(self, segment: Segment) -> NoReturn:
+        fs, interval_bytes, size_bytes = self._directory.fs, self._index_interval_bytes, segment.size_bytes
+
+        def work() -> object:
+            return _load_or_build_index(fs, segment, size_bytes, interval_bytes)
+
+        def accept(loaded: object) -> None:
+            assert isinstance(loaded, _LoadedIndex)
+            if segment.index is None:
+                self._take_index(segment, loaded)
+
+        raise PageMiss(work, accept)
+
+    def load_index_now(self, segment: Segment) -> SegmentIndex:
+        try:
+            loaded = _load_or_build_index(self._directory.fs, segment, segment.size_bytes, self._index_interval_bytes)
+        except OSError as error:
+            raise storage_error(error, f"cannot read the indexes of {segment.handle.path}") from error
+        self._take_index(segment, loaded)
+        return loaded.entries
+
+    def _take_index(self, segment: Segment, loaded: _LoadedIndex) -> None:
+        if loaded.from_files:
+            segment.load_index_entries(loaded.entries)
+            if segment is not self._segments[-1]:
+                self._directory.indexes.used(segment)
+        else:
+            segment.index = loaded.entries
+            segment.index_written = segment.times_written = 0
+            self._request_checkpoint()
+
+    def _rebuild_index(self, segment: Segment) -> NoReturn:
+        """The index does not fit the segment: build it anew from the batches. Raises: PageMiss."""
+        fs, interval_bytes = self._directory.fs, self._index_interval_bytes
+        self._directory.metrics.problems.value += 1
+
+        def work() -> object:
+            # Blocks the loop for an active segment, so that no entry of an append in between is lost; this is rare damage.
+            return _build_index(fs, segment, interval_bytes)
+
+        def accept(index: object) -> None:
+            assert isinstance(index, SegmentIndex)
+            self._directory.indexes.forget(segment)
+            segment.index = index
+            segment.index_written = segment.times_written = 0
+            self._request_checkpoint()
+
+        if segment is self._segments[-1]:
+            accept(run_blocking(work))
+            raise PageMiss(lambda: None, lambda _: None)
+        raise PageMiss(work, accept)
+
+    def aborted_of(self, segment: Segment) -> list[AbortedTransaction]:
+        if segment.aborted is None:
+            try:
+                segment.aborted = read_aborted(self._directory.fs, segment)
+            except OSError as error:
+                raise storage_error(error, f"cannot read {segment.path(TRANSACTION_INDEX_SUFFIX)}") from error
+            segment.aborted_written = len(segment.aborted)
+        return segment.aborted
+
+    async def search(
+        self, segment: Segment, timestamp: int, log_start_offset: int
+    ) -> tuple[TimestampMs, Offset] | None:
+        index = await self.when_ready(lambda: self.index_of(segment))
+        start = index.position_before(index.offset_before_time(timestamp))
+        fs, path, size, log_start = self._directory.fs, segment.handle.path, segment.size_bytes, log_start_offset
+        try:
+            return await self._directory.pool.run(lambda: _find_record(fs, path, start, size, timestamp, log_start))
+        except FileNotFoundError:
+            # Deleted by retention meanwhile: its records are no longer on this disk.
+            return None
+        except OSError as error:
+            raise storage_error(error, f"cannot read {path}") from error
+
+
+class _LoadedIndex(NamedTuple):
+    entries: SegmentIndex
+    from_files: bool
+
+
+def _load_or_build_index(fs: FileSystem, segment: Segment, size_bytes: int, interval_bytes: int) -> _LoadedIndex:
+    """Raises: OSError, CorruptionError."""
+    if size_bytes == 0:
+        return _LoadedIndex(SegmentIndex(), False)
+    try:
+        return _LoadedIndex(read_index(fs, segment), True)
+    except (FileNotFoundError, CorruptionError):
+        return _LoadedIndex(_build_index(fs, segment, interval_bytes), False)
+
+
+def _build_index(fs: FileSystem, segment: Segment, interval_bytes: int) -> SegmentIndex:
+    file = fs.open(segment.handle.path, read_only=True)
+    try:
+        return build_index(segment, file, interval_bytes)
+    finally:
+        file.close()
+
+
+def _read_range(fs: FileSystem, path: str, position: int, length: int) -> bytes:
+    file = fs.open(path, read_only=True)
+    try:
+        return file.pread(length, position)
+    finally:
+        file.close()
+
+
+def run_blocking(work: Callable[[], object]) -> object:
+    try:
+        return work()
+    except OSError as error:
+        raise storage_error(error, "cannot read the log") from error
+
+
+def _find_record(
+    fs: FileSystem, path: str, start: int, size: int, timestamp: int, log_start_offset: int
+) -> tuple[TimestampMs, Offset] | None:
+    """The first record from position ``start`` on that is at least as new as ``timestamp`` and not below the log start."""
+    file = fs.open(path, read_only=True)
+    try:
+        for position, header, _ in walk(file, start, size, verify=False):
+            if header.max_timestamp < timestamp or header.end_offset <= log_start_offset:
+                continue
+            for record in iter_records(file.pread(header.size_bytes, position)):
+                if record.timestamp >= timestamp and record.offset >= log_start_offset:
+                    return record.timestamp, record.offset
+        return None
+    finally:
+        file.close()

@@ -1,0 +1,154 @@
+"""One sync of a log as data: planned on the event loop, executed on a pool thread, its outcome taken over on the loop again.
+
+Two kinds: an ordinary one makes batches durable, which is what an acknowledgement under ``firn.durability=disk`` waits for; a
+*whole* one also writes the side files (indexes, transaction index, producer snapshots, leader epochs), after which the recovery
+point may move.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from app.hot.checkpoints import LEADER_EPOCHS_FILE
+from app.hot.files import FULL_ERRNOS, File, FileSystem, replace_file, unlink_quietly, write_whole
+from app.hot.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, TRANSACTION_ENTRY_BYTES, encode_aborted
+from app.hot.producers import SnapshotRow, encode_snapshot
+from app.hot.recovery import list_snapshots, snapshot_path
+from app.hot.segments import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment
+from app.units import Offset
+
+
+class SyncItem(NamedTuple):
+    segment: Segment
+    file: File
+    size_bytes: int
+
+
+class IndexWrite(NamedTuple):
+    segment: Segment
+    offset_data: bytes
+    time_data: bytes
+    first_entry: int
+    first_time: int
+    entries: int
+    times: int
+
+
+class AbortedWrite(NamedTuple):
+    segment: Segment
+    data: bytes
+    first_entry: int
+    entries: int
+
+
+@dataclass(slots=True, kw_only=True)
+class SyncPlan:
+    """One sync as data: made on the loop, executed on a thread, its outcome taken over on the loop again."""
+
+    fs: FileSystem
+    directory: str
+    parent: str | None
+    """The data directory, if the partition's own name in it is not durable yet."""
+    new_names: bool
+    generation: int
+    end_offset: int
+    whole: bool
+    """With side files: afterwards the recovery point may move."""
+    segments: list[SyncItem] = field(default_factory=list)
+    indexes: list[IndexWrite] = field(default_factory=list)
+    aborted: list[AbortedWrite] = field(default_factory=list)
+    snapshots: dict[int, list[SnapshotRow]] = field(default_factory=dict)
+    bases: frozenset[int] = frozenset()
+    epochs: bytes | None = None
+
+    def execute(self) -> bool:
+        """Returns: whether the side files were written; without room for them only the batches are made durable.
+
+        Raises: OSError.
+        """
+        side_files_written = True
+        if self.whole:
+            try:
+                self._write_side_files()
+            except OSError as error:
+                if error.errno not in FULL_ERRNOS:
+                    raise
+                side_files_written = False
+        # Names first: bytes of a file that cannot be found are lost.
+        if self.parent is not None:
+            self.fs.fsync_dir(self.parent)
+        if self.new_names or self.whole:
+            self.fs.fsync_dir(self.directory)
+        for item in self.segments:
+            item.file.fdatasync()
+        return side_files_written
+
+    def _write_side_files(self) -> None:
+        fs = self.fs
+        for index in self.indexes:
+            # Times first: offsets without the times that go with them would hide the greatest timestamp.
+            self._write_at(
+                index.segment.path(TIME_INDEX_SUFFIX),
+                index.time_data,
+                index.first_time * TIME_ENTRY_BYTES,
+            )
+            self._write_at(
+                index.segment.path(INDEX_SUFFIX),
+                index.offset_data,
+                index.first_entry * OFFSET_ENTRY_BYTES,
+            )
+        for aborted in self.aborted:
+            self._write_at(
+                aborted.segment.path(TRANSACTION_INDEX_SUFFIX),
+                aborted.data,
+                aborted.first_entry * TRANSACTION_ENTRY_BYTES,
+            )
+        for offset, rows in self.snapshots.items():
+            path = snapshot_path(self.directory, Offset(offset))
+            replace_file(fs, path, encode_snapshot(rows), durable=True)
+        if self.snapshots:
+            newest = max(self.snapshots)
+            for offset in list_snapshots(fs.list_dir(self.directory)):
+                if offset not in self.bases and offset != newest:
+                    unlink_quietly(fs, snapshot_path(self.directory, offset))
+        if self.epochs is not None:
+            replace_file(fs, f"{self.directory}/{LEADER_EPOCHS_FILE}", self.epochs, durable=True)
+
+    def _write_at(self, path: str, data: bytes, position: int) -> None:
+        file = self.fs.open(path, create=True)
+        try:
+            write_whole(file, data, position)
+            file.truncate(position + len(data))
+            file.fdatasync()
+        finally:
+            file.close()
+
+
+def plan_index_write(segment: Segment) -> IndexWrite | None:
+    """What of a segment's sparse indexes is not in its files yet; None if all is."""
+    index = segment.index
+    if index is None or segment.size_bytes == 0:
+        return None
+    entries, times = len(index.offsets), len(index.times)
+    # Files that hold nothing yet are written even if there is no entry: Kafka expects them to be there.
+    if segment.index_written and entries == segment.index_written and times == segment.times_written:
+        return None
+    return IndexWrite(
+        segment,
+        index.encode_offsets(segment.index_written),
+        index.encode_times(segment.times_written),
+        segment.index_written,
+        segment.times_written,
+        entries,
+        times,
+    )
+
+
+def plan_aborted_write(segment: Segment) -> AbortedWrite | None:
+    """What of a segment's transaction index is not in its file yet; None if all is."""
+    aborted = segment.aborted
+    if aborted is None or len(aborted) == segment.aborted_written:
+        return None
+    data = b"".join(map(encode_aborted, aborted[segment.aborted_written :]))
+    return AbortedWrite(segment, data, segment.aborted_written, len(aborted))
