@@ -280,15 +280,15 @@ class _ClientConnection(_FrameProtocol):
             del self._pending[call_id]
 
     def frame_received(self, call_id: int, kind: int, payload: bytes) -> None:
+        if kind not in (_ANSWER, _ERROR):
+            raise ProtocolError(f"a frame of kind {kind} for a client")
         answer = self._pending.get(call_id)
         if answer is None or answer.done():
             return  # its caller has gone
         if kind == _ANSWER:
             answer.set_result(payload)
-        elif kind == _ERROR:
-            answer.set_exception(decode_error(payload))
         else:
-            raise ProtocolError(f"a frame of kind {kind} for a client")
+            answer.set_exception(decode_error(payload))
 
     def stream_ended(self) -> None:
         for answer in self._pending.values():
