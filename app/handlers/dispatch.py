@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from app.handlers import (
     api_versions,
+    cluster,
+    configs,
     coordinators,
     epochs,
+    log_dirs,
     metadata,
     offsets,
     producer_ids,
+    topics,
 )
 from app.handlers.api import Api, ApiTable
 
@@ -19,6 +23,10 @@ FAMILIES: tuple[ApiTable, ...] = (
     api_versions.APIS,
     coordinators.APIS,
     metadata.APIS,
+    cluster.APIS,
+    topics.APIS,
+    configs.APIS,
+    log_dirs.APIS,
     offsets.APIS,
     epochs.APIS,
     producer_ids.APIS,

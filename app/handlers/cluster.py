@@ -1,0 +1,140 @@
+"""DescribeCluster (key 60, KIP-700) and DescribeTopicPartitions (key 75, KIP-966), from the cluster image."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Final
+
+from app.errors import ErrorCode, RequestRejected
+from app.handlers.api import Api, ApiTable
+from app.handlers.context import Context, Request
+from app.metadata.cluster import PartitionImage, TopicImage
+from app.wire.apikeys import ApiKey
+from app.wire.apis.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
+from app.wire.apis.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+
+NOT_ASKED: Final = -(1 << 31)
+"""In place of authorized operations that the client did not ask for."""
+CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+"""CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE: all, for everybody."""
+TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+"""READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
+
+BROKERS: Final = 1
+CONTROLLERS: Final = 2
+
+
+def describe_cluster(context: Context, request: Request, message: DescribeClusterRequest) -> DescribeClusterResponse:
+    """The cluster's id and brokers.
+
+    Raises: RequestRejected MISMATCHED_ENDPOINT_TYPE for the endpoints of controllers, which clients do not connect to here.
+    """
+    del request
+    if message.endpoint_type == CONTROLLERS:
+        raise RequestRejected(
+            ErrorCode.MISMATCHED_ENDPOINT_TYPE, "The request was sent to an endpoint of type BROKER, not CONTROLLER."
+        )
+    if message.endpoint_type != BROKERS:
+        raise RequestRejected(
+            ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"There is no endpoint type {message.endpoint_type}."
+        )
+    image = context.image
+    return DescribeClusterResponse(
+        endpoint_type=BROKERS,
+        cluster_id=image.cluster_id,
+        controller_id=image.controller.broker_id,
+        brokers=[
+            DescribeClusterBroker(broker_id=node_id, host=broker.host, port=broker.port, rack=broker.rack)
+            for node_id, broker in sorted(image.brokers.items())
+        ],
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else NOT_ASKED
+        ),
+    )
+
+
+def refuse_describe_cluster(
+    request: Request, message: DescribeClusterRequest, code: ErrorCode, sentence: str
+) -> DescribeClusterResponse:
+    del request
+    return DescribeClusterResponse(error_code=code, error_message=sentence, endpoint_type=message.endpoint_type)
+
+
+def describe_topic_partitions(
+    context: Context, request: Request, message: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    """Topics by name, page by page: at most as many partitions as the client and the broker allow, from the cursor on.
+
+    Raises: RequestRejected INVALID_REQUEST for a cursor at a negative partition.
+    """
+    del request
+    image = context.image
+    cursor = message.cursor
+    if cursor is not None and cursor.partition_index < 0:
+        raise RequestRejected(ErrorCode.INVALID_REQUEST, "The cursor's partition must not be negative.")
+    names = sorted({topic.name for topic in message.topics} if message.topics else image.topics_by_name)
+    if cursor is not None:
+        names = names[bisect_left(names, cursor.topic_name) :]
+    room = max(1, min(message.response_partition_limit, context.config.max_request_partition_size_limit))
+    response = DescribeTopicPartitionsResponse()
+    for name in names:
+        start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
+        if room == 0:
+            response.next_cursor = Cursor(topic_name=name, partition_index=start)
+            break
+        topic = image.topic(name)
+        if topic is None:
+            response.topics.append(
+                DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
+            )
+            continue
+        partitions = topic.partitions[start : start + room]
+        room -= len(partitions)
+        response.topics.append(_described(topic, partitions))
+        if start + len(partitions) < len(topic.partitions):
+            response.next_cursor = Cursor(topic_name=name, partition_index=start + len(partitions))
+            break
+    return response
+
+
+def _described(topic: TopicImage, partitions: tuple[PartitionImage, ...]) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        topic_authorized_operations=TOPIC_OPERATIONS,
+        partitions=[
+            DescribeTopicPartitionsResponsePartition(
+                error_code=ErrorCode.NONE if partition.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+                partition_index=partition.partition_index,
+                leader_id=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=list(partition.replicas),
+                isr_nodes=list(partition.isr),
+                eligible_leader_replicas=list(partition.eligible),
+                last_known_elr=list(partition.last_known_eligible),
+            )
+            for partition in partitions
+        ],
+    )
+
+
+def refuse_describe_topic_partitions(
+    request: Request, message: DescribeTopicPartitionsRequest, code: ErrorCode, sentence: str
+) -> DescribeTopicPartitionsResponse:
+    del request, sentence
+    return DescribeTopicPartitionsResponse(
+        topics=[DescribeTopicPartitionsResponseTopic(error_code=code, name=topic.name) for topic in message.topics]
+    )
+
+
+APIS: Final[ApiTable] = {
+    ApiKey.DESCRIBE_CLUSTER: Api(describe_cluster, refuse_describe_cluster),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(describe_topic_partitions, refuse_describe_topic_partitions),
+}

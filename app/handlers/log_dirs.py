@@ -1,0 +1,138 @@
+"""DescribeLogDirs (key 35): the local part of the log, by partition. DeleteRecords (key 21): a later start of the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from app.errors import ErrorCode, FirnError, RequestRejected, StorageUnavailable, kafka_code
+from app.handlers.api import Api, ApiTable
+from app.handlers.context import Context, Request
+from app.handlers.mutations import Refusal, each
+from app.handlers.partitions import led_log
+from app.units import Offset
+from app.wire.apikeys import ApiKey
+from app.wire.apis.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from app.wire.apis.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+if TYPE_CHECKING:
+    from app.hot.log import PartitionLog
+
+TO_HIGH_WATERMARK: Final = -1
+"""As an offset of DeleteRecords: everything that consumers can see."""
+NOTHING_DELETED: Final = -1
+"""As the low watermark of a partition where it failed."""
+
+
+def describe_log_dirs(context: Context, request: Request, message: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+    """The one log directory, with the local bytes (not the tiered ones) of each partition asked for; null asks for all."""
+    del request
+    if message.topics is None:
+        logs = context.logs.logs()
+    else:
+        asked = {(topic.topic, partition) for topic in message.topics for partition in topic.partitions}
+        logs = [log for key in sorted(asked) if (log := context.logs.get(*key)) is not None]
+    topics: dict[str, DescribeLogDirsTopic] = {}
+    for log in sorted(logs, key=lambda log: (log.topic, log.partition)):
+        topic = topics.setdefault(log.topic, DescribeLogDirsTopic(name=log.topic))
+        topic.partitions.append(DescribeLogDirsPartition(partition_index=log.partition, partition_size=log.size_bytes))
+    result = DescribeLogDirsResult(log_dir=context.logs.data_dir, topics=list(topics.values()))
+    if context.logs.offline_reason is not None:
+        result.error_code, result.topics = ErrorCode.KAFKA_STORAGE_ERROR, []
+    else:
+        try:
+            result.usable_bytes = context.logs.free_bytes()
+        except StorageUnavailable as error:
+            result.error_code = kafka_code(error)
+    return DescribeLogDirsResponse(results=[result])
+
+
+def refuse_describe_log_dirs(
+    request: Request, message: DescribeLogDirsRequest, code: ErrorCode, sentence: str
+) -> DescribeLogDirsResponse:
+    del request, message, sentence
+    return DescribeLogDirsResponse(error_code=code)
+
+
+async def delete_records(context: Context, request: Request, message: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    """Raise the log start of each partition to an offset at or below its high watermark; answers the new start.
+
+    The new start is in the manifest when this answers. Segments below it go in the background.
+    """
+    del request
+    asked = [(topic.name, partition) for topic in message.topics for partition in topic.partitions]
+
+    async def delete(item: tuple[str, DeleteRecordsPartition]) -> Offset:
+        name, partition = item
+        log = led_log(context, name, partition.partition_index)
+        offset = _new_start(log, partition.offset)
+        if offset > log.log_start_offset:
+            await context.remote_log_manager.advance_log_start(log.topic_id, log.partition, offset)
+        return log.log_start_offset
+
+    answers = iter(await each(asked, delete, refuse=_refusal))
+    topics = []
+    for topic in message.topics:
+        result = DeleteRecordsTopicResult(name=topic.name)
+        topics.append(result)
+        for partition in topic.partitions:
+            answer = next(answers)
+            if isinstance(answer, Refusal):
+                outcome = DeleteRecordsPartitionResult(partition.partition_index, NOTHING_DELETED, answer.code)
+            else:
+                outcome = DeleteRecordsPartitionResult(partition.partition_index, answer)
+            result.partitions.append(outcome)
+    return DeleteRecordsResponse(topics=topics)
+
+
+def _refusal(error: FirnError) -> Refusal:
+    return Refusal(kafka_code(error), str(error))
+
+
+def _new_start(log: PartitionLog, offset: int) -> Offset:
+    """Where the log shall begin. Raises: RequestRejected POLICY_VIOLATION, OFFSET_OUT_OF_RANGE."""
+    if "delete" not in log.config.cleanup_policy and log.config.compacted:
+        raise RequestRejected(ErrorCode.POLICY_VIOLATION, f"{log.topic} is compacted: its records cannot be deleted")
+    if offset == TO_HIGH_WATERMARK:
+        return log.high_watermark
+    if not 0 <= offset <= log.high_watermark:
+        raise RequestRejected(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{log.topic}-{log.partition} has no offset {offset}: its high watermark is {log.high_watermark}",
+        )
+    return Offset(offset)
+
+
+def refuse_delete_records(
+    request: Request, message: DeleteRecordsRequest, code: ErrorCode, sentence: str
+) -> DeleteRecordsResponse:
+    del request, sentence
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[
+                    DeleteRecordsPartitionResult(partition.partition_index, NOTHING_DELETED, code)
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+    )
+
+
+APIS: Final[ApiTable] = {
+    ApiKey.DESCRIBE_LOG_DIRS: Api(describe_log_dirs, refuse_describe_log_dirs),
+    ApiKey.DELETE_RECORDS: Api(delete_records, refuse_delete_records),
+}

@@ -1,0 +1,67 @@
+"""What the requests that change the cluster have in common: many changes at once, one answer for each.
+
+The changes of a request are handed to the controller together, so that it can make one entry of them. A change that was
+handed over is made whether or not the client still waits, as in Kafka; a request's time-out is therefore no reason to stop,
+and the controller's own deadline (30 s for a store that does not answer) ends the wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from app.errors import ErrorCode, FencedError, FirnError, LimitExceeded, StorageUnavailable, kafka_code
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+CHANGES_AT_ONCE_MAX: Final = 100
+"""Changes of one request that wait at the controller at a time."""
+
+
+class Refusal(NamedTuple):
+    """Why a change was not made, or not known to be."""
+
+    code: ErrorCode
+    sentence: str
+
+
+def refusal(error: FirnError) -> Refusal:
+    """How a failed change is told to its client."""
+    match error:
+        case FencedError():
+            return Refusal(ErrorCode.NOT_CONTROLLER, str(error))
+        case StorageUnavailable() | LimitExceeded():
+            # It may have been made, or may be made later: the client asks again, and is then told.
+            return Refusal(ErrorCode.REQUEST_TIMED_OUT, str(error))
+        case _:
+            return Refusal(kafka_code(error), str(error))
+
+
+async def each(
+    items: Sequence[T],
+    change: Callable[[T], Awaitable[R]],
+    *,
+    refuse: Callable[[FirnError], Refusal] = refusal,
+) -> list[R | Refusal]:
+    """``change`` of every item, in order, many at a time; a refusal in place of an answer where it failed."""
+
+    async def one(item: T) -> R | Refusal:
+        try:
+            return await change(item)
+        except FirnError as error:
+            return refuse(error)
+
+    answers: list[R | Refusal] = []
+    for start in range(0, len(items), CHANGES_AT_ONCE_MAX):
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(item)) for item in items[start : start + CHANGES_AT_ONCE_MAX]]
+        answers += [task.result() for task in tasks]
+    return answers
+
+
+def repeated(keys: Iterable[T]) -> set[T]:
+    """Keys that are there more than once."""
+    return {key for key, count in Counter(keys).items() if count > 1}
