@@ -34,7 +34,7 @@ from app.metrics import Registry
 from app.objectstore.api import ObjectMissing, ObjectStore
 from app.seams import Clock
 from app.tiering.retention import Span, coverage_faults, expired_end, local_retention
-from app.tiering.segment_format import SegmentFooter, decode_footer
+from app.tiering.segment_format import SegmentFooter, decode_footer, encode_footer
 from app.tiering.store_work import StoreWork, UploadedSegment, UploadJob
 from app.units import (
     BrokerId,
@@ -138,12 +138,12 @@ class TieredLog(Protocol):
 
     def segments(self) -> Sequence[LocalSegment]: ...
     def leader_epochs(self) -> Sequence[EpochLike]: ...
-    def producer_snapshot(self, at_offset: Offset) -> bytes: ...
-    def aborted_transactions(self, start: Offset, end: Offset) -> Sequence[AbortedLike]: ...
-    def hold(self, base_offset: Offset) -> Hold: ...
-    def roll(self) -> None: ...
-    def delete_local_before(self, offset: Offset) -> None: ...
-    def advance_log_start(self, offset: Offset) -> None: ...
+    def producer_snapshot(self, at_offset: int) -> bytes: ...
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> Sequence[AbortedLike]: ...
+    def hold(self, segment: int) -> Hold: ...
+    def roll(self) -> bool: ...
+    def delete_local_before(self, offset: int) -> object: ...
+    def advance_log_start(self, offset: int) -> None: ...
     async def flush(self) -> None: ...
 
 
@@ -277,7 +277,7 @@ class RemoteLogManager:
     # --- partitions -------------------------------------------------------------------------------------------------
 
     def attach(self, log: TieredLog, manifest: SegmentManifest) -> None:
-        """Lead the tier of a partition from now on. ``manifest`` is loaded and the log agrees with it: see ``agree``."""
+        """Lead the tier of a partition from now on: ``manifest`` is loaded, and the log agrees with it (``rebuild.agree``)."""
         key = TopicIdPartition(log.topic_id, log.partition)
         assert key not in self._partitions, key
         self._partitions[key] = _Partition(log, manifest, key)
@@ -381,9 +381,15 @@ class RemoteLogManager:
         self._note_manifest(partition)
 
     async def _round(self, partition: _Partition) -> None:
-        if not partition.leftovers_checked:
-            await self._settle_leftovers(partition)
-        await self._copy_all(partition)
+        failure: FirnError | None = None
+        try:
+            if not partition.leftovers_checked:
+                await self._settle_leftovers(partition)
+            await self._copy_all(partition)
+        except FencedError:
+            raise
+        except FirnError as error:
+            failure = error  # what cannot be copied must not keep what is old from going
         now_s = _now_s()
         if now_s >= partition.expire_at_s:
             await self._expire(partition)
@@ -393,6 +399,8 @@ class RemoteLogManager:
         if now_s >= partition.reconcile_at_s:
             self._reconcile(partition)
             partition.reconcile_at_s = now_s + RECONCILE_S
+        if failure is not None:
+            raise failure
 
     def _note_failure(self, partition: _Partition, error: FirnError) -> None:
         self._failed.value += 1
@@ -870,21 +878,6 @@ class RemoteLogManager:
 # --- pieces -----------------------------------------------------------------------------------------------------------
 
 
-def agree(log: Any, manifest: SegmentManifest) -> bool:
-    """Bring a local log in line with its partition's loaded manifest, before it is led.
-
-    The log start is never below the manifest's, and the log end never below the tiered end: a log that ends below it has lost
-    what it had (or is new) and goes on, empty, at the tiered end. Producer state and epochs then come from the last footer:
-    ``rebuild.restore``. Returns whether the log was reset so.
-    """
-    if log.log_end_offset < manifest.tiered_end:
-        log.truncate_fully_and_start_at(manifest.tiered_end)
-        return True
-    if log.log_start_offset < manifest.log_start_offset:
-        log.advance_log_start(min(manifest.log_start_offset, log.log_end_offset))
-    return False
-
-
 def _span_of(segment: LocalSegment) -> Span:
     newest = segment.max_timestamp if segment.max_timestamp >= 0 else segment.first_append_ms
     return Span(segment.base_offset, segment.end_offset, segment.size_bytes, newest)
@@ -929,8 +922,6 @@ def _finished_from_upload(entry: SegmentEntry, made: UploadedSegment) -> Segment
 
 
 def _object_bytes_of(footer: SegmentFooter) -> int:
-    from app.tiering.segment_format import encode_footer
-
     return footer.stored_bytes + len(encode_footer(footer))
 
 

@@ -1,7 +1,7 @@
 """What may go, and what must be there: the decisions of the tier, pure.
 
-Kafka's rules (KIP-405): ``retention.*`` speak of the whole log, ``local.retention.*`` of the part on the local disk, −1 is no
-limit, and −2 of the local ones is "as the whole log". Segments go from the oldest on, never one behind a segment that stays.
+Kafka's rules (KIP-405): ``retention.*`` speak of the whole log, ``local.retention.*`` of the part on the local disk, -1 is
+no limit, and -2 of the local ones is "as the whole log". Segments go from the oldest on, never one behind one that stays.
 """
 
 from __future__ import annotations

@@ -1,0 +1,109 @@
+"""What the bucket alone says (INV-5): every segment is found by its key and described by its own footer.
+
+The manifests make this quick and say what was deleted on purpose; should they be lost, the keys and footers still tell
+which offsets of which partition lie where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final, NamedTuple
+
+from app.errors import CorruptionError
+from app.metadata import layout
+from app.objectstore.api import ObjectInfo, ObjectMissing, ObjectStore
+from app.tiering.segment_format import TAIL_BYTES, SegmentFooter, decode_footer, footer_tail_bytes
+from app.units import TopicId, TopicIdPartition
+
+PAGE_KEYS: Final = 1000
+
+
+class DiscoveredSegment(NamedTuple):
+    """A segment object as LIST and its footer tell of it."""
+
+    info: ObjectInfo
+    partition: TopicIdPartition
+    footer: SegmentFooter | None
+    error: CorruptionError | None
+    """Why there is no footer."""
+
+
+async def list_segment_objects(store: ObjectStore) -> AsyncIterator[tuple[ObjectInfo, layout.SegmentKey | None]]:
+    """Every object below ``data/``, in key order, with its key taken apart; None for a key that no writer makes.
+
+    One LIST per 1,000 objects. Raises: StorageUnavailable.
+    """
+    after = ""
+    while True:
+        page = await store.list_objects(layout.DATA_PREFIX, start_after=after, limit=PAGE_KEYS)
+        for info in page:
+            yield info, layout.parse_segment_key(info.key)
+        if len(page) < PAGE_KEYS:
+            return
+        after = page[-1].key
+
+
+async def list_manifests(store: ObjectStore) -> list[TopicIdPartition]:
+    """Every partition that has a manifest, by topic id and number. Raises: StorageUnavailable."""
+    found: dict[TopicIdPartition, None] = {}
+    after = ""
+    while True:
+        page = await store.list_objects(layout.TOPICS_PREFIX, start_after=after, limit=PAGE_KEYS)
+        for info in page:
+            partition = layout.parse_manifest_prefix(info.key)
+            if partition is not None:
+                found[partition] = None
+        if len(page) < PAGE_KEYS:
+            return sorted(found, key=lambda one: (str(one.topic_id), one.partition))
+        after = page[-1].key
+
+
+async def read_footer(store: ObjectStore, key: str) -> SegmentFooter:
+    """The footer of a segment object of which nothing else is known: one ranged GET, two if it is huge.
+
+    Raises: ObjectMissing, CorruptionError, StorageUnavailable.
+    """
+    tail, object_bytes = await store.get_tail(key, TAIL_BYTES)
+    wanted = footer_tail_bytes(tail, object_bytes, key)
+    if wanted > len(tail):
+        tail, object_bytes = await store.get_tail(key, wanted)
+    return decode_footer(tail, object_bytes, key)
+
+
+async def discover(store: ObjectStore) -> AsyncIterator[DiscoveredSegment]:
+    """Every segment of the bucket, in key order, without any manifest. Raises: StorageUnavailable."""
+    async for info, named in list_segment_objects(store):
+        if named is None:
+            continue
+        partition = TopicIdPartition(named.topic_id, named.partition)
+        try:
+            footer = await read_footer(store, info.key)
+            told = (footer.topic_id, footer.partition, footer.base_offset, footer.segment_id)
+            if told != tuple(named):
+                raise CorruptionError(f"{info.key}: the footer is of {told}")
+        except ObjectMissing:
+            continue  # deleted since it was listed
+        except CorruptionError as error:
+            yield DiscoveredSegment(info, partition, None, error)
+        else:
+            yield DiscoveredSegment(info, partition, footer, None)
+
+
+def longest_chains(segments: list[SegmentFooter]) -> list[SegmentFooter]:
+    """Of one partition's footers those that a reader would use: from the lowest offset on, without overlap; where several begin
+    at the same offset the one that reaches furthest, and of those the one written last.
+
+    A copy that was abandoned and made again leaves two objects of the same offsets and bytes; either may be read.
+    """
+    chosen: list[SegmentFooter] = []
+    end = -1
+    for footer in sorted(segments, key=lambda one: (one.base_offset, -one.end_offset, -one.created_ms)):
+        if footer.base_offset >= end:
+            chosen.append(footer)
+            end = footer.end_offset
+    return chosen
+
+
+def topics_of(partitions: list[TopicIdPartition]) -> list[TopicId]:
+    """The topic ids among partitions, each once, in order."""
+    return list(dict.fromkeys(one.topic_id for one in partitions))

@@ -1,0 +1,178 @@
+"""Getting a partition's local log in line with the tier: after a restart, a loss, or from nothing at all.
+
+The tier is the truth below the tiered end. A local log that ends below it, or whose leader epochs disagree with it, goes on
+empty at the tiered end, with the lineage and the producer state that the last segment's footer carries. With an empty data
+directory that is the case for every partition: rebuilding a broker is nothing but this, for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from app.errors import CorruptionError, StorageUnavailable
+from app.hot.checkpoints import EpochStart
+from app.metadata.manifest import SegmentManifest
+from app.objectstore.api import ObjectMissing
+from app.tiering.segment_format import decode_footer
+from app.tiering.store_work import StoreWork
+from app.units import LeaderEpoch, Offset, PartitionIndex, TopicId
+
+RESTORES_AT_ONCE: Final = 32
+
+
+class RestorableLog(Protocol):
+    """What is needed of ``app.hot.log.PartitionLog``."""
+
+    @property
+    def log_start_offset(self) -> Offset: ...
+    @property
+    def local_log_start_offset(self) -> Offset: ...
+    @property
+    def log_end_offset(self) -> Offset: ...
+
+    def leader_epochs(self) -> Sequence[EpochStart]: ...
+    def epoch_of(self, offset: Offset) -> LeaderEpoch: ...
+    def restore_log_start(self, offset: int) -> None: ...
+    def restore_leader_epochs(self, entries: Iterable[EpochStart]) -> None: ...
+    def truncate_fully_and_start_at(
+        self,
+        offset: int,
+        leader_epochs: Iterable[EpochStart] = ...,
+        producer_snapshot: bytes | None = ...,
+        *,
+        log_start_offset: int | None = ...,
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestorePlan:
+    """Where a partition's log goes on, from the bucket alone."""
+
+    topic_id: TopicId
+    partition: PartitionIndex
+    log_start_offset: Offset
+    tiered_end: Offset
+    leader_epochs: tuple[EpochStart, ...]
+    producer_snapshot: bytes | None
+    """As of the tiered end, in Kafka's ``.snapshot`` format; None if no segment is left that would carry it."""
+    remote_segments: int
+    remote_raw_bytes: int
+
+
+def log_start_of(manifest: SegmentManifest) -> Offset:
+    """The first offset that can be read: as made durable, but not below the oldest readable segment."""
+    state = manifest.state
+    first = state.finished[0].base_offset if state.finished else state.tiered_end
+    return max(state.log_start_offset, first)
+
+
+async def plan_restore(manifest: SegmentManifest, work: StoreWork) -> RestorePlan:
+    """What a loaded manifest and its last footer say. One GET.
+
+    Raises: StorageUnavailable, CorruptionError (the footer is bad, or its object is missing).
+    """
+    state = manifest.state
+    lineage: tuple[EpochStart, ...] = ()
+    snapshot: bytes | None = None
+    if state.finished:
+        last = state.finished[-1]
+        key = manifest.object_key(last)
+        try:
+            found = await work.read_footer(key, (last.footer_position, last.size_bytes))
+        except ObjectMissing as error:
+            raise CorruptionError(f"{key} is missing, though the manifest names it") from error
+        footer = decode_footer(found.tail, found.object_bytes, key)
+        lineage = tuple(EpochStart(one.epoch, one.start_offset) for one in footer.leader_epochs)
+        # A footer that does not reach the tiered end cannot happen while its segment is the last one.
+        snapshot = footer.producer_snapshot or None
+    return RestorePlan(
+        topic_id=manifest.topic_id,
+        partition=manifest.partition,
+        log_start_offset=log_start_of(manifest),
+        tiered_end=state.tiered_end,
+        leader_epochs=lineage,
+        producer_snapshot=snapshot,
+        remote_segments=len(state.finished),
+        remote_raw_bytes=state.raw_bytes,
+    )
+
+
+def apply_plan(log: RestorableLog, plan: RestorePlan) -> None:
+    """Drop what is local and go on at the tiered end. Raises: as ``truncate_fully_and_start_at``."""
+    log.truncate_fully_and_start_at(
+        plan.tiered_end, plan.leader_epochs, plan.producer_snapshot, log_start_offset=plan.log_start_offset
+    )
+
+
+def disagreement(log: RestorableLog, manifest: SegmentManifest) -> str | None:
+    """Why the local log cannot go on as it is, in words; None if it can."""
+    tiered_end = manifest.tiered_end
+    if log.log_end_offset < tiered_end:
+        return f"the local log ends at {log.log_end_offset}, below the tiered end {tiered_end}"
+    if manifest.finished and log.local_log_start_offset < tiered_end:
+        lineage = manifest.finished[-1].leader_epochs
+        here = log.epoch_of(Offset(tiered_end - 1))
+        if lineage and here != lineage[-1][0]:
+            return f"offset {tiered_end - 1} is of leader epoch {here} here and of {lineage[-1][0]} in the tier"
+    return None
+
+
+async def agree(log: RestorableLog, manifest: SegmentManifest, work: StoreWork) -> RestorePlan | None:
+    """Bring a local log in line with its loaded manifest, before it is led and before anything is appended.
+
+    Returns the plan if the log was emptied and now goes on at the tiered end: then the leader epoch must rise above every
+    epoch known. None if the log goes on as it was. Costs no request unless the log is emptied.
+    Raises: StorageUnavailable, CorruptionError; then the log is as it was.
+    """
+    if manifest.tiered_end == 0:
+        if manifest.log_start_offset > log.log_start_offset:
+            log.restore_log_start(min(manifest.log_start_offset, log.log_end_offset))
+        return None
+    if disagreement(log, manifest) is not None:
+        plan = await plan_restore(manifest, work)
+        apply_plan(log, plan)
+        return plan
+    local_start = log.local_log_start_offset
+    wanted = log_start_of(manifest)
+    if wanted < local_start:
+        known = log.leader_epochs()
+        lineage = manifest.state.leader_epochs()
+        if lineage and (not known or known[0].start_offset > lineage[0][1]):
+            log.restore_leader_epochs(EpochStart(epoch, start) for epoch, start in lineage)
+    if wanted != log.log_start_offset and wanted <= log.log_end_offset:
+        log.restore_log_start(wanted)
+    return None
+
+
+async def rebuild(
+    partitions: Sequence[tuple[RestorableLog, SegmentManifest]],
+    work: StoreWork,
+    report: Callable[[RestorePlan], None],
+) -> list[RestorePlan]:
+    """Bring many partitions in line, some at a time; ``report`` is told of each that goes on at its tiered end.
+
+    Raises: the first StorageUnavailable or CorruptionError; what was brought in line stays so, and it may be called again.
+    """
+    plans: list[RestorePlan] = []
+    turns = asyncio.Semaphore(RESTORES_AT_ONCE)
+
+    async def one(log: RestorableLog, manifest: SegmentManifest) -> None:
+        async with turns:
+            plan = await agree(log, manifest, work)
+        if plan is not None:
+            plans.append(plan)
+            report(plan)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for log, manifest in partitions:
+                group.create_task(one(log, manifest))
+    except* (StorageUnavailable, CorruptionError) as failures:
+        first: BaseException = failures
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
+    return plans

@@ -1,0 +1,120 @@
+"""The store process: every object-store request, chunk compression and decompression, beside the broker.
+
+    python -m app.tiering.store_process --store URL --socket FD
+
+It is started by exec, inherits one end of a socket pair (``FD``) and whatever else its parent lets it inherit (the lock of
+the data directory), and answers ``store.*`` and ``tier.*`` calls. At end-of-file of the socket it exits at once, without
+finishing anything: all it does can be done again, and what it leaves in the store is swept.
+
+It imports only the adapter that it needs, so that with a directory store it answers within a third of a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+import msgspec
+
+from app.errors import FirnError
+from app.hot.files import PosixFileSystem
+from app.metrics import Registry, Sample
+from app.objectstore.api import Buffer
+from app.objectstore.proxy import store_handlers
+from app.objectstore.rpc import Handler, RpcServer
+from app.objectstore.url import DirectoryLocation, open_store, parse_store_url
+from app.tiering.store_proxy import store_work_handlers
+from app.tiering.store_work import InlineStoreWork
+
+T = TypeVar("T")
+
+THREADS: Final = 8
+"""They wait for disks most of the time; compression and checksums release the interpreter lock."""
+NICENESS: Final = 5
+"""Where cores are short, moving cold bytes gives way to serving hot ones."""
+EXIT_CONFIG: Final = 2
+
+
+class _Threads:
+    """A ``BlockingPool`` of real threads."""
+
+    def __init__(self, threads: int) -> None:
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="store")
+
+    async def run(self, work: Callable[[], T]) -> T:
+        running = asyncio.wrap_future(self._executor.submit(work))
+        # The work outlives a caller that leaves, and then nobody else looks at its error.
+        running.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(running)
+
+
+def encode_samples(samples: Sequence[Sample]) -> bytes:
+    """Metrics for the way to the broker."""
+    return msgspec.msgpack.encode(samples)
+
+
+def decode_samples(data: bytes) -> list[Sample]:
+    """Inverse of ``encode_samples``."""
+    return msgspec.msgpack.decode(data, type=list[Sample])
+
+
+async def serve(url: str, sock: socket.socket) -> None:
+    """Answer calls over ``sock`` until its end. Raises: ConfigError, StorageUnavailable (the store cannot be opened)."""
+    registry = Registry()
+    pool = _Threads(THREADS)
+    rng = random.Random()
+    location = parse_store_url(url)
+    store = await open_store(location, pool=pool, rng=rng, registry=registry)
+    object_path = None
+    if isinstance(location, DirectoryLocation):
+        root = str(location.path)
+        object_path = lambda key: f"{root}/{key}"  # noqa: E731
+    work = InlineStoreWork(store, PosixFileSystem(), pool, rng, object_path=object_path)
+
+    async def metrics(_: bytes) -> Buffer:
+        return encode_samples(registry.samples())
+
+    async def ping(asked: bytes) -> Buffer:
+        return asked
+
+    own: dict[str, Handler] = {"process.metrics": metrics, "process.ping": ping}
+    handlers = {**store_handlers(store), **store_work_handlers(work), **own}
+    await RpcServer(handlers).serve(sock)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The process. Never returns normally: it leaves without waiting for threads or open requests."""
+    parser = argparse.ArgumentParser(prog="firn store process", description="Started by the broker; not for people.")
+    parser.add_argument("--store", required=True, help="URL of the object store")
+    parser.add_argument("--socket", required=True, type=int, help="inherited descriptor of a Unix stream socket")
+    options = parser.parse_args(arguments)
+    # Ctrl-C in a terminal reaches the whole group; the end of the socket is what ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(NICENESS)
+    sock = socket.socket(fileno=options.socket)
+    import uvloop
+
+    try:
+        uvloop.run(_until_closed(options.store, sock))
+    except FirnError as error:
+        sys.stderr.write(f"firn store process: {error}\n")
+        sys.stderr.flush()
+        os._exit(EXIT_CONFIG)
+    os._exit(0)
+
+
+async def _until_closed(url: str, sock: socket.socket) -> None:
+    await serve(url, sock)
+    os._exit(0)  # at once: cancelled work may still be on its threads
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Removing what nobody knows: objects and uploads left by crashes, lost answers and fenced leaders.
+
+The order is the whole trick (DESIGN section 5). Objects and uploads are LISTed *first*, the manifest is read *afterwards*.
+COPY_STARTED is durable before the first byte of a copy, so whatever was listed had been announced by then; if the later
+manifest does not know the id, it was given up and forgotten, and never becomes known again. The other way round, a copy that
+began in between would be taken for an orphan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from app.errors import StorageUnavailable
+from app.metadata import layout
+from app.metadata.manifest import ManifestState, SegmentState
+from app.objectstore.api import ObjectStore
+from app.units import PartitionIndex, TopicId, TopicIdPartition
+
+PAGE_KEYS: Final = 1000
+DELETE_PAGES_MAX: Final = 10_000
+"""Pages deleted of one prefix before the rest is left to the next call."""
+
+
+@dataclass(slots=True)
+class Swept:
+    """What a sweep removed."""
+
+    objects: int = 0
+    bytes: int = 0
+    uploads: int = 0
+
+    def add(self, other: Swept) -> None:
+        self.objects += other.objects
+        self.bytes += other.bytes
+        self.uploads += other.uploads
+
+
+async def sweep_partition(
+    store: ObjectStore, partition: TopicIdPartition, read_manifest: Callable[[], Awaitable[ManifestState]]
+) -> Swept:
+    """Remove the orphans of one partition.
+
+    ``read_manifest`` must read the manifest from the store when it is called: an image from before does not do. Costs a LIST
+    per 1,000 objects, one of the uploads, what the manifest costs, and a delete per 1,000 orphans.
+    Raises: StorageUnavailable, CorruptionError; what was removed until then is gone.
+    """
+    swept = Swept()
+    prefix = layout.data_prefix(partition.topic_id, partition.partition)
+    objects = []
+    after = ""
+    while True:
+        page = await store.list_objects(prefix, start_after=after, limit=PAGE_KEYS)
+        objects += page
+        if len(page) < PAGE_KEYS:
+            break
+        after = page[-1].key
+    uploads = await store.list_uploads(prefix)
+    if not objects and not uploads:
+        return swept
+    state = await read_manifest()
+    orphans = []
+    for info in objects:
+        named = layout.parse_segment_key(info.key)
+        if named is not None and state.get(named.segment_id) is None:
+            orphans.append(info)
+    for start in range(0, len(orphans), PAGE_KEYS):
+        page = orphans[start : start + PAGE_KEYS]
+        await store.delete_many([info.key for info in page])
+        swept.objects += len(page)
+        swept.bytes += sum(info.size_bytes for info in page)
+    for upload in uploads:
+        named = layout.parse_segment_key(upload.key)
+        if named is None:
+            continue
+        entry = state.get(named.segment_id)
+        if entry is None or entry.state is not SegmentState.COPY_STARTED:
+            await store.abort_upload(upload.key, upload.upload_id)
+            swept.uploads += 1
+    return swept
+
+
+async def sweep_unknown_topics(store: ObjectStore, known_topics: Callable[[], Awaitable[frozenset[TopicId]]]) -> Swept:
+    """Remove the segment objects and uploads of topics that the cluster log does not know. For the controller.
+
+    ``known_topics`` reads the cluster log, after the LIST, and counts topics whose deletion is under way as known.
+    Raises: as ``sweep_partition``.
+    """
+    swept = Swept()
+    after = ""
+    while True:
+        page = await store.list_objects(layout.DATA_PREFIX, start_after=after, limit=PAGE_KEYS)
+        if page:
+            known = await known_topics()
+            orphans = [info for info in page if _is_of_unknown(info.key, known)]
+            if orphans:
+                await store.delete_many([info.key for info in orphans])
+                swept.add(Swept(len(orphans), sum(info.size_bytes for info in orphans)))
+        if len(page) < PAGE_KEYS:
+            break
+        after = page[-1].key
+    uploads = await store.list_uploads(layout.DATA_PREFIX)
+    if uploads:
+        known = await known_topics()
+        for upload in uploads:
+            if _is_of_unknown(upload.key, known):
+                await store.abort_upload(upload.key, upload.upload_id)
+                swept.uploads += 1
+    return swept
+
+
+def _is_of_unknown(key: str, known: frozenset[TopicId]) -> bool:
+    named = layout.parse_segment_key(key)
+    return named is not None and named.topic_id not in known
+
+
+async def delete_topic(store: ObjectStore, topic_id: TopicId, partition_count: int) -> Swept:
+    """Delete everything of a topic: segment objects and uploads first, then its manifests, until the prefixes LIST empty.
+
+    Only then may the cluster log forget the topic. May be called again after any failure.
+    Raises: StorageUnavailable (also if there is still something after many rounds: an old leader is still writing).
+    """
+    swept = Swept()
+    for partition in range(partition_count):
+        swept.add(await _delete_prefix(store, layout.data_prefix(topic_id, PartitionIndex(partition))))
+    swept.add(await _delete_prefix(store, layout.topic_prefix(topic_id)))
+    return swept
+
+
+async def _delete_prefix(store: ObjectStore, prefix: str) -> Swept:
+    swept = Swept()
+    for upload in await store.list_uploads(prefix):
+        await store.abort_upload(upload.key, upload.upload_id)
+        swept.uploads += 1
+    # A writer that has not heard yet may add objects while we delete: bounded by what was there and then some.
+    for _ in range(DELETE_PAGES_MAX):
+        page = await store.list_objects(prefix, limit=PAGE_KEYS)
+        if not page:
+            return swept
+        await store.delete_many([info.key for info in page])
+        swept.add(Swept(len(page), sum(info.size_bytes for info in page)))
+    raise StorageUnavailable(f"{prefix} does not become empty")

@@ -1,0 +1,231 @@
+"""Proving a bucket: every manifest, every segment, every byte.
+
+Objects are LISTed first and each manifest is read afterwards, as the sweeper does, so that what changes meanwhile is not
+reported as damage. Every readable segment is then read whole: its size and footer against the manifest, the CRC of each
+stored chunk, and each batch's CRC, offsets, counts and times against the chunk table. Ranges must join without gap or overlap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from app.errors import CorruptionError, StorageUnavailable
+from app.metadata import layout
+from app.metadata.manifest import ManifestState, SegmentEntry, SegmentState
+from app.objectstore.api import ObjectInfo, ObjectMissing, ObjectStore, RangeUnsatisfiable
+from app.tiering.discovery import list_manifests, list_segment_objects
+from app.tiering.segment_format import SegmentFooter, check_raw_chunk, check_stored_chunk, decode_footer
+from app.tiering.store_work import unfold_chunk
+from app.units import TopicIdPartition
+
+CHUNKS_AT_ONCE: Final = 4
+
+
+class FindingKind(StrEnum):
+    """What can be wrong with a bucket."""
+
+    MANIFEST_UNREADABLE = "manifest unreadable"
+    OBJECT_MISSING = "object missing"
+    OBJECT_DAMAGED = "object damaged"
+    OFFSET_GAP = "offset gap"
+    OFFSET_OVERLAP = "offset overlap"
+    ORPHAN_OBJECT = "orphan object"
+    ORPHAN_UPLOAD = "orphan upload"
+    FOREIGN_OBJECT = "foreign object"
+
+
+HARMLESS: Final = frozenset({FindingKind.ORPHAN_OBJECT, FindingKind.ORPHAN_UPLOAD, FindingKind.FOREIGN_OBJECT})
+"""They waste room; no record is in danger."""
+
+
+class Finding(NamedTuple):
+    """One thing that is not as it should be."""
+
+    kind: FindingKind
+    partition: TopicIdPartition | None
+    object_key: str
+    message: str
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether records are missing or wrong."""
+        return self.kind not in HARMLESS
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a verification is. ``bytes_total`` is known once all objects are listed."""
+
+    partitions_total: int = 0
+    partitions_done: int = 0
+    segments_total: int = 0
+    segments_done: int = 0
+    bytes_total: int = 0
+    bytes_done: int = 0
+    records_done: int = 0
+    chunks_done: int = 0
+
+
+ManifestReader = Callable[[TopicIdPartition], Awaitable[ManifestState]]
+
+
+async def verify(
+    store: ObjectStore,
+    read_manifest: ManifestReader,
+    *,
+    progress: Progress | None = None,
+    only: Callable[[TopicIdPartition], bool] | None = None,
+) -> AsyncIterator[Finding]:
+    """Walk the bucket and yield what is wrong, as it is found; nothing yielded is a proven bucket.
+
+    Args:
+        read_manifest: reads a partition's manifest from the store when it is called.
+        progress: is kept up to date for whoever looks.
+        only: partitions to look at; all if None.
+
+    Costs a GET per chunk. Raises: StorageUnavailable.
+    """
+    at = progress if progress is not None else Progress()
+    objects: dict[TopicIdPartition, dict[str, ObjectInfo]] = defaultdict(dict)
+    async for info, named in list_segment_objects(store):
+        if named is None:
+            if only is None:
+                yield Finding(FindingKind.FOREIGN_OBJECT, None, info.key, "not a key that Firn makes")
+            continue
+        partition = TopicIdPartition(named.topic_id, named.partition)
+        if only is None or only(partition):
+            objects[partition][info.key] = info
+    uploads = await store.list_uploads(layout.DATA_PREFIX)
+    with_manifest = [one for one in await list_manifests(store) if only is None or only(one)]
+    partitions = sorted({*with_manifest, *objects}, key=lambda one: (str(one.topic_id), one.partition))
+    at.partitions_total = len(partitions)
+    at.segments_total = sum(len(found) for found in objects.values())
+    at.bytes_total = sum(info.size_bytes for found in objects.values() for info in found.values())
+    for partition in partitions:
+        try:
+            state = await read_manifest(partition)
+        except CorruptionError as error:
+            yield Finding(FindingKind.MANIFEST_UNREADABLE, partition, layout.manifest_prefix(*partition), str(error))
+            at.partitions_done += 1
+            continue
+        async for finding in _verify_partition(store, partition, state, objects[partition], at):
+            yield finding
+        for upload in uploads:
+            named = layout.parse_segment_key(upload.key)
+            if named is None or (named.topic_id, named.partition) != tuple(partition):
+                continue
+            entry = state.get(named.segment_id)
+            if entry is None or entry.state is not SegmentState.COPY_STARTED:
+                yield Finding(
+                    FindingKind.ORPHAN_UPLOAD, partition, upload.key, f"upload {upload.upload_id} belongs to no copy"
+                )
+        at.partitions_done += 1
+
+
+async def _verify_partition(
+    store: ObjectStore,
+    partition: TopicIdPartition,
+    state: ManifestState,
+    objects: dict[str, ObjectInfo],
+    progress: Progress,
+) -> AsyncIterator[Finding]:
+    known = {entry.object_key(*partition): entry for entry in state.entries}
+    for key, info in objects.items():
+        if key not in known:
+            progress.bytes_done += info.size_bytes
+            progress.segments_done += 1
+            yield Finding(FindingKind.ORPHAN_OBJECT, partition, key, f"{info.size_bytes} bytes that no manifest names")
+    for finding in _check_ranges(partition, state):
+        yield finding
+    for entry in state.finished:
+        key = entry.object_key(*partition)
+        try:
+            await _verify_segment(store, partition, entry, key, progress)
+        except ObjectMissing:
+            yield Finding(
+                FindingKind.OBJECT_MISSING,
+                partition,
+                key,
+                f"records [{entry.base_offset}, {entry.end_offset}) are gone",
+            )
+        except CorruptionError as error:
+            yield Finding(FindingKind.OBJECT_DAMAGED, partition, key, str(error))
+        progress.segments_done += 1
+
+
+def _check_ranges(partition: TopicIdPartition, state: ManifestState) -> list[Finding]:
+    """No gap and no overlap from the log start to the tiered end (INV-4). Pure."""
+    found = []
+    at = state.log_start_offset
+    prefix = layout.manifest_prefix(*partition)
+    previous_end = None
+    for entry in state.finished:
+        if previous_end is not None and entry.base_offset < previous_end:
+            message = f"segment {entry.segment_id} starts at {entry.base_offset}, the one before ends at {previous_end}"
+            found.append(Finding(FindingKind.OFFSET_OVERLAP, partition, prefix, message))
+        if entry.end_offset > state.log_start_offset:
+            if entry.base_offset > at and (at > state.log_start_offset or at > 0):
+                message = f"no segment covers [{at}, {entry.base_offset})"
+                found.append(Finding(FindingKind.OFFSET_GAP, partition, prefix, message))
+            at = entry.end_offset
+        previous_end = entry.end_offset
+    if at < state.tiered_end:
+        message = f"no segment covers [{at}, {state.tiered_end})"
+        found.append(Finding(FindingKind.OFFSET_GAP, partition, prefix, message))
+    return found
+
+
+async def _verify_segment(
+    store: ObjectStore, partition: TopicIdPartition, entry: SegmentEntry, key: str, progress: Progress
+) -> None:
+    """Read and check a whole segment object. Raises: ObjectMissing, CorruptionError, StorageUnavailable."""
+    tail, object_bytes = await store.get_tail(key, max(1, entry.size_bytes - entry.footer_position))
+    if object_bytes != entry.size_bytes:
+        raise CorruptionError(f"{key}: has {object_bytes} bytes, the manifest says {entry.size_bytes}")
+    footer = decode_footer(tail, object_bytes, key)
+    told = (
+        footer.topic_id, footer.partition, footer.segment_id, footer.base_offset, footer.end_offset, footer.record_count,
+        footer.raw_bytes, footer.max_timestamp, len(footer.chunks), footer.stored_bytes,
+    )  # fmt: skip
+    meant = (
+        partition.topic_id, partition.partition, entry.segment_id, entry.base_offset, entry.end_offset,
+        entry.record_count, entry.raw_bytes, entry.max_timestamp, entry.chunk_count, entry.footer_position,
+    )  # fmt: skip
+    if told != meant:
+        raise CorruptionError(f"{key}: the footer says {told}, the manifest {meant}")
+    turns = asyncio.Semaphore(CHUNKS_AT_ONCE)
+    try:
+        async with asyncio.TaskGroup() as group:
+            for index in range(len(footer.chunks)):
+                await turns.acquire()
+                group.create_task(_verify_chunk(store, key, footer, index, progress, turns))
+    except* (CorruptionError, ObjectMissing, StorageUnavailable) as failures:
+        first: BaseException = failures
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
+    progress.bytes_done += len(tail)
+
+
+async def _verify_chunk(
+    store: ObjectStore, key: str, footer: SegmentFooter, index: int, progress: Progress, turns: asyncio.Semaphore
+) -> None:
+    chunk = footer.chunks[index]
+    try:
+        try:
+            stored = await store.get_range(key, chunk.position, chunk.position + chunk.stored_bytes)
+        except RangeUnsatisfiable as error:
+            raise CorruptionError(f"{key}: ends before the chunk at {chunk.position}") from error
+        check_stored_chunk(stored, chunk, key)
+        raw = unfold_chunk(stored, chunk, key)
+        check_raw_chunk(memoryview(raw), chunk, footer.chunk_end_offset(index), key)
+    finally:
+        turns.release()
+    progress.bytes_done += chunk.stored_bytes
+    progress.records_done += chunk.record_count
+    progress.chunks_done += 1
