@@ -90,8 +90,8 @@ async def discover(store: ObjectStore) -> AsyncIterator[DiscoveredSegment]:
 
 
 def longest_chains(segments: list[SegmentFooter]) -> list[SegmentFooter]:
-    """Of one partition's footers those that a reader would use: from the lowest offset on, without overlap; where several begin
-    at the same offset the one that reaches furthest, and of those the one written last.
+    """Of one partition's footers those that a reader would use: from the lowest offset on, without overlap; where several
+    begin at the same offset the one that reaches furthest, and of those the one written last.
 
     A copy that was abandoned and made again leaves two objects of the same offsets and bytes; either may be read.
     """

@@ -36,6 +36,7 @@ from app.seams import Clock
 from app.tiering.retention import Span, coverage_faults, expired_end, local_retention
 from app.tiering.segment_format import SegmentFooter, decode_footer, encode_footer
 from app.tiering.store_work import StoreWork, UploadedSegment, UploadJob
+from app.tiering.sweeper import Swept, sweep_partition
 from app.units import (
     BrokerId,
     LeaderEpoch,
@@ -55,6 +56,8 @@ POLL_S: Final = 1.0
 POLL_SLICE: Final = 64
 """Partitions looked at before other work gets a turn."""
 RECONCILE_S: Final = 60.0
+SWEEP_S: Final = 6 * 3600.0
+"""Between two looks for orphans of a partition: they only cost room, and a look costs two LISTs."""
 STALL_S: Final = 150.0
 """An upload without any progress for so long is abandoned: longer than a part's own attempts take."""
 PROGRESS_POLL_S: Final = 2.0
@@ -177,6 +180,7 @@ class _Partition:
     retry_at_s: float = 0.0
     expire_at_s: float = 0.0
     reconcile_at_s: float = 0.0
+    sweep_at_s: float = 0.0
     faults: list[str] = field(default_factory=list)
     cached_version: int = -1
 
@@ -270,6 +274,7 @@ class RemoteLogManager:
         self._corrupt = count("firn_tier_corrupt_segments_total", "Local segments found corrupt while they were copied")
         self._expired = count("firn_tier_expired_segments_total", "Remote segments expired")
         self._deleted = count("firn_tier_deleted_objects_total", "Segment objects deleted")
+        self._swept = count("firn_tier_swept_objects_total", "Orphan objects removed")
         self._faults = count("firn_tier_coverage_faults_total", "Breaches of no gap, no overlap that a check found")
         registry.gauge("firn_tier_lag_bytes", "Bytes of rolled segments not yet in the store", self._read_lag)
         registry.gauge("firn_tier_remote_bytes", "Bytes of readable segment objects", self._read_remote_bytes)
@@ -277,10 +282,11 @@ class RemoteLogManager:
     # --- partitions -------------------------------------------------------------------------------------------------
 
     def attach(self, log: TieredLog, manifest: SegmentManifest) -> None:
-        """Lead the tier of a partition from now on: ``manifest`` is loaded, and the log agrees with it (``rebuild.agree``)."""
+        """Lead the tier of a partition from now on. ``manifest`` is loaded and ``rebuild.agree`` has brought the log in line."""
         key = TopicIdPartition(log.topic_id, log.partition)
         assert key not in self._partitions, key
-        self._partitions[key] = _Partition(log, manifest, key)
+        partition = self._partitions[key] = _Partition(log, manifest, key)
+        partition.sweep_at_s = _now_s() + SWEEP_S * self._rng.random()
         self._kick.set()
 
     def detach(self, topic_id: TopicId, partition: PartitionIndex) -> None:
@@ -356,6 +362,7 @@ class RemoteLogManager:
             not partition.leftovers_checked
             or now_s >= partition.expire_at_s
             or now_s >= partition.reconcile_at_s
+            or now_s >= partition.sweep_at_s
             or partition.finishing is not None
             or partition.announced is not None
             or self._next_candidate(partition, partition.manifest.tiered_end) is not None
@@ -399,6 +406,8 @@ class RemoteLogManager:
         if now_s >= partition.reconcile_at_s:
             self._reconcile(partition)
             partition.reconcile_at_s = now_s + RECONCILE_S
+        if now_s >= partition.sweep_at_s:
+            await self.sweep(partition.key)
         if failure is not None:
             raise failure
 
@@ -763,6 +772,20 @@ class RemoteLogManager:
             await manifest.delete_finished([entry.segment_id for entry in page])
             partition.deleted_objects += len(page)
             self._deleted.value += len(page)
+
+    async def sweep(self, key: TopicIdPartition) -> Swept:
+        """Remove a led partition's orphans now. Raises: StorageUnavailable, CorruptionError."""
+        partition = self._partitions[key]
+        manifest = partition.manifest
+
+        async def read_manifest() -> ManifestState:
+            await manifest.refresh()
+            return manifest.state
+
+        swept = await sweep_partition(self._store, key, read_manifest)
+        partition.sweep_at_s = _now_s() + SWEEP_S * (0.8 + 0.4 * self._rng.random())
+        self._swept.value += swept.objects
+        return swept
 
     # --- looking ------------------------------------------------------------------------------------------------------
 

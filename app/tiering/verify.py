@@ -2,7 +2,8 @@
 
 Objects are LISTed first and each manifest is read afterwards, as the sweeper does, so that what changes meanwhile is not
 reported as damage. Every readable segment is then read whole: its size and footer against the manifest, the CRC of each
-stored chunk, and each batch's CRC, offsets, counts and times against the chunk table. Ranges must join without gap or overlap.
+stored chunk, and each batch's CRC, offsets, counts and times against the chunk table. Ranges must join, with no gap and no
+overlap.
 """
 
 from __future__ import annotations
