@@ -8,12 +8,12 @@ named here (fetch sessions, producer ids).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from app.configs import BrokerConfig
-from app.metrics import Registry
+from app.metrics import Registry, Sample
 from app.seams import BlockingPool, Clock
 from app.units import BrokerId
 
@@ -50,6 +50,8 @@ class Context:
     advertised_port: int
     log_line: Callable[[str], None]
     """Where one-line notices for the operator go."""
+    store_samples: Callable[[], Sequence[Sample]] | None = None
+    """Metrics of the store process, as last heard."""
 
     @property
     def node_id(self) -> BrokerId:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, StorageUnavailable, kafka_code
 from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchPlan
 from app.handlers.partitions import check_leader_epoch, epoch_end, led_log, node_endpoints, topic_name
+from app.hot.files import storage_error
 from app.hot.reads import PageMiss
 from app.tiering.remote_reader import RemoteWait
 from app.units import Offset
@@ -162,6 +163,7 @@ class ParkedFetch:
     __slots__ = (
         "_connection",
         "_correlation_id",
+        "_disk_error",
         "_logs",
         "_max_bytes",
         "_partitions",
@@ -195,6 +197,7 @@ class ParkedFetch:
         self._partitions = partitions
         self._max_bytes = max_bytes
         self._woken: asyncio.Handle | None = None
+        self._disk_error: FirnError | None = None
         wait_ms = max(request.max_wait_ms, MISS_WAIT_MS) if attempt.misses else request.max_wait_ms
         self._timer = connection.server.loop.call_later(wait_ms / 1000, self._out_of_time)
         self._logs: list[PartitionLog] = []
@@ -214,8 +217,10 @@ class ParkedFetch:
 
     async def _load(self, miss: PageMiss) -> None:
         """Bring what the disk has to be asked for, and look again. An error shows itself to the next attempt."""
-        loaded = await self._connection.context.pool.run(miss.work)
-        miss.accept(loaded)
+        try:
+            miss.accept(await self._connection.context.pool.run(miss.work))
+        except OSError as error:
+            self._disk_error = storage_error(error, "cannot read an index")
         if not self._slot.done:
             self._wake()
 
@@ -234,7 +239,7 @@ class ParkedFetch:
     def _look_again(self) -> None:
         self._woken = None
         self._unpark()
-        attempt = look(self._connection.context, self._request, self._partitions, self._max_bytes)
+        attempt = self._look()
         enough = min(self._request.min_bytes, self._max_bytes)
         if attempt.record_bytes >= enough or attempt.errors or attempt.diverges:
             self._finish(attempt)
@@ -243,7 +248,12 @@ class ParkedFetch:
 
     def _out_of_time(self) -> None:
         self._unpark()
-        self._finish(look(self._connection.context, self._request, self._partitions, self._max_bytes))
+        self._finish(self._look())
+
+    def _look(self) -> Attempt:
+        return look(
+            self._connection.context, self._request, self._partitions, self._max_bytes, disk_error=self._disk_error
+        )
 
     def _finish(self, attempt: Attempt) -> None:
         self.cancel()
@@ -265,8 +275,18 @@ class ParkedFetch:
 # --- looking ------------------------------------------------------------------------------------------------------------
 
 
-def look(context: Context, request: FetchRequest, partitions: Sequence[CachedPartition], max_bytes: int) -> Attempt:
-    """Collect what there is for every partition, within the limits."""
+def look(
+    context: Context,
+    request: FetchRequest,
+    partitions: Sequence[CachedPartition],
+    max_bytes: int,
+    *,
+    disk_error: FirnError | None = None,
+) -> Attempt:
+    """Collect what there is for every partition, within the limits.
+
+    ``disk_error`` is answered for partitions that cannot be looked at without the disk, instead of asking it again.
+    """
     attempt = Attempt()
     left = max_bytes
     for cached in partitions:
@@ -279,9 +299,13 @@ def look(context: Context, request: FetchRequest, partitions: Sequence[CachedPar
             log = led_log(context, name, cached.partition)
             found = read_partition(context, request, attempt, log, cached, limit)
         except PageMiss as miss:
-            attempt.misses.append(miss)
             assert log is not None
-            found = Found(cached, ErrorCode.NONE, log.high_watermark, log.last_stable_offset, log.log_start_offset)
+            if disk_error is None:
+                attempt.misses.append(miss)
+                found = Found(cached, ErrorCode.NONE, log.high_watermark, log.last_stable_offset, log.log_start_offset)
+            else:
+                attempt.errors = True
+                found = Found(cached, kafka_code(disk_error))
         except FirnError as error:
             code = kafka_code(error)
             leader = None
@@ -326,7 +350,7 @@ def read_partition(
         return Found(cached, ErrorCode.NONE, high_watermark, stable, log_start, aborted=() if committed else None)
     if offset < log.local_log_start_offset:
         return read_remote(context, request, attempt, log, cached, limit, first=first)
-    read = log.read(offset, max(limit, 0), end_offset=end_offset, min_one_batch=first)
+    read = log.plan_read(offset, max(limit, 0), end_offset=end_offset, min_one_batch=first)
     aborted = None
     if committed:
         aborted = [(one.producer_id, one.first_offset) for one in log.aborted_transactions(offset, read.end_offset)]

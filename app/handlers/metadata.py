@@ -2,102 +2,149 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Final
 
-from app.errors import ErrorCode, FirnError, kafka_code
+from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
+from app.handlers.cluster import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from app.handlers.context import Context, Request
+from app.handlers.mutations import Refusal, each
+from app.metadata.changes import check_topic_name
+from app.metadata.cluster import ClusterImage, TopicImage
 from app.units import NO_TOPIC_ID
 from app.wire.apikeys import ApiKey
 from app.wire.apis.metadata import (
     MetadataRequest,
+    MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
 
+NULL_TOPICS_FROM: Final = 1
+"""First version in which null asks for all topics and an empty list for none; in version 0 an empty list asks for all."""
+TOPIC_IDS_FROM: Final = 12
+"""First version in which a topic may be asked for by id. Versions 10 and 11 have the field but not the meaning."""
+
+_PERMANENT: Final = frozenset(
+    {
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        ErrorCode.INVALID_PARTITIONS,
+        ErrorCode.INVALID_CONFIG,
+    }
+)
+"""Why a topic could not be made, said as it is; after anything else the client asks again."""
+
 
 def handle(
     context: Context, request: Request, message: MetadataRequest
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
-    """Describe what was asked for; waits only to make topics."""
-    if message.topics and message.allow_auto_topic_creation and context.config.auto_create_topics_enable:
-        missing = [t.name for t in message.topics if t.name is not None and context.image.topic(t.name) is None]
+    """Describe what was asked for; waits only to make topics.
+
+    Raises: RequestRejected INVALID_REQUEST for a topic id, or no name, in a version that has no topic ids.
+    """
+    if request.api_version < TOPIC_IDS_FROM and any(
+        topic.name is None or topic.topic_id != NO_TOPIC_ID for topic in message.topics or ()
+    ):
+        raise RequestRejected(
+            ErrorCode.INVALID_REQUEST, f"Version {request.api_version} of Metadata asks for topics by name."
+        )
+    if message.allow_auto_topic_creation and context.config.auto_create_topics_enable:
+        image = context.image
+        missing = dict.fromkeys(
+            topic.name for topic in message.topics or () if topic.name is not None and image.topic(topic.name) is None
+        )
         if missing:
-            return _with_new_topics(context, request, message, missing)
+            return _with_new_topics(context, request, message, list(missing))
     return _describe(context, request, message, {})
 
 
 async def _with_new_topics(
     context: Context, request: Request, message: MetadataRequest, missing: list[str]
 ) -> MetadataResponse:
-    failed: dict[str, ErrorCode] = {}
-    for name in missing:
-        try:
-            await context.controller.create_topic(name, context.config.num_partitions, {})
-        except FirnError as error:
-            failed[name] = kafka_code(error)
+    answers = await each(missing, context.controller.create_topic)
+    failed = {
+        name: answer.code if answer.code in _PERMANENT else ErrorCode.LEADER_NOT_AVAILABLE
+        for name, answer in zip(missing, answers, strict=True)
+        if isinstance(answer, Refusal)
+    }
     return _describe(context, request, message, failed)
 
 
 def _describe(
-    context: Context, request: Request, message: MetadataRequest, failed: dict[str, ErrorCode]
+    context: Context, request: Request, message: MetadataRequest, failed: Mapping[str, ErrorCode]
 ) -> MetadataResponse:
     image = context.image
+    operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else NOT_ASKED
     response = MetadataResponse(
         brokers=[
-            MetadataResponseBroker(broker.broker_id, broker.host, broker.port, broker.rack)
-            for broker in image.brokers.values()
+            MetadataResponseBroker(node_id, broker.host, broker.port, broker.rack)
+            for node_id, broker in sorted(image.brokers.items())
         ],
         cluster_id=image.cluster_id,
-        controller_id=context.config.node_id,
+        controller_id=image.controller.broker_id,
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else NOT_ASKED
+        ),
     )
-    everything = message.topics is None or (request.api_version == 0 and not message.topics)
-    if everything:
-        response.topics = [_topic(topic) for topic in image.topics_by_name.values()]
+    if message.topics is None or (request.api_version < NULL_TOPICS_FROM and not message.topics):
+        response.topics = [_topic(image, topic, operations) for topic in image.topics_by_name.values()]
         return response
-    for asked in message.topics or ():
-        if asked.name is not None:
-            topic = image.topic(asked.name)
-            code = failed.get(asked.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    asked = dict.fromkeys((topic.name, topic.topic_id) for topic in message.topics)
+    for name, topic_id in asked:
+        topic = image.topic(name) if name is not None else image.topic_by_id(topic_id)
+        if topic is not None:
+            response.topics.append(_topic(image, topic, operations))
+        elif name is None:
+            response.topics.append(
+                MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
+            )
         else:
-            topic = image.topic_by_id(asked.topic_id)
-            code = ErrorCode.UNKNOWN_TOPIC_ID
-        if topic is None:
-            response.topics.append(MetadataResponseTopic(error_code=code, name=asked.name, topic_id=asked.topic_id))
-        else:
-            response.topics.append(_topic(topic))
+            response.topics.append(MetadataResponseTopic(error_code=failed.get(name, _why_unknown(name)), name=name))
     return response
 
 
-def _topic(topic: object) -> MetadataResponseTopic:
+def _why_unknown(name: str) -> ErrorCode:
+    try:
+        check_topic_name(name)
+    except RequestRejected as error:
+        return error.code
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _topic(image: ClusterImage, topic: TopicImage, operations: int) -> MetadataResponseTopic:
+    brokers = image.brokers
     return MetadataResponseTopic(
-        name=topic.name,  # type: ignore[attr-defined]
-        topic_id=topic.topic_id,  # type: ignore[attr-defined]
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
         partitions=[
             MetadataResponsePartition(
-                partition_index=index,
+                error_code=ErrorCode.NONE if partition.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+                partition_index=partition.partition_index,
                 leader_id=partition.leader,
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=list(partition.replicas),
                 isr_nodes=list(partition.isr),
+                offline_replicas=[replica for replica in partition.replicas if replica not in brokers],
             )
-            for index, partition in enumerate(topic.partitions)  # type: ignore[attr-defined]
+            for partition in topic.partitions
         ],
+        topic_authorized_operations=operations,
     )
 
 
 def refuse(request: Request, message: MetadataRequest, code: ErrorCode, sentence: str) -> MetadataResponse:
-    del sentence, request
-    return MetadataResponse(
-        error_code=code,
-        topics=[
-            MetadataResponseTopic(error_code=code, name=topic.name, topic_id=topic.topic_id or NO_TOPIC_ID)
-            for topic in message.topics or ()
-        ],
-    )
+    del sentence
+
+    def refused(topic: MetadataRequestTopic) -> MetadataResponseTopic:
+        name = topic.name if request.api_version >= TOPIC_IDS_FROM else topic.name or ""
+        return MetadataResponseTopic(error_code=code, name=name, topic_id=topic.topic_id)
+
+    return MetadataResponse(error_code=code, topics=[refused(topic) for topic in message.topics or ()])
 
 
 APIS: Final[ApiTable] = {ApiKey.METADATA: Api(handle, refuse)}

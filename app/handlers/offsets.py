@@ -1,7 +1,7 @@
 """ListOffsets (key 2): the offset of a time, or of a place that has a name, across both tiers.
 
 A time is looked for where it can be first: in the object store's part of the log by the manifest's time ranges, then in the
-local part. Only the first needs to wait.
+local part. Only such a search has to wait.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Answer = ListOffsetsPartitionResponse
 def handle(
     context: Context, request: Request, message: ListOffsetsRequest
 ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
-    """Answer every partition; waits only if one of them asks for a time that may be in the object store."""
+    """Answer every partition; waits only if one of them asks for a time."""
     named: set[tuple[str, int]] = set()
     twice: set[tuple[str, int]] = set()
     for topic in message.topics:
@@ -51,7 +51,7 @@ def handle(
             key = (topic.name, asked.partition_index)
             (twice if key in named else named).add(key)
     response = ListOffsetsResponse()
-    remote: list[tuple[PartitionLog, ListOffsetsPartition, ListOffsetsTopicResponse, int]] = []
+    searches: list[tuple[PartitionLog, ListOffsetsPartition, ListOffsetsTopicResponse, int]] = []
     for topic in message.topics:
         answered = ListOffsetsTopicResponse(name=topic.name)
         response.topics.append(answered)
@@ -67,19 +67,19 @@ def handle(
                 answered.partitions.append(_failed(asked, kafka_code(error)))
                 continue
             if found is None:
-                remote.append((log, asked, answered, len(answered.partitions)))
+                searches.append((log, asked, answered, len(answered.partitions)))
                 answered.partitions.append(_failed(asked, ErrorCode.NONE))
             else:
                 answered.partitions.append(found)
-    if remote:
-        return _with_remote(context, response, remote)
+    if searches:
+        return _search_all(context, response, searches)
     return response
 
 
 def _lookup(
     context: Context, request: Request, message: ListOffsetsRequest, log: PartitionLog, asked: ListOffsetsPartition
 ) -> Answer | None:
-    """The answer that needs no waiting, or None."""
+    """The answer that needs no search, or None. Raises: RequestRejected."""
     timestamp = asked.timestamp
     if request.api_version < FIRST_VERSION.get(timestamp, 0):
         raise RequestRejected(ErrorCode.UNSUPPORTED_VERSION)
@@ -105,12 +105,7 @@ def _lookup(
             pass
         case _ if timestamp < 0:
             raise RequestRejected(ErrorCode.UNSUPPORTED_VERSION)
-    if log.local_log_start_offset > log.log_start_offset:
-        return None
-    found = (
-        log.max_timestamp_offset() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(TimestampMs(timestamp))
-    )
-    return _of_record(log, asked, found)
+    return None
 
 
 def _at(log: PartitionLog, asked: ListOffsetsPartition, offset: Offset) -> Answer:
@@ -129,12 +124,12 @@ def _failed(asked: ListOffsetsPartition, code: ErrorCode) -> Answer:
     return Answer(asked.partition_index, error_code=code, timestamp=-1, offset=-1, leader_epoch=-1)
 
 
-async def _with_remote(
+async def _search_all(
     context: Context,
     response: ListOffsetsResponse,
-    remote: list[tuple[PartitionLog, ListOffsetsPartition, ListOffsetsTopicResponse, int]],
+    searches: list[tuple[PartitionLog, ListOffsetsPartition, ListOffsetsTopicResponse, int]],
 ) -> ListOffsetsResponse:
-    for log, asked, answered, place in remote:
+    for log, asked, answered, place in searches:
         try:
             found = await _find_in_both_tiers(context, log, asked)
         except FirnError as error:
@@ -148,18 +143,19 @@ async def _find_in_both_tiers(
     context: Context, log: PartitionLog, asked: ListOffsetsPartition
 ) -> tuple[TimestampMs, Offset] | None:
     reader = context.remote_reader
+    tiered = log.local_log_start_offset > log.log_start_offset
     if asked.timestamp == MAX_TIMESTAMP:
-        candidates = [
-            found
-            for found in (await reader.max_timestamp_offset(log.topic_id, log.partition), log.max_timestamp_offset())
-            if found is not None
-        ]
-        return max(candidates, key=lambda found: (found[0], -found[1]), default=None)
+        newest = await log.max_timestamp_offset()
+        remote = await reader.max_timestamp_offset(log.topic_id, log.partition) if tiered else None
+        if remote is not None and (newest is None or remote[0] >= newest[0]):
+            return remote
+        return newest
     timestamp = TimestampMs(asked.timestamp)
-    remote = await reader.offset_for_timestamp(log.topic_id, log.partition, timestamp)
-    if remote is not None and log.log_start_offset <= remote[1] < log.local_log_start_offset:
-        return remote
-    return log.offset_for_timestamp(timestamp)
+    if tiered:
+        remote = await reader.offset_for_timestamp(log.topic_id, log.partition, timestamp)
+        if remote is not None and log.log_start_offset <= remote[1] < log.local_log_start_offset:
+            return remote
+    return await log.offset_for_timestamp(timestamp)
 
 
 def refuse(request: Request, message: ListOffsetsRequest, code: ErrorCode, sentence: str) -> ListOffsetsResponse:

@@ -88,7 +88,7 @@ def serve_produce(connection: Connection, version: int, correlation_id: int, fra
                     )
                 results: TopicResults = [(topic, [success(log, index, result)])]
                 slot = connection.open_slot(connection.server.produce_meter, stops_parsing=False)
-                waits = [Waiting(stored, 0, 0)]
+                waits = [Waiting(asyncio.ensure_future(stored), 0, 0)]
                 PendingProduce(connection, slot, version, correlation_id, request.timeout_ms, results, waits)
                 return None
     return _serve_any(connection, version, correlation_id, request)
@@ -200,7 +200,7 @@ def append_all(
             if request.acks != 0:
                 stored = log.wait_stored(result.last_offset_end)
                 if stored is not None:
-                    waiting.append(Waiting(stored, len(results) - 1, len(answered)))
+                    waiting.append(Waiting(asyncio.ensure_future(stored), len(results) - 1, len(answered)))
             answered.append(success(log, index, result))
     return results, waiting
 

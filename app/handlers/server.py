@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final
@@ -16,6 +17,8 @@ from app.limits import KIB
 
 SCRATCH_BYTES: Final = 256 * KIB
 """One read of the shared receive buffer: a few hundred small requests, and it stays in the processor's cache."""
+BACKLOG: Final = 1024
+"""Connections that the kernel keeps while the loop is busy."""
 IDLE_CHECKS_PER_PERIOD: Final = 10
 """How often, per ``connections.max.idle.ms``, idle connections are looked for."""
 
@@ -55,18 +58,15 @@ class KafkaServer:
 
     # --- life ----------------------------------------------------------------------------------------------------
 
-    async def listen(self, host: str, port: int, tasks: asyncio.TaskGroup) -> int:
-        """Start to accept connections; tasks of requests that wait join ``tasks``. Returns the port.
+    async def listen(self, bound: socket.socket, tasks: asyncio.TaskGroup) -> int:
+        """Accept connections on a socket that is bound; tasks of requests that wait join ``tasks``. Returns the port.
 
-        Raises: OSError if the address cannot be listened on.
+        Raises: OSError if it cannot be listened on.
         """
-        self.loop = asyncio.get_running_loop()
-        self._tasks = tasks
-        self._listener = await self.loop.create_server(
-            lambda: Connection(self), host, port, backlog=1024, reuse_address=True
-        )
+        self.attach(tasks)
+        self._listener = await self.loop.create_server(lambda: Connection(self), sock=bound, backlog=BACKLOG)
         self._schedule_idle_check()
-        return int(self._listener.sockets[0].getsockname()[1])
+        return int(bound.getsockname()[1])
 
     def attach(self, tasks: asyncio.TaskGroup) -> None:
         """Serve without listening: connections are handed transports by the caller (tests, the simulation)."""

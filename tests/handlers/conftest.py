@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -25,7 +26,8 @@ async def start() -> AsyncIterator[Callable[..., Any]]:
         async def begin(**settings: Any) -> Bench:
             bench = Bench(**settings)
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            bench.port = await bench.server.listen("127.0.0.1", 0, tasks)
+            bound = socket.create_server(("127.0.0.1", 0))
+            bench.port = await bench.server.listen(bound, tasks)
 
             def end() -> None:
                 bench.server.stop_listening()

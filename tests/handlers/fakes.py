@@ -129,7 +129,7 @@ class FakeLog:
         self.unstored.append(future)
         return future
 
-    def read(self, offset: int, max_bytes: int, *, end_offset: int, min_one_batch: bool) -> FakeRead:
+    def plan_read(self, offset: int, max_bytes: int, *, end_offset: int, min_one_batch: bool) -> FakeRead:
         start = length = 0
         first = last = offset
         for position, header in iter_headers(self.file.data):
@@ -149,7 +149,8 @@ class FakeLog:
         self.waiters.append(callback)
 
     def remove_waiter(self, callback: Callable[[], None]) -> None:
-        self.waiters.remove(callback)
+        if callback in self.waiters:
+            self.waiters.remove(callback)
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         return (epoch, self.log_end_offset) if epoch == self.leader_epoch else (self.leader_epoch, 0)
@@ -160,13 +161,13 @@ class FakeLog:
     def aborted_transactions(self, start: int, end: int) -> list[Any]:
         return self.aborted
 
-    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
+    async def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         for _, header in iter_headers(self.file.data):
             if header.max_timestamp >= timestamp:
                 return header.max_timestamp, header.base_offset
         return None
 
-    def max_timestamp_offset(self) -> tuple[int, int] | None:
+    async def max_timestamp_offset(self) -> tuple[int, int] | None:
         headers = [header for _, header in iter_headers(self.file.data)]
         if not headers:
             return None

@@ -1,0 +1,320 @@
+"""One broker, composed: every part of it inside one event loop, whatever is behind the seams.
+
+``Broker`` (``process.py``) runs a ``Node`` with the machine's clock, disk and a store process; tests and the simulation run
+it with others. Start-up goes in the order in which the parts depend on each other, and nothing is served before all of it
+has succeeded::
+
+    lock → whose directory → open the logs → register in the cluster log → hold every led log against its manifest →
+    raise leader epochs where something may have been lost → listen
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from app.broker.partitions import Partitions
+from app.broker.sweeping import Sweeping
+from app.configs import BrokerConfig
+from app.errors import ConfigError, FencedError
+from app.handlers.context import Context
+from app.handlers.dispatch import api_table
+from app.handlers.fetch_sessions import FetchSessions
+from app.handlers.metrics import ApiMetrics
+from app.handlers.producer_ids import ProducerIds
+from app.handlers.server import KafkaServer
+from app.hot.checkpoints import MetaProperties
+from app.hot.files import FileSystem
+from app.hot.manager import LoadReport, LogManager
+from app.metadata.cluster import Endpoint
+from app.metadata.controller import Controller
+from app.metadata.liveness import Liveness, ObjectLiveness
+from app.metadata.numbered_log import LogTimings
+from app.metrics import Registry, Sample
+from app.objectstore.api import ObjectStore
+from app.seams import BlockingPool, Clock
+from app.tiering.chunk_cache import ChunkCache
+from app.tiering.remote_log_manager import RemoteLogManager
+from app.tiering.remote_reader import RemoteReader
+from app.tiering.store_work import StoreWork
+from app.units import BrokerId
+
+LISTENER: Final = "PLAINTEXT"
+OWN_DIRECTORY: Final = ".firn"
+"""In the data directory: what is not Kafka's."""
+LOG_DESCRIPTORS_MAX: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a node is put into."""
+
+    clock: Clock
+    rng: random.Random
+    pool: BlockingPool
+    fs: FileSystem
+    store: ObjectStore
+    work: StoreWork
+    log_line: Callable[[str], None]
+    descriptors_max: int = 1024
+    """Files and sockets together."""
+    liveness: Liveness | None = None
+    """None is heartbeats as objects of ``store``."""
+    timings: LogTimings | None = None
+    store_samples: Callable[[], Sequence[Sample]] | None = None
+    """Metrics of the store process, as last heard."""
+
+
+class Node:
+    """A broker inside one loop. ``start``, then ``run`` until it returns or is cancelled, then ``stop``."""
+
+    def __init__(self, config: BrokerConfig, around: Surroundings) -> None:
+        self.config = config
+        self.registry = Registry()
+        self._around = around
+        self._log_line = around.log_line
+        self._stopping = asyncio.Event()
+        self._fenced: FencedError | None = None
+        self._socket: socket.socket | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+        self.logs = LogManager(
+            config.data_dir,
+            around.fs,
+            around.pool,
+            around.clock,
+            around.rng,
+            descriptors_max=min(LOG_DESCRIPTORS_MAX, max(64, around.descriptors_max // 2)),
+            registry=self.registry,
+            producer_expiration_ms=config.producer_id_expiration_ms,
+        )
+        self.remote_log_manager = RemoteLogManager(
+            around.store,
+            around.work,
+            clock=around.clock,
+            rng=around.rng,
+            registry=self.registry,
+            broker_id=BrokerId(config.node_id),
+            interval_ms=config.remote_log_manager_task_interval_ms,
+            on_manifest_change=self._cache_manifest,
+        )
+        self.chunk_cache = ChunkCache(
+            around.work,
+            f"{config.data_dir}/{OWN_DIRECTORY}/chunks",
+            config.firn_chunk_cache_bytes,
+            fs=around.fs,
+            pool=around.pool,
+            descriptors=self.logs.log_directory.descriptors,
+            registry=self.registry,
+        )
+        self.remote_reader = RemoteReader(
+            around.work,
+            self.chunk_cache,
+            self.remote_log_manager.manifest_of,
+            pool=around.pool,
+            registry=self.registry,
+            read_ahead_bytes=config.firn_read_ahead_bytes,
+        )
+        self.controller: Controller = None  # type: ignore[assignment] # until start
+        self.context: Context = None  # type: ignore[assignment]
+        self.server: KafkaServer = None  # type: ignore[assignment]
+        self.partitions: Partitions = None  # type: ignore[assignment]
+        self.load_report: LoadReport | None = None
+        self._sweeping: Sweeping = None  # type: ignore[assignment]
+        self.port = config.listen_port
+
+    # --- starting ------------------------------------------------------------------------------------------------
+
+    async def start(self, *, listen: bool = True) -> None:
+        """Do everything that has to be done before the first request; see the module.
+
+        Raises: ConfigError (another node's directory, an address that cannot be listened on), ConflictError (the directory
+        is in use), StartRefused, StorageUnavailable, CorruptionError. ``stop`` must be called then, too.
+        """
+        around, config = self._around, self.config
+        self.logs.lock()
+        meta = self.logs.read_meta()
+        if meta is not None and meta.node_id != config.node_id:
+            raise ConfigError(
+                f"the data directory {config.data_dir} belongs to node {meta.node_id}, and this is node {config.node_id}: "
+                f"give --node-id {meta.node_id}, or another --data-dir"
+            )
+        if listen:
+            self._bind()
+        directory_id = meta.directory_id if meta is not None else uuid.UUID(bytes=around.rng.randbytes(16), version=4)
+        self.controller = Controller(
+            around.store,
+            config=config,
+            directory_id=directory_id,
+            endpoints=[Endpoint(LISTENER, self.advertised_host, self.advertised_port, LISTENER)],
+            liveness=around.liveness or ObjectLiveness(around.store, rng=around.rng, clock=around.clock),
+            rng=around.rng,
+            clock=around.clock,
+            take_over=config.take_over,
+            expected_cluster_id=meta.cluster_id if meta is not None else None,
+            on_fenced=self._on_fenced,
+            timings=around.timings,
+        )
+        async with asyncio.TaskGroup() as together:
+            loading = together.create_task(self.logs.load_all())
+            together.create_task(self.controller.start())
+        self.load_report = report = loading.result()
+        for problem in report.problems:
+            self._log_line(problem)
+        if meta is None:
+            self.logs.write_meta(
+                MetaProperties(self.controller.image.cluster_id, BrokerId(config.node_id), directory_id)
+            )
+        self.partitions = Partitions(
+            config,
+            controller=self.controller,
+            logs=self.logs,
+            remote_log_manager=self.remote_log_manager,
+            store=around.store,
+            work=around.work,
+            clock=around.clock,
+            rng=around.rng,
+            pool=around.pool,
+            fs=around.fs,
+            cache_directory=f"{config.data_dir}/{OWN_DIRECTORY}/manifests",
+            timings=around.timings,
+            log_line=self._log_line,
+        )
+        self._sweeping = Sweeping(
+            around.store,
+            self.controller,
+            self.remote_log_manager,
+            registry=self.registry,
+            log_line=self._log_line,
+        )
+        metrics = ApiMetrics(self.registry)
+        self.context = Context(
+            config=config,
+            clock=around.clock,
+            rng=around.rng,
+            pool=around.pool,
+            registry=self.registry,
+            controller=self.controller,
+            logs=self.logs,
+            remote_reader=self.remote_reader,
+            remote_log_manager=self.remote_log_manager,
+            metrics=metrics,
+            fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, around.rng),
+            producer_ids=ProducerIds(self.controller),
+            advertised_host=self.advertised_host,
+            advertised_port=self.advertised_port,
+            log_line=self._log_line,
+            store_samples=around.store_samples,
+        )
+        self.server = KafkaServer(
+            self.context,
+            api_table(),
+            connections_max=min(config.max_connections, max(16, around.descriptors_max // 2)),
+        )
+
+    @property
+    def advertised_host(self) -> str:
+        return self.config.advertised_host or self.config.listen_host
+
+    @property
+    def advertised_port(self) -> int:
+        return self.config.advertised_port or self.port
+
+    def _bind(self) -> None:
+        """Take the address, so that it is known; connections are accepted later. Raises: ConfigError."""
+        host, port = self.config.listen_host, self.config.listen_port
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(
+                host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            bound = socket.socket(family, kind, protocol)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {host}:{port}: {error.strerror or error}; free the address or give another --listen"
+            ) from error
+        self._socket = bound
+        self.port = int(bound.getsockname()[1])
+
+    # --- running -------------------------------------------------------------------------------------------------
+
+    async def run(self, ready: Callable[[], None] | None = None) -> None:
+        """Serve until ``request_stop``; ``ready`` is called when the first request can come.
+
+        Raises: FencedError when another broker has taken over; StorageUnavailable, CorruptionError (a manifest cannot be
+        read, before anything is served); an ExceptionGroup for a bug of ours.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                background = [
+                    tasks.create_task(self.logs.run()),
+                    tasks.create_task(self._run_controller()),
+                    tasks.create_task(self.remote_reader.run()),
+                ]
+                await self.partitions.take_over_all(clean=self.load_report is not None and self.load_report.clean)
+                background.append(tasks.create_task(self.remote_log_manager.run()))
+                background.append(tasks.create_task(self.partitions.run()))
+                background.append(tasks.create_task(self._sweeping.run()))
+                if self._socket is not None:
+                    await self.server.listen(self._socket, tasks)
+                else:
+                    self.server.attach(tasks)
+                if ready is not None:
+                    ready()
+                await self._stopping.wait()
+                self.server.stop_listening()
+                self.server.close_connections()
+                for task in background:
+                    task.cancel()
+        except BaseExceptionGroup as failures:
+            if self._fenced is not None and failures.split(FencedError)[1] is None:
+                raise self._fenced from None
+            raise
+        finally:
+            self._tasks = None
+        if self._fenced is not None:
+            raise self._fenced
+
+    async def _run_controller(self) -> None:
+        try:
+            await self.controller.run()
+        except FencedError as error:
+            self._on_fenced(error)
+
+    def _on_fenced(self, error: FencedError) -> None:
+        """Another broker has our place: stop accepting at once."""
+        if self._fenced is None:
+            self._fenced = error
+            if self.server is not None:
+                self.server.stop_listening()
+                self.server.close_connections()
+        self._stopping.set()
+
+    def request_stop(self) -> None:
+        """End ``run`` in order."""
+        self._stopping.set()
+
+    def _cache_manifest(self, manifest: object) -> None:
+        if self.partitions is not None and self._tasks is not None:
+            self.partitions.cache_manifest(manifest)  # type: ignore[arg-type]
+
+    # --- stopping ------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Close the logs cleanly and let go of everything. After ``run``, or a ``start`` that failed."""
+        if self._socket is not None:
+            self._socket.close()
+        if self.controller is not None and self._fenced is None and self.load_report is not None:
+            await self.controller.leave()
+        if self.partitions is not None:
+            await self.partitions.write_caches()
+        if self.load_report is not None:
+            await self.logs.close()
+        else:
+            self.logs.lock().close()

@@ -1,0 +1,303 @@
+"""Which partitions this broker leads, and what each of them needs: a log, a manifest, a place in the tier.
+
+The cluster image says what there should be; ``Partitions`` makes it so. New topics get their logs within the change that
+made them, so that whoever is told that a topic exists can write to it; what may have to wait (a manifest, a full disk) is
+done by ``run`` and tried again until it succeeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from typing import Final
+from uuid import UUID
+
+from app.configs import BrokerConfig
+from app.errors import FencedError, FirnError
+from app.hot.files import FileSystem, read_file, replace_file, unlink_quietly
+from app.hot.log import PartitionLog
+from app.hot.manager import LogManager
+from app.metadata.cluster import ClusterImage, ImageDelta, TopicImage
+from app.metadata.controller import Controller
+from app.metadata.manifest import SegmentManifest
+from app.metadata.numbered_log import LogTimings
+from app.objectstore.api import ObjectStore
+from app.seams import BlockingPool, Clock
+from app.tiering.rebuild import RestorePlan, agree
+from app.tiering.remote_log_manager import RemoteLogManager, manifest_cache_name
+from app.tiering.store_work import StoreWork
+from app.units import NO_TOPIC_ID, BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
+
+MANIFESTS_AT_ONCE: Final = 64
+"""Manifests being read: enough for a thousand partitions in a second at 50 ms a request."""
+RETRY_S_MIN: Final = 0.5
+RETRY_S_MAX: Final = 30.0
+CACHE_WRITE_S: Final = 5.0
+"""How long changed manifests wait to be written to the data directory together."""
+
+
+class Partitions:
+    """The partitions of one broker. Belongs to its loop."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        controller: Controller,
+        logs: LogManager,
+        remote_log_manager: RemoteLogManager,
+        store: ObjectStore,
+        work: StoreWork,
+        clock: Clock,
+        rng: random.Random,
+        pool: BlockingPool,
+        fs: FileSystem,
+        cache_directory: str,
+        timings: LogTimings | None,
+        log_line: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._controller = controller
+        self._logs = logs
+        self._tier = remote_log_manager
+        self._store = store
+        self._work = work
+        self._clock = clock
+        self._rng = rng
+        self._pool = pool
+        self._fs = fs
+        self._cache_directory = cache_directory
+        self._timings = timings
+        self._log_line = log_line
+        self._led: dict[UUID, tuple[str, int]] = {}
+        """Name and number of partitions of every topic that there is a log of, by id."""
+        self._unattached: dict[TopicIdPartition, None] = {}
+        """Partitions whose logs serve, but whose manifests are not read yet."""
+        self._unmade: dict[UUID, None] = {}
+        """Topics of which a log could not be made."""
+        self._wake = asyncio.Event()
+        self._changed_manifests: dict[TopicIdPartition, SegmentManifest] = {}
+
+    # --- starting ------------------------------------------------------------------------------------------------
+
+    async def take_over_all(self, *, clean: bool) -> None:
+        """Make logs and image agree, hold every led log against its manifest, and become the leader of all.
+
+        ``clean``: the logs were closed in order. Otherwise records that were read may be gone, so every leader epoch rises,
+        by which clients find out (KIP-320).
+
+        Raises: StorageUnavailable, CorruptionError, FencedError.
+        """
+        image = self._controller.image
+        self._drop_foreign(image)
+        existing = {(log.topic, int(log.partition)) for log in self._logs.logs()}
+        for topic in image.topics_by_name.values():
+            self._make_logs(topic)
+        limit = asyncio.Semaphore(MANIFESTS_AT_ONCE)
+        lost: dict[TopicIdPartition, int] = {}
+        restored: list[tuple[PartitionLog, RestorePlan]] = []
+
+        async def check(log: PartitionLog) -> None:
+            async with limit:
+                manifest = await self._load_manifest(log)
+            known = [epoch for epoch, _ in manifest.state.leader_epochs()]
+            known += [entry.epoch for entry in log.leader_epochs()]
+            plan = await agree(log, manifest, self._work)
+            key = TopicIdPartition(log.topic_id, log.partition)
+            if plan is not None:
+                restored.append((log, plan))
+            if plan is not None or (not clean and (log.topic, int(log.partition)) in existing):
+                lost[key] = max(known, default=-1)
+            self._tier.attach(log, manifest)
+
+        async with asyncio.TaskGroup() as group:
+            for log in self._logs.logs():
+                group.create_task(check(log))
+        self._unattached.clear()
+        for log, plan in sorted(restored, key=lambda one: (one[0].topic, one[0].partition)):
+            self._log_line(
+                f"{log.topic}-{log.partition} goes on at its tiered end {plan.tiered_end}: offsets from "
+                f"{plan.log_start_offset} are in {plan.remote_segments} remote segments of {plan.remote_raw_bytes} bytes"
+            )
+        if lost:
+            await self._controller.bump_leader_epochs(lost, above=lost)
+        image = self._controller.image
+        for log in self._logs.logs():
+            partition = image.partition(log.topic_id, log.partition)
+            if partition is not None:
+                log.become_leader(partition.leader_epoch)
+        self._controller.on_change(self._follow)
+
+    def _drop_foreign(self, image: ClusterImage) -> None:
+        """Delete logs of topics that are gone, or that were made again under the same name. Raises: StorageUnavailable."""
+        for log in self._logs.logs():
+            topic = image.topic(log.topic)
+            if topic is None or int(log.partition) >= len(topic.partitions):
+                self._log_line(f"{log.topic}-{log.partition} is not in the cluster any more; its local log is deleted")
+                self._logs.delete(log.topic, log.partition)
+            elif log.topic_id == NO_TOPIC_ID:
+                log.topic_id = topic.topic_id
+            elif log.topic_id != topic.topic_id:
+                self._log_line(
+                    f"{log.topic}-{log.partition} is of an older topic of that name; its local log is deleted"
+                )
+                self._logs.delete(log.topic, log.partition)
+
+    def _make_logs(self, topic: TopicImage) -> None:
+        """Make what is missing of a topic's logs and give all of them its settings. Raises: FirnError; some may be made."""
+        config = self._controller.effective_config(topic)
+        self._led[topic.topic_id] = (topic.name, len(topic.partitions))
+        for partition in topic.partitions:
+            index = partition.partition_index
+            if partition.leader != self._config.node_id:
+                continue
+            log = self._logs.get(topic.name, index)
+            if log is None:
+                log = self._logs.create(topic.name, topic.topic_id, index, config)
+                log.become_leader(partition.leader_epoch)
+                self._unattached[TopicIdPartition(topic.topic_id, index)] = None
+                self._wake.set()
+            else:
+                if log.config != config:
+                    log.update_config(config)
+                if partition.leader_epoch > log.leader_epoch:
+                    log.become_leader(partition.leader_epoch)
+
+    # --- following the image -------------------------------------------------------------------------------------
+
+    def _follow(self, image: ClusterImage, delta: ImageDelta) -> None:
+        """Bring the logs in line with a new image. What fails is tried again by ``run``."""
+        changed: Iterable[UUID] = image.topics_by_id if delta.broker_configs else delta.topics
+        for topic_id in tuple(changed):
+            self._settle(image, topic_id)
+        if delta.broker_configs or delta.topics:
+            self._tier.kick()
+
+    def _settle(self, image: ClusterImage, topic_id: UUID) -> None:
+        topic = image.topic_by_id(topic_id)
+        try:
+            if topic is None:
+                self._drop(topic_id)
+            else:
+                self._make_logs(topic)
+        except FirnError as error:
+            self._log_line(f"cannot bring a topic's logs in line, will try again: {error}")
+            self._unmade[topic_id] = None
+            self._wake.set()
+        else:
+            self._unmade.pop(topic_id, None)
+
+    def _drop(self, topic_id: UUID) -> None:
+        """Forget a topic that was deleted. Raises: StorageUnavailable."""
+        name, count = self._led.get(topic_id, ("", 0))
+        for index in range(count):
+            key = TopicIdPartition(TopicId(topic_id), PartitionIndex(index))
+            self._unattached.pop(key, None)
+            self._changed_manifests.pop(key, None)
+            self._tier.detach(*key)
+            log = self._logs.get(name, index)
+            if log is not None and log.topic_id == topic_id:
+                self._logs.delete(name, index)
+        self._led.pop(topic_id, None)
+
+    async def run(self) -> None:
+        """Read manifests of new partitions, try again what failed, write changed manifests to disk. Until cancelled."""
+        delay_s = RETRY_S_MIN
+        while True:
+            for topic_id in tuple(self._unmade):
+                self._settle(self._controller.image, topic_id)
+            await self._attach_new()
+            failed = bool(self._unmade or self._unattached)
+            delay_s = min(delay_s * 2, RETRY_S_MAX) if failed else RETRY_S_MIN
+            await self.write_caches()
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(delay_s if failed else CACHE_WRITE_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _attach_new(self) -> None:
+        limit = asyncio.Semaphore(MANIFESTS_AT_ONCE)
+
+        async def attach(key: TopicIdPartition) -> None:
+            topic = self._controller.image.topic_by_id(key.topic_id)
+            log = None if topic is None else self._logs.get(topic.name, key.partition)
+            if log is None:
+                self._unattached.pop(key, None)
+                return
+            try:
+                async with limit:
+                    manifest = await self._load_manifest(log)
+            except FencedError:
+                raise
+            except FirnError as error:
+                self._log_line(f"cannot read the manifest of {log.topic}-{log.partition}, will try again: {error}")
+                return
+            # The topic may have been deleted meanwhile: then somebody took the key away.
+            if key in self._unattached:
+                del self._unattached[key]
+                self._tier.attach(log, manifest)
+
+        async with asyncio.TaskGroup() as group:
+            for key in tuple(self._unattached):
+                group.create_task(attach(key))
+
+    # --- manifests -----------------------------------------------------------------------------------------------
+
+    async def _load_manifest(self, log: PartitionLog) -> SegmentManifest:
+        """Read a partition's manifest, from the copy in the data directory and what followed it.
+
+        Raises: StorageUnavailable, CorruptionError.
+        """
+        manifest = SegmentManifest(
+            self._store,
+            log.topic_id,
+            log.partition,
+            writer_id=self._controller.writer_id,
+            broker_id=BrokerId(self._config.node_id),
+            leader_epoch=LeaderEpoch(max(log.leader_epoch, 0)),
+            rng=self._rng,
+            clock=self._clock,
+            timings=self._timings,
+        )
+        path = self._cache_path(TopicIdPartition(log.topic_id, log.partition))
+        try:
+            cached = await self._pool.run(lambda: read_file(self._fs, path))
+        except OSError:
+            cached = None  # a copy only saves requests
+        await manifest.load(cached)
+        return manifest
+
+    def cache_manifest(self, manifest: SegmentManifest) -> None:
+        """The manifest changed: write it to the data directory before long."""
+        self._changed_manifests[TopicIdPartition(manifest.topic_id, manifest.partition)] = manifest
+
+    async def write_caches(self) -> None:
+        """Write the manifests that changed. One that cannot be written is read from the store by the next start."""
+        if not self._changed_manifests:
+            return
+        changed, self._changed_manifests = self._changed_manifests, {}
+        contents = [(self._cache_path(key), manifest.to_cache()) for key, manifest in changed.items()]
+        live = {
+            manifest_cache_name(TopicId(topic_id), PartitionIndex(index))
+            for topic_id, (_, count) in self._led.items()
+            for index in range(count)
+        }
+
+        def write() -> None:
+            self._fs.make_dirs(self._cache_directory)
+            for path, data in contents:
+                replace_file(self._fs, path, data, durable=False)
+            for name in self._fs.list_dir(self._cache_directory):
+                if name not in live:
+                    unlink_quietly(self._fs, f"{self._cache_directory}/{name}")
+
+        try:
+            await self._pool.run(write)
+        except OSError as error:
+            self._log_line(f"cannot keep copies of manifests in the data directory: {error}")
+
+    def _cache_path(self, key: TopicIdPartition) -> str:
+        return f"{self._cache_directory}/{manifest_cache_name(*key)}"

@@ -1,0 +1,137 @@
+"""Keeping the bucket clean in the background: deleted topics, and what crashes left over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from app.errors import FencedError, FirnError, StorageUnavailable
+from app.metadata.cluster import ClusterImage, ImageDelta
+from app.metadata.controller import Controller
+from app.metadata.manifest import ManifestState, SegmentManifest
+from app.metrics import Registry
+from app.objectstore.api import ObjectStore
+from app.tiering.remote_log_manager import RemoteLogManager
+from app.tiering.sweeper import Swept, delete_topic, sweep_partition, sweep_unknown_topics
+from app.units import TopicId, TopicIdPartition
+
+SWEEP_ALL_S: Final = 3600.0
+"""Every led partition is swept once in this time, evenly spread."""
+FIRST_SWEEP_S: Final = 30.0
+"""A starting broker has better things to do."""
+RETRY_S: Final = 30.0
+UNKNOWN_TOPICS_EVERY: Final = 24
+"""Rounds of all partitions between two looks for topics that nobody knows."""
+
+
+class Sweeping:
+    """Runs the sweeper. Belongs to the broker's loop."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        controller: Controller,
+        tier: RemoteLogManager,
+        *,
+        registry: Registry,
+        log_line: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._controller = controller
+        self._tier = tier
+        self._log_line = log_line
+        self._wake = asyncio.Event()
+        self._objects = registry.counter("firn_swept_objects_total", "Orphaned objects removed from the bucket.")
+        self._bytes = registry.counter("firn_swept_bytes_total", "Bytes of orphaned objects removed from the bucket.")
+        self._uploads = registry.counter("firn_swept_uploads_total", "Orphaned multipart uploads aborted.")
+
+    async def run(self) -> None:
+        """Work until cancelled. Raises: FencedError."""
+        self._controller.on_change(self._see)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._delete_topics())
+            group.create_task(self._sweep_partitions())
+
+    def _see(self, image: ClusterImage, delta: ImageDelta) -> None:
+        if delta.deleting and image.deleting:
+            self._wake.set()
+
+    async def _delete_topics(self) -> None:
+        """Empty the prefixes of deleted topics, then let the cluster forget them."""
+        while True:
+            failed = False
+            for topic in tuple(self._controller.image.deleting.values()):
+                try:
+                    self._count(await delete_topic(self._store, topic.topic_id, topic.partition_count))
+                    await self._controller.finish_topic_deletion(topic.topic_id)
+                except FencedError:
+                    raise
+                except FirnError as error:
+                    failed = True
+                    self._log_line(
+                        f"cannot delete what the bucket holds of topic {topic.name}, will try again: {error}"
+                    )
+            if not failed:
+                await self._wake.wait()
+                self._wake.clear()
+            else:
+                await asyncio.sleep(RETRY_S)
+
+    async def _sweep_partitions(self) -> None:
+        await asyncio.sleep(FIRST_SWEEP_S)
+        rounds = 0
+        while True:
+            keys = self._led()
+            for key in keys:
+                await self._sweep(key)
+                await asyncio.sleep(SWEEP_ALL_S / len(keys))
+            if not keys:
+                await asyncio.sleep(SWEEP_ALL_S)
+            rounds += 1
+            if rounds % UNKNOWN_TOPICS_EVERY == 0:
+                await self._sweep_unknown()
+
+    def _led(self) -> list[TopicIdPartition]:
+        return [
+            TopicIdPartition(topic.topic_id, partition.partition_index)
+            for topic in self._controller.image.topics_by_id.values()
+            for partition in topic.partitions
+            if self._tier.manifest_of(TopicIdPartition(topic.topic_id, partition.partition_index)) is not None
+        ]
+
+    async def _sweep(self, key: TopicIdPartition) -> None:
+        manifest = self._tier.manifest_of(key)
+        if manifest is None:
+            return
+        found: SegmentManifest = manifest
+
+        async def read() -> ManifestState:
+            await found.refresh()
+            return found.state
+
+        try:
+            self._count(await sweep_partition(self._store, key, read))
+        except StorageUnavailable as error:
+            self._log_line(f"cannot sweep {key} for now: {error}")
+
+    async def _sweep_unknown(self) -> None:
+        async def known() -> frozenset[TopicId]:
+            await self._controller.heartbeat()  # reads what the cluster log has that we have not seen
+            image = self._controller.image
+            return frozenset(TopicId(topic_id) for topic_id in (*image.topics_by_id, *image.deleting))
+
+        try:
+            self._count(await sweep_unknown_topics(self._store, known))
+        except StorageUnavailable as error:
+            self._log_line(f"cannot sweep the bucket for now: {error}")
+
+    def _count(self, swept: Swept) -> None:
+        self._objects.value += swept.objects
+        self._bytes.value += swept.bytes
+        self._uploads.value += swept.uploads
+        if swept.objects or swept.uploads:
+            self._log_line(
+                f"swept {swept.objects} objects of {swept.bytes} bytes and {swept.uploads} unfinished uploads "
+                f"that nothing refers to"
+            )

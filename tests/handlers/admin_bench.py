@@ -1,0 +1,179 @@
+"""A real controller over a store in memory, and every request and answer through the codec."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from app.configs import BrokerConfig, TopicConfig
+from app.errors import FirnError, RequestRejected, StorageUnavailable, kafka_code
+from app.handlers.context import Context, Request
+from app.handlers.dispatch import api_table
+from app.handlers.fetch_sessions import FetchSessions
+from app.handlers.metrics import ApiMetrics
+from app.handlers.producer_ids import ProducerIds
+from app.metadata.cluster import Endpoint
+from app.metadata.controller import Controller
+from app.metadata.liveness import ObjectLiveness
+from app.metrics import Registry
+from app.objectstore.memory import MemoryStore
+from app.units import TimestampMs
+from app.wire.apikeys import ApiKey
+from app.wire.codec import decode_request, decode_response, encode_request, encode_response
+from app.wire.versions import SERVED
+from tests.records.strategies import NOW_MS
+
+NODE_ID = 7
+
+
+class FixedClock:
+    def now_ms(self) -> TimestampMs:
+        return TimestampMs(NOW_MS)
+
+
+class AdminLog:
+    """What DeleteRecords and DescribeLogDirs look at in a log."""
+
+    def __init__(self, topic: str, partition: int, *, high_watermark: int, cleanup_policy: str = "delete") -> None:
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = uuid.uuid5(uuid.NAMESPACE_DNS, topic)
+        self.config = TopicConfig(cleanup_policy=frozenset(cleanup_policy.split(",")))
+        self.log_start_offset = 0
+        self.high_watermark = high_watermark
+        self.size_bytes = high_watermark * 100
+
+
+class AdminLogs:
+    data_dir = "/var/firn"
+
+    def __init__(self) -> None:
+        self.by_key: dict[tuple[str, int], AdminLog] = {}
+        self.offline_reason: str | None = None
+        self.free: int | StorageUnavailable = 1 << 40
+
+    def add(self, topic: str, partition: int, **fields: Any) -> AdminLog:
+        log = self.by_key[topic, partition] = AdminLog(topic, partition, **fields)
+        return log
+
+    def get(self, topic: str, partition: int) -> AdminLog | None:
+        return self.by_key.get((topic, partition))
+
+    def logs(self) -> list[AdminLog]:
+        return list(self.by_key.values())
+
+    def free_bytes(self) -> int:
+        if isinstance(self.free, StorageUnavailable):
+            raise self.free
+        return self.free
+
+
+class AdminTier:
+    """The remote log manager's part in DeleteRecords: ``durable`` is what the manifests say."""
+
+    def __init__(self, logs: AdminLogs) -> None:
+        self._logs = logs
+        self.durable: dict[tuple[uuid.UUID, int], int] = {}
+        self.fails_with: FirnError | None = None
+
+    async def advance_log_start(self, topic_id: uuid.UUID, partition: int, offset: int) -> None:
+        if self.fails_with is not None:
+            raise self.fails_with
+        self.durable[topic_id, partition] = offset
+        for log in self._logs.logs():
+            if (log.topic_id, log.partition) == (topic_id, partition):
+                log.log_start_offset = offset
+
+
+class AdminBench:
+    """A broker as the administering handlers see it."""
+
+    def __init__(self, controller: Controller, config: BrokerConfig, store: MemoryStore) -> None:
+        self.controller = controller
+        self.store = store
+        self.logs = AdminLogs()
+        self.tier = AdminTier(self.logs)
+        registry = Registry()
+        rng = random.Random(1)
+        self.context = Context(
+            **{
+                "config": config,
+                "clock": FixedClock(),
+                "rng": rng,
+                "pool": None,
+                "registry": registry,
+                "controller": controller,
+                "logs": self.logs,
+                "remote_reader": None,
+                "remote_log_manager": self.tier,
+                "metrics": ApiMetrics(registry),
+                "fetch_sessions": FetchSessions(10, rng),
+                "producer_ids": ProducerIds(controller),
+                "advertised_host": "127.0.0.1",
+                "advertised_port": 9092,
+                "log_line": lambda line: None,
+            }  # type: ignore[arg-type]
+        )
+        self._apis = api_table()
+
+    async def ask(self, key: ApiKey, version: int, message: Any) -> Any:
+        """The answer as a client of that version reads it; a refusal as the connection would send it."""
+        api = self._apis[key]
+        request = Request(int(key), version, 1, "test", "127.0.0.1:50000")
+        arrived = decode_request(key, version, memoryview(encode_request(key, version, message)))
+        try:
+            answer = api.handle(self.context, request, arrived)
+            if hasattr(answer, "__await__"):
+                answer = await answer
+        except FirnError as error:
+            answer = api.refuse(request, arrived, kafka_code(error), str(error))
+        return decode_response(key, version, memoryview(encode_response(key, version, answer)))
+
+    def refuse(self, key: ApiKey, version: int, message: Any, error: RequestRejected) -> Any:
+        """The answer that carries ``error`` for the request as a whole."""
+        request = Request(int(key), version, 1, "test", "127.0.0.1:50000")
+        arrived = decode_request(key, version, memoryview(encode_request(key, version, message)))
+        answer = self._apis[key].refuse(request, arrived, error.code, str(error))
+        return decode_response(key, version, memoryview(encode_response(key, version, answer)))
+
+
+@asynccontextmanager
+async def admin_bench(**settings: Any) -> AsyncIterator[AdminBench]:
+    """A bench whose broker, number 7, was started with ``settings``."""
+    config = BrokerConfig(node_id=NODE_ID, broker_rack="a", **settings)
+    clock = FixedClock()
+    rng = random.Random(7)
+    store = MemoryStore(clock, rng)
+    controller = Controller(
+        store,
+        config=config,
+        directory_id=uuid.UUID(int=1),
+        endpoints=[Endpoint("PLAINTEXT", "broker.example", 9092, "PLAINTEXT")],
+        liveness=ObjectLiveness(store, rng=rng, clock=clock),
+        rng=rng,
+        clock=clock,
+    )
+    async with controller.running():
+        yield AdminBench(controller, config, store)
+
+
+def versions(key: ApiKey) -> list[int]:
+    """Every version that is served."""
+    first, last = SERVED[key]
+    return list(range(first, last + 1))
+
+
+def answered(items: list[Any], name: Callable[[Any], Any] = lambda item: item.name) -> dict[Any, Any]:
+    """Items by name."""
+    return {name(item): item for item in items}
+
+
+def each_code(items: list[Any]) -> Iterator[int]:
+    return (item.error_code for item in items)
+
+
+__all__ = ["AdminBench", "SimpleNamespace", "admin_bench", "answered", "each_code", "versions"]

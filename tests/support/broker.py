@@ -1,0 +1,123 @@
+"""A whole broker inside the test's own loop: real sockets and a real disk, no child processes.
+
+    async with running_broker(tmp_path) as broker:
+        ...  # any Kafka client to 127.0.0.1:broker.port
+
+The store is a directory beside the data (or whatever is given), and store work is done inline. Leaving the block stops the
+broker cleanly; the same paths may be started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from app.broker.node import Node, Surroundings
+from app.broker.runtime import SystemClock, ThreadPool
+from app.configs import BrokerConfig, TopicConfig
+from app.errors import FencedError
+from app.hot.files import PosixFileSystem
+from app.objectstore.api import ObjectStore
+from app.objectstore.directory import DirectoryStore
+from app.seams import Clock
+from app.tiering.store_work import InlineStoreWork
+
+
+class RunningBroker:
+    """What a test is given."""
+
+    def __init__(self, node: Node, store: ObjectStore, lines: list[str]) -> None:
+        self.node = node
+        self.store = store
+        self.lines = lines
+        """Notices for the operator."""
+        self.fenced: FencedError | None = None
+
+    @property
+    def port(self) -> int:
+        return self.node.port
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.node.port}"
+
+    async def create_topic(self, name: str, partitions: int = 1, **configs: str) -> None:
+        """Make a topic; ``configs`` have ``_`` for ``.``."""
+        named = {key.replace("_", "."): value for key, value in configs.items()}
+        await self.node.controller.create_topic(name, partitions, named)
+
+    def log(self, topic: str, partition: int = 0) -> Any:
+        found = self.node.logs.get(topic, partition)
+        assert found is not None, f"no log of {topic}-{partition}"
+        return found
+
+
+@asynccontextmanager
+async def running_broker(
+    path: Path,
+    *,
+    store: ObjectStore | None = None,
+    clock: Clock | None = None,
+    topic_defaults: TopicConfig | None = None,
+    seed: int = 7,
+    **settings: Any,
+) -> AsyncIterator[RunningBroker]:
+    """Start a broker on ``path/data`` with ``path/store`` as its store; ``settings`` are fields of ``BrokerConfig``."""
+    pool = ThreadPool(4)
+    rng = random.Random(seed)
+    fs = PosixFileSystem()
+    object_path = None
+    if store is None:
+        directory = DirectoryStore(path / "store", pool)
+        await directory.open()
+        store = directory
+        object_path = lambda key: str(path / "store" / key)  # noqa: E731
+    lines: list[str] = []
+    config = BrokerConfig(
+        data_dir=str(settings.pop("data_dir", path / "data")),
+        listen_port=settings.pop("listen_port", 0),
+        http_address="off",
+        topic_defaults=topic_defaults or TopicConfig(),
+        **settings,
+    )
+    node = Node(
+        config,
+        Surroundings(
+            clock=clock or SystemClock(),
+            rng=rng,
+            pool=pool,
+            fs=fs,
+            store=store,
+            work=InlineStoreWork(store, fs, pool, rng, object_path=object_path),
+            log_line=lines.append,
+            descriptors_max=1024,
+        ),
+    )
+    broker = RunningBroker(node, store, lines)
+    try:
+        await node.start()
+        ready = asyncio.Event()
+
+        async def serve() -> None:
+            try:
+                await node.run(ready.set)
+            except FencedError as error:
+                broker.fenced = error
+                ready.set()
+
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(serve())
+            waiting = group.create_task(ready.wait())
+            await asyncio.wait([serving, waiting], return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            try:
+                yield broker
+            finally:
+                node.request_stop()
+    finally:
+        await node.stop()
+        pool.close()
