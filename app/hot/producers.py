@@ -237,7 +237,7 @@ class ProducerStates:
             break
         return Offset(min(candidates)) if candidates else None
 
-    def decide_below(self, high_watermark: Offset) -> None:
+    def decide_below(self, high_watermark: int) -> None:
         """Markers below the high watermark are committed: their transactions no longer hold the last stable offset back."""
         decided = [first for first, marker in self._undecided.items() if marker < high_watermark]
         for first in decided:
