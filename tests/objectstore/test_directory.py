@@ -267,6 +267,31 @@ async def test_no_part_reaches_a_completed_object(tmp_path: Path) -> None:
     assert await store.get("k") == b"right"
 
 
+async def test_no_part_reaches_an_object_whose_completion_is_undecided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    upload = await store.begin_upload("d/k")
+    await upload.put_part(1, b"right")
+    await store.put("d/warm", b"")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(directory_work.os, "fsync", fail)
+        with pytest.raises(StorageUnavailable):
+            await upload.complete()
+    assert await store.get("d/k") == b"right"
+    with pytest.raises(ObjectMissing):
+        await upload.put_part(1, b"wrong")
+    assert await store.get("d/k") == b"right"
+    with pytest.raises(AlreadyExists):
+        await upload.complete()
+    await upload.abort()
+    assert await store.list_uploads("") == []
+
+
 async def test_foreign_names_are_not_listed(tmp_path: Path) -> None:
     root = tmp_path / "store"
     store = DirectoryStore(root)
