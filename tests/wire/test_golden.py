@@ -1,0 +1,65 @@
+"""Requests as real clients sent them (``golden/capture.py``): read whole, and written again byte for byte."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from app.records.batch import iter_headers
+from app.wire import codec, fetch, produce
+from app.wire.apikeys import ApiKey
+from app.wire.framing import frame_bytes
+from app.wire.header import encode_request_header, parse_request_header
+
+FRAMES = [
+    pytest.param(bytes.fromhex(hexed), id=f"{client}-{name}")
+    for client, frames in json.loads((Path(__file__).parent / "golden" / "requests.json").read_text()).items()
+    for name, hexed in frames.items()
+]
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+def test_what_a_client_sent_is_read_whole_and_written_again(frame: bytes) -> None:
+    assert frame_bytes(frame) == len(frame) - 4
+    header = parse_request_header(memoryview(frame)[4:])
+    key, version = header.api_key, header.api_version
+    again = encode_request_header(key, version, header.correlation_id, header.client_id)
+    assert again == frame[4 : 4 + header.body_start]
+    body = memoryview(frame)[4 + header.body_start :]
+    message = codec.decode_request(key, version, body)
+    assert codec.encode_request(key, version, message) == body
+
+
+def of(key: ApiKey) -> list[tuple[int, memoryview]]:
+    """``(version, body)`` of the captured requests of one API."""
+    found = []
+    for parameter in FRAMES:
+        view = memoryview(parameter.values[0])[4:]  # type: ignore[arg-type]
+        header = parse_request_header(view)
+        if header.api_key == key:
+            found.append((header.api_version, view[header.body_start :]))
+    assert len(found) == 3
+    return found
+
+
+def test_a_produced_batch_lies_where_the_fast_reader_says() -> None:
+    for version, body in of(ApiKey.PRODUCE):
+        request = produce.decode_produce(version, body)
+        ((topic, ((index, records),)),) = request.topics
+        assert (topic, index) == ("golden", 0)
+        assert records is not None
+        ((_, batch),) = list(iter_headers(records))
+        assert (batch.magic, batch.record_count, batch.size_bytes) == (2, 1, len(records))
+
+
+def test_a_fetch_asks_for_the_partition_that_the_fast_reader_says() -> None:
+    topic_id = UUID("6f1d1a2e-5f0e-4c8f-9a35-2f9f6cb5a001")
+    for version, body in of(ApiKey.FETCH):
+        request = fetch.decode_fetch(version, body)
+        ((topic, (asked,)),) = request.topics
+        assert topic == (topic_id if version >= fetch.TOPIC_IDS else "golden")
+        assert (asked.partition, asked.fetch_offset, request.replica_id) == (0, 0, -1)
+        assert request.max_wait_ms == 500
