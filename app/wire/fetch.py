@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from app.errors import ErrorCode, ProtocolError
 from app.limits import MESSAGE_ELEMENTS_MAX
 from app.wire.apikeys import ApiKey
-from app.wire.apis import fetch as messages
-from app.wire.codec import decode_response, encode_request
+from app.wire.codec import decode_response
 from app.wire.endpoints import LEADER, LEADER_BYTES, NodeEndpoint, put_node_endpoints
 from app.wire.framing import frame
 from app.wire.header import encode_request_header
@@ -40,7 +39,9 @@ from app.wire.primitives import (
     uvarint,
 )
 from app.wire.produce import TopicRef
-from app.wire.schema import ZERO_UUID
+
+if TYPE_CHECKING:
+    from app.wire.apis.fetch import FetchResponse
 
 VERSION_FIRST: Final = 4
 VERSION_LAST: Final = 18
@@ -109,6 +110,9 @@ PARTITION_9: Final = Struct(">iiqqi")
 PARTITION_FLEXIBLE: Final = Struct(">iiqiqiB")
 """Index, leader's epoch, offset, last fetched epoch, log start, bytes at most; first byte of the tagged fields."""
 INDEX: Final = Struct(">i")
+LIMITS: Final = Struct(">iiib")
+"""Wait, bytes at least and at most, isolation level."""
+TWO_INTS: Final = Struct(">ii")
 
 _new = tuple.__new__
 
@@ -517,50 +521,79 @@ def encode_fetch_request(version: int, correlation_id: int, client_id: str | Non
 
 
 def encode_fetch_body(version: int, request: FetchRequest) -> bytes:
-    """The body of a request. Raises: ValueError if it cannot be said in this version."""
-    by_id = version >= TOPIC_IDS
-    message = messages.FetchRequest(
-        cluster_id=request.cluster_id,
-        replica_id=request.replica_id,
-        replica_state=messages.ReplicaState(request.replica_id, request.replica_epoch),
-        max_wait_ms=request.max_wait_ms,
-        min_bytes=request.min_bytes,
-        max_bytes=request.max_bytes,
-        isolation_level=request.isolation_level,
-        session_id=request.session_id,
-        session_epoch=request.session_epoch,
-        rack_id=request.rack_id,
-    )
+    """The body of a request; what the version lacks is left out.
+
+    Raises: ValueError if a string is too long for the version, or the version is not known.
+    """
+    if not VERSION_FIRST <= version <= VERSION_LAST:
+        raise ValueError(f"Fetch v{version} is not known")
+    flexible = version >= FLEXIBLE
+    parts: list[bytes] = []
+    if version < REPLICA_STATE:
+        parts.append(INT32.pack(request.replica_id))
+    parts.append(LIMITS.pack(request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level))
+    if version >= SESSIONS:
+        parts.append(TWO_INTS.pack(request.session_id, request.session_epoch))
+    parts.append(_count(flexible, len(request.topics)))
     for topic, partitions in request.topics:
-        message.topics.append(
-            messages.FetchTopic(
-                topic="" if by_id else topic,  # type: ignore[arg-type]
-                topic_id=topic if by_id else ZERO_UUID,  # type: ignore[arg-type]
-                partitions=[
-                    messages.FetchPartition(
-                        partition=asked.partition,
-                        current_leader_epoch=asked.current_leader_epoch,
-                        fetch_offset=asked.fetch_offset,
-                        last_fetched_epoch=asked.last_fetched_epoch,
-                        log_start_offset=asked.log_start_offset,
-                        partition_max_bytes=asked.partition_max_bytes,
-                    )
-                    for asked in partitions
-                ],
-            )
-        )
-    for topic, indexes in request.forgotten:
-        message.forgotten_topics_data.append(
-            messages.ForgottenTopic(
-                topic="" if by_id else topic,  # type: ignore[arg-type]
-                topic_id=topic if by_id else ZERO_UUID,  # type: ignore[arg-type]
-                partitions=list(indexes),
-            )
-        )
-    return encode_request(ApiKey.FETCH, version, message)
+        _put_topic(version, parts, topic)
+        parts.append(_count(flexible, len(partitions)))
+        for index, epoch, offset, last_epoch, log_start, max_bytes in partitions:
+            if flexible:
+                parts.append(PARTITION_FLEXIBLE.pack(index, epoch, offset, last_epoch, log_start, max_bytes, 0))
+            elif version >= 9:
+                parts.append(PARTITION_9.pack(index, epoch, offset, log_start, max_bytes))
+            elif version >= 5:
+                parts.append(PARTITION_5.pack(index, offset, log_start, max_bytes))
+            else:
+                parts.append(PARTITION_4.pack(index, offset, max_bytes))
+        if flexible:
+            parts.append(b"\0")
+    if version >= SESSIONS:
+        parts.append(_count(flexible, len(request.forgotten)))
+        for topic, indexes in request.forgotten:
+            _put_topic(version, parts, topic)
+            parts.append(_count(flexible, len(indexes)))
+            parts.extend([INT32.pack(index) for index in indexes])
+            if flexible:
+                parts.append(b"\0")
+    if flexible:
+        put_compact_string(parts, request.rack_id)
+        _put_request_tags(version, parts, request)
+    elif version >= 11:
+        put_string(parts, request.rack_id)
+    return b"".join(parts)
 
 
-def decode_fetch_response(version: int, view: memoryview) -> messages.FetchResponse:
+def _count(flexible: bool, count: int) -> bytes:
+    return uvarint(count + 1) if flexible else INT32.pack(count)
+
+
+def _put_topic(version: int, parts: list[bytes], topic: TopicRef) -> None:
+    if version >= TOPIC_IDS:
+        parts.append(topic.bytes)  # type: ignore[union-attr]
+    elif version >= FLEXIBLE:
+        put_compact_string(parts, topic)  # type: ignore[arg-type]
+    else:
+        put_string(parts, topic)  # type: ignore[arg-type]
+
+
+def _put_request_tags(version: int, parts: list[bytes], request: FetchRequest) -> None:
+    fields: list[bytes] = []
+    if request.cluster_id is not None:
+        body: list[bytes] = []
+        put_compact_string(body, request.cluster_id)
+        joined = b"".join(body)
+        fields.append(b"\x00" + uvarint(len(joined)) + joined)
+    if version >= REPLICA_STATE and (request.replica_id, request.replica_epoch) != (-1, -1):
+        fields.append(
+            b"\x01" + uvarint(REPLICA.size + 1) + REPLICA.pack(request.replica_id, request.replica_epoch) + b"\0"
+        )
+    parts.append(uvarint(len(fields)))
+    parts.extend(fields)
+
+
+def decode_fetch_response(version: int, view: memoryview) -> FetchResponse:
     """The response that ``view`` is, without its header; records are slices of ``view``. Raises: ProtocolError."""
-    response: messages.FetchResponse = decode_response(ApiKey.FETCH, version, view)
+    response: FetchResponse = decode_response(ApiKey.FETCH, version, view)
     return response

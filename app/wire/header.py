@@ -11,6 +11,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from app.errors import ErrorCode, ProtocolError
+from app.limits import CLIENT_ID_BYTES_MAX
 from app.wire.apikeys import ApiKey
 from app.wire.apis import APIS
 from app.wire.primitives import TROUBLES, Buffer, explain, refuse_length, skip_tagged_fields
@@ -74,7 +75,7 @@ def encode_request_header(api_key: int, api_version: int, correlation_id: int, c
     Raises: ValueError if the client id is longer than a STRING can be; KeyError for an unknown key.
     """
     encoded = b"" if client_id is None else client_id.encode()
-    if len(encoded) > 0x7FFF:
+    if len(encoded) > CLIENT_ID_BYTES_MAX:
         raise ValueError(f"a client id of {len(encoded)} bytes")
     fixed = REQUEST.pack(api_key, api_version, correlation_id, -1 if client_id is None else len(encoded))
     return fixed + encoded + (b"\0" if api_version >= FLEXIBLE_FIRST[api_key] else b"")

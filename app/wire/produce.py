@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from app.errors import ErrorCode, ProtocolError
 from app.limits import MESSAGE_ELEMENTS_MAX, TOPIC_NAME_CHARS_MAX
 from app.wire.apikeys import ApiKey
-from app.wire.apis.produce import ProduceResponse
 from app.wire.codec import decode_response
 from app.wire.endpoints import LEADER, LEADER_BYTES, NodeEndpoint, put_node_endpoints
 from app.wire.header import encode_request_header
@@ -39,6 +38,9 @@ from app.wire.primitives import (
     uuid_of,
     uvarint,
 )
+
+if TYPE_CHECKING:
+    from app.wire.apis.produce import ProduceResponse
 
 VERSION_FIRST: Final = 3
 VERSION_LAST: Final = 13

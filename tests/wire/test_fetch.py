@@ -181,7 +181,15 @@ def test_a_request_that_the_client_writes_is_what_the_broker_reads(data: st.Data
     frame = fetch.encode_fetch_request(version, 3, "me", request)
     header = parse_request_header(frame[4:])
     assert header[:4] == (ApiKey.FETCH, version, 3, "me")
-    assert fetch.decode_fetch(version, memoryview(frame)[4 + header.body_start :]) == request
+    body = memoryview(frame)[4 + header.body_start :]
+    assert fetch.decode_fetch(version, body) == request
+    message = codec.decode_request(ApiKey.FETCH, version, body)
+    assert codec.encode_request(ApiKey.FETCH, version, message) == body
+
+
+def test_a_request_of_a_version_that_is_not_known_is_our_own_mistake() -> None:
+    with pytest.raises(ValueError, match="is not known"):
+        fetch.encode_fetch_body(19, FetchRequest())
 
 
 # --- responses --------------------------------------------------------------------------------------------------------
