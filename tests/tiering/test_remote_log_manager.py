@@ -1,0 +1,410 @@
+"""Copies in order and resumable, retention in both tiers, and never a gap (INV-4), whatever fails when."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.metadata import layout
+from app.metadata.manifest import SegmentState
+from app.objectstore.memory import Fault, FaultKind
+from app.units import PartitionIndex
+from tests.tiering.segments import TOPIC
+from tests.tiering.world import CONFIG, KEY, World, run_world
+
+
+def test_rolled_segments_go_to_the_store_and_leave_the_disk(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.append(40)
+        rolled = len(world.log.segments()) - 1
+        assert rolled > 5
+        await world.until(world.all_copied)
+        await world.until(lambda: len(world.log.segments()) == 1)
+        assert [entry.state for entry in world.manifest.entries] == [SegmentState.COPY_FINISHED] * rolled
+        status = world.status()
+        assert (status.copied_segments, status.remote_segments, status.lag_bytes) == (rolled, rolled, 0)
+        assert status.tiered_end == world.log.local_log_start_offset
+        assert world.log.log_start_offset == 0
+        await world.check()
+
+    run_world(tmp_path, scenario)
+
+
+def test_finish_and_next_start_share_a_manifest_entry(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.append(40)
+        await world.until(world.all_copied)
+        copied = world.status().copied_segments
+        puts = [
+            one for one in world.store.history if one.operation == "put_if_absent" and one.key.startswith("topics/")
+        ]
+        assert len(puts) <= copied + 2, "one entry per segment, but for the first and the last"
+
+    run_world(tmp_path, scenario)
+
+
+def test_only_stable_rolled_segments_are_copied_and_the_active_one_never(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.append(3)
+        await asyncio.sleep(60)
+        assert await world.store.list_objects("data/") == []
+        assert world.status().tiered_end == 0
+
+    run_world(tmp_path, scenario)
+
+
+def test_the_order_is_sync_announce_upload_finish_drop(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.store.faults = [Fault(FaultKind.LATENCY, latency_ms=(1000, 1000))]
+        world.append(8)
+        seen: list[str] = []
+
+        def look() -> bool:
+            entries = world.manifest.entries
+            state = entries[0].state.name if entries else "none"
+            objects = any(key.startswith("data/") for key in world.store._keys)
+            local = world.log.local_log_start_offset == 0
+            synced = world.log.synced_end_offset > 0
+            now = f"{state} object={objects} local={local} synced={synced}"
+            if not seen or seen[-1] != now:
+                seen.append(now)
+            return not local
+
+        await world.until(look)
+        assert seen[-1].startswith("COPY_FINISHED object=True local=False")
+        assert not any("COPY_FINISHED object=False" in one for one in seen)
+        assert not any(one.startswith("none object=True") for one in seen)
+        assert not any("local=False" in one and not one.startswith("COPY_FINISHED") for one in seen)
+        assert not any(one.startswith("COPY_STARTED") and one.endswith("synced=False") for one in seen)
+
+    run_world(tmp_path, scenario)
+
+
+def test_several_segments_are_in_order_and_one_at_a_time(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.store.faults = [Fault(FaultKind.LATENCY, latency_ms=(100, 500))]
+        world.append(40)
+        overlapping = 0
+
+        def look() -> bool:
+            nonlocal overlapping
+            started = [one for one in world.manifest.entries if one.state is SegmentState.COPY_STARTED]
+            overlapping = max(overlapping, len(started))
+            ends = [one.end_offset for one in world.manifest.finished]
+            assert ends == sorted(ends)
+            return world.all_copied()
+
+        await world.until(look)
+        assert overlapping == 1
+
+    run_world(tmp_path, scenario)
+
+
+# --- crash at every step ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [FaultKind.HANG, FaultKind.HANG_APPLIED])
+@pytest.mark.parametrize("step", range(26))
+def test_a_crash_at_any_request_loses_nothing_and_the_next_start_goes_on(
+    tmp_path: Path, step: int, kind: FaultKind
+) -> None:
+    """The broker dies while its request number ``step`` is under way, applied or not."""
+
+    async def scenario(world: World) -> None:
+        fault = Fault(kind, skip=step, times=1)
+        world.store.faults = [fault]
+        world.append(14)
+        await world.until(lambda: fault.struck > 0 or world.all_copied())
+        await world.crash()
+        world.store.faults = []
+        await world.start()
+        await world.check()
+        world.append(6)
+        await world.until(world.all_copied)
+        await world.check()
+        await world.until(lambda: not world.manifest.state.pending_deletes(), seconds=300)
+        await world.tier.sweep(KEY)
+        named = {world.manifest.object_key(entry) for entry in world.manifest.entries}
+        assert {info.key for info in await world.store.list_objects("data/")} == named
+        assert await world.store.list_uploads("data/") == []
+
+    run_world(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_store_that_fails_at_random_delays_copies_and_loses_nothing(tmp_path: Path, seed: int) -> None:
+    async def scenario(world: World) -> None:
+        world.store.faults = [
+            Fault(FaultKind.LATENCY, latency_ms=(0, 300)),
+            Fault(FaultKind.UNAVAILABLE, probability=0.1),
+            Fault(FaultKind.LOST_ANSWER, probability=0.1),
+            Fault(FaultKind.HANG, probability=0.02),
+            Fault(FaultKind.APPLIED_LATE, "complete", probability=0.2, latency_ms=(0, 20_000)),
+            Fault(FaultKind.APPLIED_LATE, "put_if_absent", probability=0.1, latency_ms=(0, 20_000)),
+        ]
+        for _ in range(4):
+            world.append(8)
+            await asyncio.sleep(world.rng.random() * 30)
+            if world.rng.random() < 0.5:
+                await world.crash()
+                await world.start()
+        await asyncio.sleep(60)
+        world.store.faults = []
+        world.tier.kick()
+        await world.until(world.all_copied)
+        await world.check()
+
+    run_world(tmp_path, scenario, seed=seed)
+
+
+def test_while_the_store_is_away_the_log_goes_on_and_nothing_local_is_dropped(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.store.faults = [Fault(FaultKind.UNAVAILABLE)]
+        for _ in range(10):
+            world.append(10)
+            await asyncio.sleep(60)
+        assert world.log.local_log_start_offset == 0
+        status = world.status()
+        assert status.last_error
+        assert status.lag_bytes > 0
+        assert status.lag_ms > 500_000
+        requests = len(world.store.history)
+        assert requests < 2000, "retries back off"
+        world.store.faults = []
+        await world.until(world.all_copied)
+        assert world.status().last_error == ""
+        await world.check()
+
+    run_world(tmp_path, scenario)
+
+
+def test_an_upload_that_stands_still_is_abandoned_and_made_again_under_another_id(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.append(8)
+        fault = Fault(FaultKind.HANG, "put_part", times=1)
+        world.store.faults = [fault]
+        await world.until(lambda: bool(world.manifest.entries))
+        [first] = [entry.segment_id for entry in world.manifest.entries][:1]
+        await world.until(world.all_copied)
+        assert fault.struck == 1
+        assert first not in {entry.segment_id for entry in world.manifest.finished}
+        await world.check()
+
+    run_world(tmp_path, scenario, stall_s=3)
+
+
+def test_a_corrupt_local_segment_is_never_uploaded_and_the_error_says_where(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.append(8)
+        first = world.log.segments()[0]
+        data = bytearray(Path(first.path).read_bytes())
+        data[200] ^= 1
+        Path(first.path).write_bytes(data)
+        await asyncio.sleep(30)
+        assert world.manifest.finished == []
+        status = world.status()
+        assert ".log" in status.last_error
+        assert "position" in status.last_error
+        assert world.log.local_log_start_offset == 0
+        await asyncio.sleep(100)
+        assert await world.store.list_objects("data/") == []
+
+    run_world(tmp_path, scenario)
+
+
+def test_two_leaders_cannot_both_finish_a_copy(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.store.faults = [Fault(FaultKind.LATENCY, "complete", latency_ms=(3000, 3000))]
+        world.append(8)
+        await world.until(lambda: bool(world.manifest.state.pending_copies()))
+        usurper = world.new_manifest()
+        await usurper.load()
+        await usurper.seal()
+        await asyncio.sleep(60)
+        assert world.tier.status() == [], "the fenced leader has let go"
+        await usurper.refresh()
+        assert usurper.finished == []
+        assert usurper.state.pending_copies(), "what it began is left to the new leader to finish or delete"
+
+    run_world(tmp_path, scenario)
+
+
+# --- retention ----------------------------------------------------------------------------------------------------------
+
+
+def test_time_retention_raises_the_log_start_durably_before_anything_is_deleted(tmp_path: Path) -> None:
+    config = replace(CONFIG, retention_ms=100_000)
+
+    async def scenario(world: World) -> None:
+        world.append(20)
+        await world.until(world.all_copied)
+        objects = await world.store.list_objects("data/")
+        assert len(objects) > 3
+        end = world.manifest.tiered_end
+        await world.until(lambda: world.log.log_start_offset >= end)
+        assert world.manifest.log_start_offset >= end
+        assert world.manifest.finished == []
+        left = await world.store.list_objects("data/")
+        assert len(left) >= len(objects), "objects stay for the delay"
+        await world.until(lambda: not world.manifest.entries, seconds=200)
+        assert await world.store.list_objects("data/") == []
+        assert world.manifest.tiered_end >= end, "the tiered end outlives its segments"
+
+    run_world(tmp_path, scenario, config=config)
+
+
+def test_size_retention_counts_both_tiers(tmp_path: Path) -> None:
+    config = replace(CONFIG, retention_bytes=5000)
+
+    async def scenario(world: World) -> None:
+        world.append(80)
+        await world.until(world.all_copied)
+        await asyncio.sleep(30)
+        total = world.manifest.state.raw_bytes + world.log.size_bytes
+        assert 5000 <= total < 6000 + 300
+        world.log_start = world.log.log_start_offset
+        assert world.log_start > 0
+        await world.check()
+
+    run_world(tmp_path, scenario, config=config)
+
+
+def test_local_retention_of_minus_two_is_that_of_the_whole_log(tmp_path: Path) -> None:
+    config = replace(CONFIG, retention_ms=-1, local_retention_ms=-2, local_retention_bytes=-2)
+
+    async def scenario(world: World) -> None:
+        world.append(20)
+        await world.until(world.all_copied)
+        await asyncio.sleep(100)
+        assert world.log.local_log_start_offset == 0
+        assert world.status().remote_segments > 3
+        assert {line.tier for line in world.tier.segments(TOPIC, PartitionIndex(0))} == {"both", "local"}
+
+    run_world(tmp_path, scenario, config=config)
+
+
+def test_local_bytes_bound_the_local_part_only(tmp_path: Path) -> None:
+    config = replace(CONFIG, local_retention_ms=-1, local_retention_bytes=3000)
+
+    async def scenario(world: World) -> None:
+        world.append(60)
+        await world.until(world.all_copied)
+        await asyncio.sleep(5)
+        assert 3000 <= world.log.size_bytes < 4300
+        assert world.log.log_start_offset == 0
+        await world.check()
+
+    run_world(tmp_path, scenario, config=config)
+
+
+def test_copying_can_be_turned_off_and_the_local_log_then_stays(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.append(20)
+        await asyncio.sleep(100)
+        assert await world.store.list_objects("") == []
+        assert world.log.local_log_start_offset == 0
+        world.log.update_config(CONFIG)
+        await world.until(world.all_copied)
+        await world.check()
+
+    run_world(tmp_path, scenario, config=replace(CONFIG, remote_log_copy_disable=True))
+
+
+def test_turning_the_tier_off_with_deletion_lets_the_log_start_at_the_local_part(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.append(20)
+        await world.until(world.all_copied)
+        await asyncio.sleep(2)
+        local_start = world.log.local_log_start_offset
+        assert local_start > 0
+        world.log.update_config(replace(CONFIG, remote_storage_enable=False, remote_log_delete_on_disable=True))
+        await world.until(lambda: not world.manifest.entries, seconds=300)
+        assert world.log.log_start_offset == local_start == world.manifest.log_start_offset
+        assert await world.store.list_objects("data/") == []
+
+    run_world(tmp_path, scenario)
+
+
+def test_deleted_records_are_gone_for_good_before_the_answer(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.append(40)
+        await world.until(world.all_copied)
+        middle = world.manifest.finished[2].base_offset + 1
+        await world.tier.advance_log_start(TOPIC, PartitionIndex(0), middle)
+        assert world.manifest.log_start_offset == middle == world.log.log_start_offset
+        await world.crash()
+        await world.start()
+        assert world.log.log_start_offset == middle
+        assert world.manifest.find(middle - 1) is None
+        await world.until(lambda: world.manifest.entries[0].end_offset > middle, seconds=300)
+        data, _ = await world.read_remote(middle)
+        assert data
+
+    run_world(tmp_path, scenario)
+
+
+def test_objects_are_kept_for_the_delay_after_delete_started(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.append(20)
+        await world.until(world.all_copied)
+        key = world.manifest.object_key(world.manifest.finished[0])
+        await world.tier.advance_log_start(TOPIC, PartitionIndex(0), world.manifest.finished[0].end_offset)
+        await world.until(lambda: bool(world.manifest.state.pending_deletes()))
+        started = world.loop.time()
+        await world.until(lambda: key not in world.store._keys, seconds=300)
+        assert 55 <= world.loop.time() - started <= 80
+        await world.until(lambda: not world.manifest.state.pending_deletes())
+
+    run_world(tmp_path, scenario)
+
+
+# --- losing the disk ----------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_data_directory_is_rebuilt_from_the_bucket_up_to_the_tiered_end(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.append(40)
+        await world.until(world.all_copied)
+        end = world.manifest.tiered_end
+        lineage = world.log.leader_epochs()
+        await world.crash()
+        (tmp_path / "data").rename(tmp_path / "lost")
+        await world.start()
+        assert (world.log.log_start_offset, world.log.local_log_start_offset, world.log.log_end_offset) == (0, end, end)
+        assert world.log.leader_epochs()[: len(lineage)] == lineage
+        world.appended = {base: data for base, data in world.appended.items() if base < end}
+        await world.check()
+        world.append(10)
+        await world.until(world.all_copied)
+        await world.check()
+
+    run_world(tmp_path, scenario)
+
+
+def test_a_log_that_ends_below_the_tiered_end_never_reuses_an_offset(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.append(20)
+        await world.until(world.all_copied)
+        end = world.manifest.tiered_end
+        await world.crash()
+        (tmp_path / "data").rename(tmp_path / "lost")
+        await world.start()
+        world.append(1)
+        assert max(world.appended) >= end
+
+    run_world(tmp_path, scenario)
+
+
+def test_keys_lie_where_the_layout_says(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.append(20)
+        await world.until(world.all_copied)
+        for info in await world.store.list_objects("data/"):
+            named = layout.parse_segment_key(info.key)
+            assert named is not None
+            assert (named.topic_id, named.partition) == (TOPIC, 0)
+
+    run_world(tmp_path, scenario)
