@@ -14,14 +14,14 @@ import asyncio
 import random
 import socket
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from app.broker.partitions import Partitions
 from app.broker.sweeping import Sweeping
 from app.configs import BrokerConfig
-from app.errors import ConfigError, FencedError
+from app.errors import ConfigError, FencedError, StorageFull
 from app.handlers.context import Context
 from app.handlers.dispatch import api_table
 from app.handlers.fetch_sessions import FetchSessions
@@ -47,6 +47,7 @@ from app.units import BrokerId
 LISTENER: Final = "PLAINTEXT"
 OWN_DIRECTORY: Final = ".firn"
 """In the data directory: what is not Kafka's."""
+ROOM_CHECK_S: Final = 1.0
 LOG_DESCRIPTORS_MAX: Final = 65_536
 
 
@@ -66,8 +67,8 @@ class Surroundings:
     liveness: Liveness | None = None
     """None is heartbeats as objects of ``store``."""
     timings: LogTimings | None = None
-    store_samples: Callable[[], Sequence[Sample]] | None = None
-    """Metrics of the store process, as last heard."""
+    store_samples: Callable[[], Awaitable[Sequence[Sample]]] | None = None
+    """Asks the store process for its metrics."""
 
 
 class Node:
@@ -187,7 +188,6 @@ class Node:
         self._sweeping = Sweeping(
             around.store,
             self.controller,
-            self.remote_log_manager,
             registry=self.registry,
             log_line=self._log_line,
         )
@@ -261,15 +261,15 @@ class Node:
                 background.append(tasks.create_task(self.remote_log_manager.run()))
                 background.append(tasks.create_task(self.partitions.run()))
                 background.append(tasks.create_task(self._sweeping.run()))
+                background.append(tasks.create_task(self._watch_room()))
                 if self._socket is not None:
-                    await self.server.listen(self._socket, tasks)
+                    await self.server.listen(self._socket)
                 else:
-                    self.server.attach(tasks)
+                    self.server.attach()
                 if ready is not None:
                     ready()
                 await self._stopping.wait()
-                self.server.stop_listening()
-                self.server.close_connections()
+                await self.server.close()
                 for task in background:
                     task.cancel()
         except BaseExceptionGroup as failures:
@@ -286,6 +286,22 @@ class Node:
             await self.controller.run()
         except FencedError as error:
             self._on_fenced(error)
+
+    async def _watch_room(self) -> None:
+        """Refuse producers while the disk is nearly full, before the file system does it less politely."""
+        least = self.config.firn_log_dir_free_bytes_min
+        while least > 0:
+            free = await self._around.pool.run(self.logs.free_bytes)
+            context = self.context
+            if free < least and context.no_room is None:
+                context.no_room = StorageFull(
+                    f"the disk of {self.config.data_dir} has {free} bytes left, below firn.log.dir.free.bytes.min={least}"
+                )
+                self._log_line(f"{context.no_room}; producers are refused until there is room")
+            elif free >= least and context.no_room is not None:
+                context.no_room = None
+                self._log_line(f"there is room on the disk of {self.config.data_dir} again; producers are served")
+            await asyncio.sleep(ROOM_CHECK_S)
 
     def _on_fenced(self, error: FencedError) -> None:
         """Another broker has our place: stop accepting at once."""

@@ -1,4 +1,4 @@
-"""Keeping the bucket clean in the background: deleted topics, and what crashes left over."""
+"""Emptying the bucket of deleted topics, and of what no topic knows. Led partitions are swept by their leader's tier."""
 
 from __future__ import annotations
 
@@ -9,20 +9,14 @@ from typing import Final
 from app.errors import FencedError, FirnError, StorageUnavailable
 from app.metadata.cluster import ClusterImage, ImageDelta
 from app.metadata.controller import Controller
-from app.metadata.manifest import ManifestState, SegmentManifest
 from app.metrics import Registry
 from app.objectstore.api import ObjectStore
-from app.tiering.remote_log_manager import RemoteLogManager
-from app.tiering.sweeper import Swept, delete_topic, sweep_partition, sweep_unknown_topics
-from app.units import TopicId, TopicIdPartition
+from app.tiering.sweeper import Swept, delete_topic, sweep_unknown_topics
+from app.units import TopicId
 
-SWEEP_ALL_S: Final = 3600.0
-"""Every led partition is swept once in this time, evenly spread."""
-FIRST_SWEEP_S: Final = 30.0
-"""A starting broker has better things to do."""
 RETRY_S: Final = 30.0
-UNKNOWN_TOPICS_EVERY: Final = 24
-"""Rounds of all partitions between two looks for topics that nobody knows."""
+UNKNOWN_TOPICS_S: Final = 24 * 3600.0
+"""Between two looks for objects of topics that nobody knows: it LISTs all data."""
 
 
 class Sweeping:
@@ -32,14 +26,12 @@ class Sweeping:
         self,
         store: ObjectStore,
         controller: Controller,
-        tier: RemoteLogManager,
         *,
         registry: Registry,
         log_line: Callable[[str], None],
     ) -> None:
         self._store = store
         self._controller = controller
-        self._tier = tier
         self._log_line = log_line
         self._wake = asyncio.Event()
         self._objects = registry.counter("firn_swept_objects_total", "Orphaned objects removed from the bucket.")
@@ -51,7 +43,7 @@ class Sweeping:
         self._controller.on_change(self._see)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._delete_topics())
-            group.create_task(self._sweep_partitions())
+            group.create_task(self._look_for_unknown_topics())
 
     def _see(self, image: ClusterImage, delta: ImageDelta) -> None:
         if delta.deleting and image.deleting:
@@ -78,42 +70,10 @@ class Sweeping:
             else:
                 await asyncio.sleep(RETRY_S)
 
-    async def _sweep_partitions(self) -> None:
-        await asyncio.sleep(FIRST_SWEEP_S)
-        rounds = 0
+    async def _look_for_unknown_topics(self) -> None:
         while True:
-            keys = self._led()
-            for key in keys:
-                await self._sweep(key)
-                await asyncio.sleep(SWEEP_ALL_S / len(keys))
-            if not keys:
-                await asyncio.sleep(SWEEP_ALL_S)
-            rounds += 1
-            if rounds % UNKNOWN_TOPICS_EVERY == 0:
-                await self._sweep_unknown()
-
-    def _led(self) -> list[TopicIdPartition]:
-        return [
-            TopicIdPartition(topic.topic_id, partition.partition_index)
-            for topic in self._controller.image.topics_by_id.values()
-            for partition in topic.partitions
-            if self._tier.manifest_of(TopicIdPartition(topic.topic_id, partition.partition_index)) is not None
-        ]
-
-    async def _sweep(self, key: TopicIdPartition) -> None:
-        manifest = self._tier.manifest_of(key)
-        if manifest is None:
-            return
-        found: SegmentManifest = manifest
-
-        async def read() -> ManifestState:
-            await found.refresh()
-            return found.state
-
-        try:
-            self._count(await sweep_partition(self._store, key, read))
-        except StorageUnavailable as error:
-            self._log_line(f"cannot sweep {key} for now: {error}")
+            await asyncio.sleep(UNKNOWN_TOPICS_S)
+            await self._sweep_unknown()
 
     async def _sweep_unknown(self) -> None:
         async def known() -> frozenset[TopicId]:

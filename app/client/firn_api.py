@@ -73,6 +73,14 @@ class PartitionTierStatus(msgspec.Struct, array_like=True, frozen=True):
     state: str
     """What the copier does or waits for, in a word."""
     last_error: str = ""
+    copied_segments: int = 0
+    """Since the broker started."""
+    pending_deletes: int = 0
+    """Objects that are taken from readers and not deleted yet."""
+    failures: int = 0
+    """Rounds that failed since the broker started."""
+    faults: list[str] = []
+    """Gaps and overlaps that a check found; always empty but for a bug or a damaged bucket."""
 
 
 class TierStatusResponse(msgspec.Struct, array_like=True, frozen=True):
@@ -90,18 +98,23 @@ class TierSegmentsRequest(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SegmentInfo(msgspec.Struct, array_like=True, frozen=True):
-    """One segment in one tier; a segment that is in both is told twice."""
+    """One segment."""
 
     tier: str
-    """``local`` or ``remote``."""
+    """``local``, ``remote`` or ``both``."""
     base_offset: int
     end_offset: int
     size_bytes: int
     max_timestamp: int
     state: str
-    """``active``, ``rolled``, or the state of KIP-405."""
+    """``ACTIVE``, ``ROLLED``, or the state of KIP-405."""
     object_key: str = ""
     raw_bytes: int = 0
+    min_timestamp: int = -1
+    record_count: int = -1
+    """-1 where only the local log knows the segment."""
+    stored_bytes: int = 0
+    changed_ms: int = -1
 
 
 class TierSegmentsResponse(msgspec.Struct, array_like=True, frozen=True):

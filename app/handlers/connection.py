@@ -254,8 +254,7 @@ class Connection(asyncio.BufferedProtocol):
             progress = served_to > position
             position = served_to
             congested = self._is_congested()
-            self._flush()
-            if self.closed:
+            if not self._flush():
                 return
             if not (progress and congested and not self._is_congested()):
                 break
@@ -332,8 +331,10 @@ class Connection(asyncio.BufferedProtocol):
             result = self._refused(api.refuse, request, message, error, meter)
         if isinstance(result, Coroutine):
             slot = self.open_slot(meter, stops_parsing=True)
-            server.spawn(self._finish(slot, result, api.refuse, request, message))
+            server.spawn(self._finish(slot, result, api.refuse, request, message), self)
             return
+        if result is None:
+            raise ProtocolError(f"API key {api_key} cannot answer what was asked")
         self._answer(self._encode(request, result, meter))
         meter.observe(server.loop.time() - self._started_s, 1)
 
@@ -345,10 +346,9 @@ class Connection(asyncio.BufferedProtocol):
             result = await work
         except FirnError as error:
             result = self._refused(refuse, request, message, error, slot.meter)
-        except AssertionError:
-            self.abort()
-            raise
-        if not self.closed:
+        if result is None:
+            self.fail(f"closing the connection of {self.peer}: API key {request.api_key} cannot answer what was asked")
+        elif not self.closed:
             self.complete(slot, self._encode(request, result, slot.meter))
 
     def _refused(self, refuse: Any, request: Request, message: Any, error: FirnError, meter: ApiMeter) -> Any:
@@ -500,18 +500,20 @@ class Connection(asyncio.BufferedProtocol):
             self._out.append(parts)
             self._out_bytes += len(parts)
 
-    def _flush(self) -> None:
-        """Hand to the transport what is ready, unless it has not taken the last."""
-        if self._write_paused or self.closed:
-            return
-        if self._send:
-            self._pump()
-            return
-        out = self._out
-        if out:
-            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
-            out.clear()
-            self._out_bytes = 0
+    def _flush(self) -> bool:
+        """Hand to the transport what is ready, unless it has not taken the last. False if the connection has ended."""
+        if self.closed:
+            return False
+        if not self._write_paused:
+            if self._send:
+                self._pump()
+                return not self.closed
+            out = self._out
+            if out:
+                self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+                out.clear()
+                self._out_bytes = 0
+        return True
 
     def _pump(self) -> None:
         """Send pieces and file ranges in order, one pooled buffer at a time."""
@@ -549,7 +551,7 @@ class Connection(asyncio.BufferedProtocol):
                     if filled:
                         break
                     self._pumping = True
-                    server.spawn(self._read_from_disk(part, start, buffer, wanted))
+                    server.spawn(self._read_from_disk(part, start, buffer, wanted), self)
                     return
                 if got == 0 and wanted:
                     server.buffers.give_back(buffer)

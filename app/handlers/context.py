@@ -8,11 +8,12 @@ named here (fetch sessions, producer ids).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from app.configs import BrokerConfig
+from app.errors import StorageFull
 from app.metrics import Registry, Sample
 from app.seams import BlockingPool, Clock
 from app.units import BrokerId
@@ -50,8 +51,10 @@ class Context:
     advertised_port: int
     log_line: Callable[[str], None]
     """Where one-line notices for the operator go."""
-    store_samples: Callable[[], Sequence[Sample]] | None = None
-    """Metrics of the store process, as last heard."""
+    store_samples: Callable[[], Awaitable[Sequence[Sample]]] | None = None
+    """Asks the store process for its metrics. Raises: StorageUnavailable."""
+    no_room: StorageFull | None = None
+    """Why producers are refused for now: the disk is nearly full."""
 
     @property
     def node_id(self) -> BrokerId:

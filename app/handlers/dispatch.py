@@ -11,6 +11,7 @@ from app.handlers import (
     configs,
     coordinators,
     epochs,
+    firn_api,
     log_dirs,
     metadata,
     offsets,
@@ -29,6 +30,7 @@ FAMILIES: tuple[ApiTable, ...] = (
     log_dirs.APIS,
     offsets.APIS,
     epochs.APIS,
+    firn_api.APIS,
     producer_ids.APIS,
 )
 """A new family adds its table here."""

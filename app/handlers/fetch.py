@@ -103,7 +103,7 @@ class Attempt:
         """Whose growth could add to the answer."""
         self.misses: list[PageMiss] = []
         """What has to come from the disk before its partition can be looked at."""
-        self.remote_waits: list[Callable[[Callable[[], None]], Callable[[], None]]] = []
+        self.remote_waits: list[RemoteWait] = []
         self.record_bytes = 0
         self.errors = False
         self.diverges = False
@@ -213,7 +213,7 @@ class ParkedFetch:
             log.add_waiter(self._wake)
         self._remote_cancels = [wait(self._wake) for wait in attempt.remote_waits]
         for miss in attempt.misses:
-            self._connection.server.spawn(self._load(miss))
+            self._connection.server.spawn(self._load(miss), self._connection)
 
     async def _load(self, miss: PageMiss) -> None:
         """Bring what the disk has to be asked for, and look again. An error shows itself to the next attempt."""

@@ -69,6 +69,8 @@ def serve_produce(connection: Connection, version: int, correlation_id: int, fra
                     check_request(version, records)
                     if acks == ALL_IN_SYNC and log.config.min_insync_replicas > 1:
                         check_in_sync(context, log)
+                    if context.no_room is not None:
+                        raise context.no_room
                     result = log.append_as_leader(records, now_ms=context.clock.now_ms())
                 except FirnError as error:
                     failed = failure(context, log, index, error)
@@ -125,7 +127,8 @@ def _serve_any(connection: Connection, version: int, correlation_id: int, reques
                     for name, many in request.topics
                 ]
                 request.topics = owned
-                connection.server.spawn(_recompress_and_append(connection, slot, version, correlation_id, request))
+                work = _recompress_and_append(connection, slot, version, correlation_id, request)
+                connection.server.spawn(work, connection)
                 return None
     results, waiting = append_all(context, version, request)
     if waiting:
@@ -191,6 +194,8 @@ def append_all(
                     check_request(version, records)
                 if request.acks == ALL_IN_SYNC:
                     check_in_sync(context, log)
+                if context.no_room is not None:
+                    raise context.no_room
                 result = log.append_as_leader(records, now_ms=now_ms)
             except FirnError as error:
                 answered.append(failure(context, log, index, error))

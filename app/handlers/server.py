@@ -47,7 +47,7 @@ class KafkaServer:
         self._frame_bytes = 0
         self._frame_bytes_max = context.config.queued_max_request_bytes
         self._waiting_for_memory: deque[Connection] = deque()
-        self._tasks: asyncio.TaskGroup | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None
         context.registry.gauge("firn_connections", "Connections open.", lambda: [((), float(len(self._connections)))])
         context.registry.gauge(
@@ -58,35 +58,53 @@ class KafkaServer:
 
     # --- life ----------------------------------------------------------------------------------------------------
 
-    async def listen(self, bound: socket.socket, tasks: asyncio.TaskGroup) -> int:
-        """Accept connections on a socket that is bound; tasks of requests that wait join ``tasks``. Returns the port.
-
-        Raises: OSError if it cannot be listened on.
-        """
-        self.attach(tasks)
+    async def listen(self, bound: socket.socket) -> int:
+        """Accept connections on a socket that is bound. Returns the port. Raises: OSError if it cannot be listened on."""
+        self.attach()
         self._listener = await self.loop.create_server(lambda: Connection(self), sock=bound, backlog=BACKLOG)
         self._schedule_idle_check()
         return int(bound.getsockname()[1])
 
-    def attach(self, tasks: asyncio.TaskGroup) -> None:
+    def attach(self) -> None:
         """Serve without listening: connections are handed transports by the caller (tests, the simulation)."""
         self.loop = asyncio.get_running_loop()
-        self._tasks = tasks
 
     def stop_listening(self) -> None:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
 
+    async def close(self) -> None:
+        """Stop listening and close every connection. Requests that wait are dropped; what they have appended stays."""
+        self.stop_listening()
+        self.close_connections()
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
     def close_connections(self) -> None:
-        """Close every connection; requests that wait are dropped, what they have appended stays."""
+        """Close every connection once its transport has written what it was given."""
         for connection in tuple(self._connections):
             connection.close()
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a request that waits."""
-        assert self._tasks is not None
-        self._tasks.create_task(work)
+    def spawn(self, work: Coroutine[Any, Any, None], connection: Connection) -> None:
+        """Run a request that waits. A bug in it ends its connection, and nothing else."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._ended(done, connection))
+
+    def _ended(self, task: asyncio.Task[None], connection: Connection) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            connection.abort()
+            self.loop.call_exception_handler(
+                {"message": f"a request of {connection.peer} failed", "exception": error, "task": task}
+            )
 
     # --- connections ---------------------------------------------------------------------------------------------
 

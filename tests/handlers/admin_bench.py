@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import Any
 
 from app.configs import BrokerConfig, TopicConfig
@@ -100,23 +99,21 @@ class AdminBench:
         registry = Registry()
         rng = random.Random(1)
         self.context = Context(
-            **{
-                "config": config,
-                "clock": FixedClock(),
-                "rng": rng,
-                "pool": None,
-                "registry": registry,
-                "controller": controller,
-                "logs": self.logs,
-                "remote_reader": None,
-                "remote_log_manager": self.tier,
-                "metrics": ApiMetrics(registry),
-                "fetch_sessions": FetchSessions(10, rng),
-                "producer_ids": ProducerIds(controller),
-                "advertised_host": "127.0.0.1",
-                "advertised_port": 9092,
-                "log_line": lambda line: None,
-            }  # type: ignore[arg-type]
+            config=config,
+            clock=FixedClock(),
+            rng=rng,
+            pool=None,
+            registry=registry,
+            controller=controller,
+            logs=self.logs,
+            remote_reader=None,
+            remote_log_manager=self.tier,
+            metrics=ApiMetrics(registry),
+            fetch_sessions=FetchSessions(10, rng),
+            producer_ids=ProducerIds(controller),
+            advertised_host="127.0.0.1",
+            advertised_port=9092,
+            log_line=lambda line: None,  # type: ignore[arg-type]
         )
         self._apis = api_table()
 
@@ -170,10 +167,3 @@ def versions(key: ApiKey) -> list[int]:
 def answered(items: list[Any], name: Callable[[Any], Any] = lambda item: item.name) -> dict[Any, Any]:
     """Items by name."""
     return {name(item): item for item in items}
-
-
-def each_code(items: list[Any]) -> Iterator[int]:
-    return (item.error_code for item in items)
-
-
-__all__ = ["AdminBench", "SimpleNamespace", "admin_bench", "answered", "each_code", "versions"]

@@ -25,15 +25,9 @@ async def start() -> AsyncIterator[Callable[..., Any]]:
 
         async def begin(**settings: Any) -> Bench:
             bench = Bench(**settings)
-            tasks = await stack.enter_async_context(asyncio.TaskGroup())
             bound = socket.create_server(("127.0.0.1", 0))
-            bench.port = await bench.server.listen(bound, tasks)
-
-            def end() -> None:
-                bench.server.stop_listening()
-                bench.server.close_connections()
-
-            stack.callback(end)
+            bench.port = await bench.server.listen(bound)
+            stack.push_async_callback(bench.server.close)
             return bench
 
         yield begin

@@ -1,0 +1,239 @@
+"""The broker as a process: a node on the real machine, its store process beside it, its HTTP process in front.
+
+    broker = Broker(config)
+    await broker.start()      # serves when this returns
+    await broker.wait()       # until a stop is asked for, or another broker takes over
+    await broker.stop()
+
+``serve`` does that for a command line, with the signals. The store process is started before anything else, since it needs
+as long to start as the rest together; it and the HTTP process are watched and started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from app.broker.children import Child
+from app.broker.node import Node, Surroundings
+from app.broker.runtime import SystemClock, ThreadPool, log_line, raise_descriptor_limit
+from app.configs import BrokerConfig
+from app.errors import ConfigError, StorageUnavailable
+from app.hot.files import PosixFileSystem
+from app.metadata.liveness import Liveness
+from app.metrics import Sample
+from app.objectstore.proxy import StoreProxy
+from app.objectstore.rpc import RpcClient
+from app.objectstore.url import parse_store_url
+from app.tiering.store_process import decode_samples
+from app.tiering.store_proxy import ProxyStoreWork
+
+OFF: Final = "off"
+REDIS_NAMESPACE: Final = "firn"
+"""Keys of all clusters; a data directory's id tells them apart."""
+STORE_START_S: Final = 30.0
+"""How long a store process may take to answer for the first time."""
+STORE_ASK_S: Final = 0.25
+SAMPLES_TIMEOUT_S: Final = 2.0
+
+
+class Broker:
+    """A broker process. Belongs to the loop that starts it."""
+
+    def __init__(self, config: BrokerConfig, *, log_line: Callable[[str], None] = log_line) -> None:
+        self.config = config
+        self._log_line = log_line
+        self._rng = random.Random()
+        self._pool = ThreadPool()
+        self._rpc = RpcClient()
+        self._store: Child | None = None
+        self._http: Child | None = None
+        self.node: Node = None  # type: ignore[assignment] # until start
+        self._running: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
+
+    @property
+    def store_url(self) -> str:
+        """Where the objects are; by default a directory beside the data."""
+        return self.config.store_url or f"file://{os.path.abspath(self.config.data_dir)}-store"
+
+    @property
+    def store_process_id(self) -> int:
+        return 0 if self._store is None else self._store.process_id
+
+    @property
+    def http_process_id(self) -> int:
+        return 0 if self._http is None else self._http.process_id
+
+    async def start(self) -> None:
+        """Start everything; requests are served when this returns.
+
+        Raises: ConfigError, ConflictError (the data directory is in use), StartRefused, StorageUnavailable, CorruptionError,
+        FencedError. ``stop`` must be called then, too.
+        """
+        parse_store_url(self.store_url)
+        clock = SystemClock()
+        store = StoreProxy(self._rpc)
+        self.node = Node(
+            self.config,
+            Surroundings(
+                clock=clock,
+                rng=self._rng,
+                pool=self._pool,
+                fs=PosixFileSystem(),
+                store=store,
+                work=ProxyStoreWork(self._rpc),
+                log_line=self._log_line,
+                descriptors_max=raise_descriptor_limit(),
+                liveness=self._liveness(),
+                store_samples=self._store_samples,
+            ),
+        )
+        lock = self.node.logs.lock()
+        self._store = Child(
+            "store",
+            lambda descriptor: (
+                "-m", "app.tiering.store_process", "--store", self.store_url, "--socket", str(descriptor),
+            ),
+            inherited=[lock.fileno()],
+            rng=self._rng,
+            log_line=self._log_line,
+            connected=self._rpc.connect,
+        )  # fmt: skip
+        await self._store.start()
+        await self._await_store(self._store)
+        self._watching.append(asyncio.create_task(self._store.watch()))
+        await self.node.start()
+        ready = asyncio.Event()
+        self._running = asyncio.create_task(self.node.run(ready.set))
+        waiting = asyncio.create_task(ready.wait())
+        await asyncio.wait([self._running, waiting], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if self._running.done():
+            await self._running
+        if self.config.http_address != OFF:
+            await self._start_http()
+        image = self.node.controller.image
+        self._log_line(
+            f"broker {self.config.node_id} of cluster {image.cluster_id} serves Kafka on "
+            f"{self.config.listen_host}:{self.node.port}, store {self.store_url}, HTTP {self.config.http_address}"
+        )
+
+    def _liveness(self) -> Liveness | None:
+        """Signs of life in Redis, if there is one; else the node's own objects."""
+        if self.config.redis_url is None:
+            return None
+        from redis.asyncio import Redis
+
+        from app.metadata.redis_liveness import RedisLiveness
+
+        return RedisLiveness(Redis.from_url(self.config.redis_url), namespace=REDIS_NAMESPACE)
+
+    async def _await_store(self, child: Child) -> None:
+        """Wait until the store process answers. Raises: ConfigError if it ends instead, StorageUnavailable."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + STORE_START_S
+        while loop.time() < deadline:
+            try:
+                await self._rpc.call("process.ping", b"", timeout_s=STORE_START_S)
+            except StorageUnavailable:
+                if child.process_id == 0:
+                    raise ConfigError(
+                        f"the store process could not open {self.store_url}; it says why in the line above"
+                    ) from None
+                await asyncio.sleep(STORE_ASK_S)
+            else:
+                return
+        raise StorageUnavailable(f"the store process did not answer within {STORE_START_S:.0f} s")
+
+    async def _start_http(self) -> None:
+        """Start the HTTP process. One that cannot start is told of and tried again; Kafka is served anyway."""
+        bootstrap = f"{_reachable(self.config.listen_host)}:{self.node.port}"
+        self._http = Child(
+            "http",
+            lambda descriptor: (
+                "-m", "app.http", "--bootstrap", bootstrap, "--listen", self.config.http_address,
+                "--parent-fd", str(descriptor),
+            ),
+            inherited=[],
+            rng=self._rng,
+            log_line=self._log_line,
+        )  # fmt: skip
+        try:
+            await self._http.start()
+        except OSError as error:
+            self._log_line(f"cannot start the HTTP process: {error}")
+        self._watching.append(asyncio.create_task(self._http.watch()))
+
+    async def _store_samples(self) -> Sequence[Sample]:
+        return decode_samples(await self._rpc.call("process.metrics", timeout_s=SAMPLES_TIMEOUT_S))
+
+    def request_stop(self) -> None:
+        """Have ``wait`` return, once what was admitted is answered."""
+        if self.node is not None:
+            self.node.request_stop()
+
+    async def wait(self) -> None:
+        """Return after ``request_stop``. Raises: FencedError when another broker has taken over."""
+        assert self._running is not None
+        await self._running
+
+    async def stop(self) -> None:
+        """End in order: requests, logs (with the marker of a clean stop), children, threads."""
+        if self._running is not None and not self._running.done():
+            self.node.request_stop()
+            await asyncio.wait([self._running])
+        if self._running is not None and not self._running.cancelled():
+            self._running.exception()  # ``wait`` has told it
+        for task in self._watching:
+            task.cancel()
+        if self._watching:
+            await asyncio.wait(self._watching)
+        if self._http is not None:
+            await self._http.stop()
+        if self.node is not None:
+            await self.node.stop()
+        await self._rpc.close()
+        if self._store is not None:
+            await self._store.stop()
+        self._pool.close()
+
+
+def _reachable(host: str) -> str:
+    """An address of this machine to connect to where ``host`` means all of them."""
+    return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
+
+
+async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None) -> None:
+    loop = asyncio.get_running_loop()
+    broker = Broker(config)
+    loop.set_exception_handler(_tell_bug)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, broker.request_stop)
+    try:
+        await broker.start()
+        if on_ready is not None:
+            on_ready(broker)
+        await broker.wait()
+    finally:
+        await broker.stop()
+
+
+def _tell_bug(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A callback raised what it must not: our bug. The connection that met it is gone, everything else goes on."""
+    loop.default_exception_handler(context)
+    log_line(f"internal error, please report it: {context.get('message')}")
+
+
+def serve(config: BrokerConfig, *, on_ready: Callable[[Broker], None] | None = None) -> None:
+    """Run a broker until SIGINT or SIGTERM.
+
+    Raises: what ``Broker.start`` raises, and FencedError when another broker has taken over; all of them are one sentence.
+    """
+    import uvloop
+
+    uvloop.run(_serve(config, on_ready))

@@ -1,0 +1,155 @@
+"""Firn's own keys: metrics and the state of the tier, for HTTP and the command line (``app.client.firn_api``)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Final
+
+from app.client.firn_api import (
+    SEGMENTS_PER_ANSWER_MAX,
+    MetricSample,
+    MetricsRequest,
+    MetricsResponse,
+    PartitionTierStatus,
+    SegmentInfo,
+    TierSegmentsRequest,
+    TierSegmentsResponse,
+    TierStatusRequest,
+    TierStatusResponse,
+    pack,
+    unpack,
+)
+from app.errors import ErrorCode, StorageUnavailable
+from app.handlers.api import Api, ApiTable
+from app.handlers.context import Context, Request
+from app.metrics import Sample
+from app.tiering import remote_log_manager as tier
+from app.wire.apikeys import ApiKey
+
+
+async def handle_metrics(context: Context, request: Request, message: bytes) -> bytes:
+    """Every sample of this process and, if it answers, of the store process. Raises: ProtocolError."""
+    del request
+    unpack(MetricsRequest, message)
+    samples = _samples(context.registry.samples(), "broker")
+    if context.store_samples is not None:
+        try:
+            samples += _samples(await context.store_samples(), "store")
+        except StorageUnavailable as error:
+            context.log_line(f"metrics without those of the store process: {error}")
+    return pack(
+        MetricsResponse(
+            node_id=context.config.node_id,
+            cluster_id=context.image.cluster_id,
+            samples=samples,
+            process_id=os.getpid(),
+        )
+    )
+
+
+def _samples(samples: Sequence[Sample], process: str) -> list[MetricSample]:
+    return [
+        MetricSample(
+            sample.family,
+            sample.kind,
+            sample.help,
+            sample.name,
+            [*sample.labels, ("process", process)],
+            sample.value,
+        )
+        for sample in samples
+    ]
+
+
+def handle_tier_status(context: Context, request: Request, message: bytes) -> bytes:
+    """Where the bytes of partitions are. Raises: ProtocolError."""
+    del request
+    asked = unpack(TierStatusRequest, message)
+    wanted = set(asked.topics)
+    return pack(
+        TierStatusResponse(
+            partitions=[
+                _status(context, one)
+                for one in context.remote_log_manager.status()
+                if not wanted or one.topic in wanted
+            ],
+            missing=sorted(name for name in wanted if context.image.topic(name) is None),
+        )
+    )
+
+
+def _status(context: Context, one: tier.PartitionTierStatus) -> PartitionTierStatus:
+    log = context.logs.get(one.topic, one.partition)
+    return PartitionTierStatus(
+        topic=one.topic,
+        partition=one.partition,
+        leader=context.config.node_id,
+        leader_epoch=-1 if log is None else log.leader_epoch,
+        log_start_offset=one.log_start_offset,
+        local_start_offset=one.local_start_offset,
+        tiered_end_offset=one.tiered_end,
+        last_stable_offset=-1 if log is None else log.last_stable_offset,
+        high_watermark=-1 if log is None else log.high_watermark,
+        log_end_offset=one.log_end_offset,
+        local_bytes=one.local_bytes,
+        local_segments=0 if log is None else len(log.segments()),
+        remote_bytes=one.remote_stored_bytes,
+        remote_raw_bytes=one.remote_raw_bytes,
+        remote_segments=one.remote_segments,
+        lag_bytes=one.lag_bytes,
+        lag_ms=one.lag_ms,
+        state=one.phase if one.enabled else "off",
+        last_error=one.last_error,
+        copied_segments=one.copied_segments,
+        pending_deletes=one.pending_deletes,
+        failures=one.failures,
+        faults=list(one.faults),
+    )
+
+
+def handle_tier_segments(context: Context, request: Request, message: bytes) -> bytes:
+    """Every segment of one partition, in order. Raises: ProtocolError."""
+    del request
+    asked = unpack(TierSegmentsRequest, message)
+    topic = context.image.topic(asked.topic)
+    if topic is None or not 0 <= asked.partition < len(topic.partitions):
+        return pack(TierSegmentsResponse([], f"there is no partition {asked.topic}-{asked.partition}"))
+    partition = topic.partitions[asked.partition].partition_index
+    found = [
+        segment
+        for segment in context.remote_log_manager.segments(topic.topic_id, partition)
+        if segment.end_offset > asked.from_offset or segment.state == "ACTIVE"
+    ]
+    told = found[:SEGMENTS_PER_ANSWER_MAX]
+    more = -1 if len(told) == len(found) else int(told[-1].end_offset)
+    return pack(TierSegmentsResponse([_segment(one) for one in told], more_from_offset=more))
+
+
+def _segment(one: tier.SegmentStatus) -> SegmentInfo:
+    return SegmentInfo(
+        tier=one.tier,
+        base_offset=one.base_offset,
+        end_offset=one.end_offset,
+        size_bytes=one.stored_bytes if one.tier == "remote" else one.raw_bytes,
+        max_timestamp=one.max_timestamp,
+        state=one.state,
+        object_key=one.object_key,
+        raw_bytes=one.raw_bytes,
+        min_timestamp=one.min_timestamp,
+        record_count=one.record_count,
+        stored_bytes=one.stored_bytes,
+        changed_ms=one.changed_ms,
+    )
+
+
+def _refuse(request: Request, message: bytes, code: ErrorCode, sentence: str) -> None:
+    """There is no error in these answers: the connection is closed, with a line in the log."""
+    del request, message, code, sentence
+
+
+APIS: Final[ApiTable] = {
+    ApiKey.FIRN_METRICS: Api(handle_metrics, _refuse),
+    ApiKey.FIRN_TIER_STATUS: Api(handle_tier_status, _refuse),
+    ApiKey.FIRN_TIER_SEGMENTS: Api(handle_tier_segments, _refuse),
+}

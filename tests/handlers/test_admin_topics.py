@@ -1,0 +1,300 @@
+"""CreateTopics, DeleteTopics, CreatePartitions over a real controller, in every version."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from app.errors import ErrorCode, RequestRejected
+from app.handlers.mutations import CHANGES_AT_ONCE_MAX
+from app.objectstore.memory import MemoryStore
+from app.wire.apikeys import ApiKey
+from app.wire.apis.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from app.wire.apis.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from app.wire.apis.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from tests.handlers.admin_bench import NODE_ID, AdminBench, admin_bench, answered, versions
+
+
+def topic(name: str, partitions: int = 1, factor: int = 1, by_hand: Any = (), **configs: str | None) -> CreatableTopic:
+    return CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=factor,
+        assignments=[CreatableReplicaAssignment(index, list(brokers)) for index, brokers in by_hand],
+        configs=[CreatableTopicConfig(key.replace("_", "."), value) for key, value in configs.items()],
+    )
+
+
+async def create(bench: AdminBench, *topics: CreatableTopic, version: int = 7, validate_only: bool = False) -> Any:
+    message = CreateTopicsRequest(topics=list(topics), validate_only=validate_only)
+    return (await bench.ask(ApiKey.CREATE_TOPICS, version, message)).topics
+
+
+# --- CreateTopics ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.CREATE_TOPICS))
+async def test_a_topic_is_made_in_every_version(version: int) -> None:
+    async with admin_bench() as bench:
+        [result] = await create(bench, topic("flights", 3, retention_ms="-1"), version=version)
+        made = bench.controller.image.topic("flights")
+        assert made is not None
+        assert (result.name, result.error_code, result.error_message) == ("flights", ErrorCode.NONE, None)
+        assert len(made.partitions) == 3
+        assert made.configs == {"retention.ms": "-1"}
+        if version >= 5:
+            assert (result.num_partitions, result.replication_factor) == (3, 1)
+            configs = answered(result.configs)
+            assert (configs["retention.ms"].value, configs["retention.ms"].config_source) == ("-1", 1)
+            assert (configs["segment.bytes"].value, configs["segment.bytes"].config_source) == ("1073741824", 5)
+        if version >= 7:
+            assert result.topic_id == made.topic_id
+
+
+async def test_minus_one_is_the_brokers_default() -> None:
+    async with admin_bench(num_partitions=5) as bench:
+        [result] = await create(bench, topic("t", -1, -1))
+        assert (result.num_partitions, result.replication_factor) == (5, 1)
+
+
+async def test_validate_only_makes_nothing_and_says_what_would_be() -> None:
+    async with admin_bench() as bench:
+        good, bad = await create(bench, topic("good", 4), topic("bad", 0), validate_only=True)
+        assert (good.error_code, good.num_partitions, good.topic_id) == (ErrorCode.NONE, 4, uuid.UUID(int=0))
+        assert bad.error_code == ErrorCode.INVALID_PARTITIONS
+        assert not bench.controller.image.topics_by_name
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.CREATE_TOPICS))
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        (topic("taken"), ErrorCode.TOPIC_ALREADY_EXISTS),
+        (topic(""), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (topic(".."), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (topic("a/b"), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (topic("x" * 250), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (topic("with.dot"), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (topic("t", 0), ErrorCode.INVALID_PARTITIONS),
+        (topic("t", -2), ErrorCode.INVALID_PARTITIONS),
+        (topic("t", 2**31 - 1), ErrorCode.INVALID_PARTITIONS),
+        (topic("t", 1, 0), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (topic("t", 1, 2), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (topic("t", 1, -2), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (topic("t", 1, 1, [(0, [NODE_ID])]), ErrorCode.INVALID_REQUEST),
+        (topic("t", -1, -1, [(0, [NODE_ID]), (2, [NODE_ID])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (topic("t", -1, -1, [(0, [NODE_ID]), (0, [NODE_ID])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (topic("t", -1, -1, [(0, [NODE_ID, NODE_ID])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (topic("t", -1, -1, [(0, [99])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (topic("t", -1, -1, [(0, [])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (topic("t", no_such_setting="1"), ErrorCode.INVALID_CONFIG),
+        (topic("t", retention_ms="x"), ErrorCode.INVALID_CONFIG),
+        (topic("t", retention_ms=None), ErrorCode.INVALID_CONFIG),
+        (topic("t", firn_durability="object"), ErrorCode.INVALID_CONFIG),
+    ],
+    ids=lambda value: value.name if isinstance(value, ErrorCode) else "",
+)
+async def test_what_cannot_be_made_is_refused_with_its_code(
+    version: int, asked: CreatableTopic, code: ErrorCode
+) -> None:
+    async with admin_bench() as bench:
+        await create(bench, topic("taken"), topic("with_dot"))
+        before = bench.controller.image.topics_by_name
+        [result] = await create(bench, asked, version=version)
+        assert (result.name, result.error_code) == (asked.name, code)
+        assert result.error_message
+        assert bench.controller.image.topics_by_name == before
+
+
+async def test_replicas_may_be_assigned_by_hand() -> None:
+    async with admin_bench() as bench:
+        [result] = await create(bench, topic("t", -1, -1, [(1, [NODE_ID]), (0, [NODE_ID])]))
+        assert (result.error_code, result.num_partitions) == (ErrorCode.NONE, 2)
+
+
+async def test_a_name_that_is_asked_for_twice_is_refused_once_and_the_rest_is_made() -> None:
+    async with admin_bench() as bench:
+        results = answered(await create(bench, topic("twice"), topic("once"), topic("twice", 2)))
+        assert len(results) == 2
+        assert results["twice"].error_code == ErrorCode.INVALID_REQUEST
+        assert results["twice"].error_message == "Duplicate topic name."
+        assert results["once"].error_code == ErrorCode.NONE
+        assert set(bench.controller.image.topics_by_name) == {"once"}
+
+
+async def test_names_that_collide_within_one_request_are_not_both_made() -> None:
+    async with admin_bench() as bench:
+        first, second = await create(bench, topic("a.b"), topic("a_b"))
+        assert (first.error_code, second.error_code) == (ErrorCode.NONE, ErrorCode.INVALID_TOPIC_EXCEPTION)
+
+
+async def test_the_topics_of_one_request_are_made_by_few_entries() -> None:
+    async with admin_bench() as bench:
+        before = bench.controller.image.sequence
+        many = [topic(f"t{number}") for number in range(CHANGES_AT_ONCE_MAX + 20)]
+        results = await create(bench, *many)
+        assert [result.name for result in results] == [asked.name for asked in many]
+        assert all(result.error_code == ErrorCode.NONE for result in results)
+        assert bench.controller.image.sequence - before <= 4
+
+
+async def test_a_controller_that_was_replaced_says_that_it_is_none() -> None:
+    async with admin_bench() as bench:
+        bench.controller._fence("another broker took over")
+        [result] = await create(bench, topic("t"))
+        assert result.error_code == ErrorCode.NOT_CONTROLLER
+
+
+# --- DeleteTopics ---------------------------------------------------------------------------------------------------
+
+
+def deletion(version: int, *named: str | uuid.UUID) -> DeleteTopicsRequest:
+    if version < 6:
+        return DeleteTopicsRequest(topic_names=[str(name) for name in named])
+    states = [
+        DeleteTopicState(name=name) if isinstance(name, str) else DeleteTopicState(name=None, topic_id=name)
+        for name in named
+    ]
+    return DeleteTopicsRequest(topics=states)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.DELETE_TOPICS))
+async def test_a_topic_is_deleted_by_name_in_every_version(version: int) -> None:
+    async with admin_bench() as bench:
+        await create(bench, topic("t"), topic("kept"))
+        made = bench.controller.image.topic("t")
+        assert made is not None
+        known, unknown = (await bench.ask(ApiKey.DELETE_TOPICS, version, deletion(version, "t", "missing"))).responses
+        assert (known.name, known.error_code) == ("t", ErrorCode.NONE)
+        assert (unknown.name, unknown.error_code) == ("missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        assert set(bench.controller.image.topics_by_name) == {"kept"}
+        assert set(bench.controller.image.deleting) == {made.topic_id}
+        if version >= 5:
+            assert unknown.error_message
+        if version >= 6:
+            assert known.topic_id == made.topic_id
+
+
+async def test_a_topic_is_deleted_by_id() -> None:
+    async with admin_bench() as bench:
+        await create(bench, topic("t"))
+        made = bench.controller.image.topic("t")
+        assert made is not None
+        missing = uuid.UUID(int=5)
+        known, unknown = (await bench.ask(ApiKey.DELETE_TOPICS, 6, deletion(6, made.topic_id, missing))).responses
+        assert (known.name, known.topic_id, known.error_code) == ("t", made.topic_id, ErrorCode.NONE)
+        assert (unknown.name, unknown.topic_id, unknown.error_code) == (None, missing, ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+async def test_a_topic_that_is_named_twice_in_any_way_is_not_deleted() -> None:
+    async with admin_bench() as bench:
+        await create(bench, topic("t"))
+        made = bench.controller.image.topic("t")
+        assert made is not None
+        answers = (await bench.ask(ApiKey.DELETE_TOPICS, 6, deletion(6, "t", made.topic_id))).responses
+        assert [answer.error_code for answer in answers] == [ErrorCode.INVALID_REQUEST] * 2
+        answers = (await bench.ask(ApiKey.DELETE_TOPICS, 1, deletion(1, "t", "t"))).responses
+        assert [answer.error_code for answer in answers] == [ErrorCode.INVALID_REQUEST] * 2
+        assert bench.controller.image.topic("t") is made
+
+
+async def test_a_topic_needs_a_name_or_an_id_and_not_both() -> None:
+    async with admin_bench() as bench:
+        states = [DeleteTopicState(), DeleteTopicState(name="t", topic_id=uuid.UUID(int=9))]
+        answers = (await bench.ask(ApiKey.DELETE_TOPICS, 6, DeleteTopicsRequest(topics=states))).responses
+        assert [answer.error_code for answer in answers] == [ErrorCode.INVALID_REQUEST] * 2
+
+
+# --- CreatePartitions -----------------------------------------------------------------------------------------------
+
+
+async def grow(bench: AdminBench, *topics: CreatePartitionsTopic, version: int = 3, validate_only: bool = False) -> Any:
+    message = CreatePartitionsRequest(topics=list(topics), validate_only=validate_only)
+    return (await bench.ask(ApiKey.CREATE_PARTITIONS, version, message)).results
+
+
+def grown(name: str, count: int, by_hand: list[list[int]] | None = None) -> CreatePartitionsTopic:
+    assignments = None if by_hand is None else [CreatePartitionsAssignment(brokers) for brokers in by_hand]
+    return CreatePartitionsTopic(name=name, count=count, assignments=assignments)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.CREATE_PARTITIONS))
+async def test_partitions_are_added_in_every_version(version: int) -> None:
+    async with admin_bench() as bench:
+        await create(bench, topic("t", 2))
+        for validate_only, count in ((True, 2), (False, 5)):
+            [result] = await grow(bench, grown("t", 5), version=version, validate_only=validate_only)
+            assert (result.name, result.error_code, result.error_message) == ("t", ErrorCode.NONE, None)
+            made = bench.controller.image.topic("t")
+            assert made is not None
+            assert len(made.partitions) == count
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        (grown("missing", 3), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (grown("t", 2), ErrorCode.INVALID_PARTITIONS),
+        (grown("t", 1), ErrorCode.INVALID_PARTITIONS),
+        (grown("t", -1), ErrorCode.INVALID_PARTITIONS),
+        (grown("t", 2**31 - 1), ErrorCode.INVALID_PARTITIONS),
+        (grown("t", 3, [[NODE_ID], [NODE_ID]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (grown("t", 3, []), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (grown("t", 3, [[99]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (grown("t", 3, [[NODE_ID, NODE_ID]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+    ],
+)
+async def test_partitions_that_cannot_be_added_are_refused(asked: CreatePartitionsTopic, code: ErrorCode) -> None:
+    async with admin_bench() as bench:
+        await create(bench, topic("t", 2))
+        [result] = await grow(bench, asked)
+        assert result.error_code == code
+        assert result.error_message
+        made = bench.controller.image.topic("t")
+        assert made is not None
+        assert len(made.partitions) == 2
+
+
+async def test_a_topic_that_is_to_grow_twice_does_not_grow() -> None:
+    async with admin_bench() as bench:
+        await create(bench, topic("t"), topic("u"))
+        results = answered(await grow(bench, grown("t", 3), grown("u", 2, [[NODE_ID]]), grown("t", 4)))
+        assert results["t"].error_code == ErrorCode.INVALID_REQUEST
+        assert results["u"].error_code == ErrorCode.NONE
+
+
+# --- requests that fail as a whole ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS])
+async def test_a_refusal_of_the_whole_request_names_every_topic_in_every_version(key: ApiKey) -> None:
+    async with admin_bench() as bench:
+        for version in versions(key):
+            match key:
+                case ApiKey.CREATE_TOPICS:
+                    message: Any = CreateTopicsRequest(topics=[topic("a"), topic("b")])
+                case ApiKey.DELETE_TOPICS:
+                    message = deletion(version, "a", "b")
+                case _:
+                    message = CreatePartitionsRequest(topics=[grown("a", 2), grown("b", 2)])
+            answer = bench.refuse(key, version, message, RequestRejected(ErrorCode.NOT_CONTROLLER, "elsewhere"))
+            results = getattr(answer, {20: "responses", 37: "results"}.get(key, "topics"))
+            assert [(result.name, result.error_code) for result in results] == [
+                ("a", ErrorCode.NOT_CONTROLLER),
+                ("b", ErrorCode.NOT_CONTROLLER),
+            ]
+
+
+def test_the_bench_stands_on_a_store_in_memory() -> None:
+    assert MemoryStore().part_bytes_min == 1
