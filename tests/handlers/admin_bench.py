@@ -6,6 +6,7 @@ import random
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import fields
 from typing import Any
 
 from app.configs import BrokerConfig, TopicConfig
@@ -98,23 +99,25 @@ class AdminBench:
         self.tier = AdminTier(self.logs)
         registry = Registry()
         rng = random.Random(1)
-        self.context = Context(
-            config=config,
-            clock=FixedClock(),
-            rng=rng,
-            pool=None,
-            registry=registry,
-            controller=controller,
-            logs=self.logs,
-            remote_reader=None,
-            remote_log_manager=self.tier,
-            metrics=ApiMetrics(registry),
-            fetch_sessions=FetchSessions(10, rng),
-            producer_ids=ProducerIds(controller),
-            advertised_host="127.0.0.1",
-            advertised_port=9092,
-            log_line=lambda line: None,  # type: ignore[arg-type]
-        )
+        parts: dict[str, Any] = {
+            "config": config,
+            "clock": FixedClock(),
+            "rng": rng,
+            "pool": None,
+            "registry": registry,
+            "controller": controller,
+            "logs": self.logs,
+            "remote_reader": None,
+            "remote_log_manager": self.tier,
+            "metrics": ApiMetrics(registry),
+            "fetch_sessions": FetchSessions(10, rng),
+            "producer_ids": ProducerIds(controller),
+            "advertised_host": "127.0.0.1",
+            "advertised_port": 9092,
+            "log_line": lambda line: None,
+        }
+        missing = {field.name for field in fields(Context)} - parts.keys()
+        self.context = Context(**parts, **dict.fromkeys(missing))
         self._apis = api_table()
 
     async def ask(self, key: ApiKey, version: int, message: Any) -> Any:

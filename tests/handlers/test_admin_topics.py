@@ -9,7 +9,6 @@ import pytest
 
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.mutations import CHANGES_AT_ONCE_MAX
-from app.objectstore.memory import MemoryStore
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_partitions import (
     CreatePartitionsAssignment,
@@ -294,7 +293,3 @@ async def test_a_refusal_of_the_whole_request_names_every_topic_in_every_version
                 ("a", ErrorCode.NOT_CONTROLLER),
                 ("b", ErrorCode.NOT_CONTROLLER),
             ]
-
-
-def test_the_bench_stands_on_a_store_in_memory() -> None:
-    assert MemoryStore().part_bytes_min == 1
