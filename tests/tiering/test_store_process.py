@@ -1,0 +1,126 @@
+"""The real store process: starts quickly, dies with its socket, and a killed upload is taken up again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from app.errors import CorruptionError, StorageUnavailable
+from app.objectstore.proxy import StoreProxy
+from app.objectstore.rpc import RpcClient
+from app.tiering.segment_format import decode_footer
+from app.tiering.store_process import decode_samples
+from app.tiering.store_proxy import ProxyStoreWork
+from tests.tiering.segments import batch, segment_bytes, upload_job
+
+
+class _Process:
+    """A store process and a client of it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.rpc = RpcClient()
+        self.process: asyncio.subprocess.Process
+
+    async def start(self) -> None:
+        ours, theirs = socket.socketpair()
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "app.tiering.store_process", "--store", f"file://{self.root}", "--socket", str(theirs.fileno())),
+            pass_fds=(theirs.fileno(),),
+        )
+        theirs.close()
+        await self.rpc.connect(ours)
+
+    async def stop(self) -> int:
+        await self.rpc.close()
+        async with asyncio.timeout(10):
+            return await self.process.wait()
+
+
+@pytest.fixture
+async def process(tmp_path: Path) -> AsyncIterator[_Process]:
+    started = _Process(tmp_path / "store")
+    await started.start()
+    yield started
+    if started.process.returncode is None:
+        await started.stop()
+
+
+async def test_it_uploads_serves_and_counts(process: _Process, tmp_path: Path) -> None:
+    data, end = segment_bytes(batches=60)
+    (tmp_path / "0.log").write_bytes(data)
+    work = ProxyStoreWork(process.rpc)
+    job = upload_job(str(tmp_path / "0.log"), data, compression="zstd")
+    made = await work.upload_segment(job)
+    found = await work.read_footer(job.key, (made.footer_position, made.size_bytes))
+    footer = decode_footer(found.tail, found.object_bytes, job.key)
+    assert footer.end_offset == end
+    pieces = []
+    for index, chunk in enumerate(footer.chunks):
+        location = await work.fetch_chunk(job.key, chunk, str(tmp_path / f"{index}.chunk"))
+        raw = Path(location.path).read_bytes()
+        pieces.append(raw[location.position : location.position + location.length])
+    assert b"".join(pieces) == data
+    assert await work.upload_progress() == {}
+    names = {sample.family for sample in decode_samples(await process.rpc.call("process.metrics"))}
+    assert "firn_store_requests_total" in names
+
+
+async def test_errors_arrive_as_what_they_are(process: _Process, tmp_path: Path) -> None:
+    data, _ = segment_bytes(batches=4)
+    broken = bytearray(data)
+    broken[100] ^= 1
+    (tmp_path / "0.log").write_bytes(broken)
+    with pytest.raises(CorruptionError, match=r"0\.log: wrong CRC"):
+        await ProxyStoreWork(process.rpc).upload_segment(upload_job(str(tmp_path / "0.log"), data))
+
+
+async def test_it_exits_at_once_when_its_socket_ends(process: _Process) -> None:
+    await process.rpc.call("process.ping")
+    assert await process.stop() == 0
+
+
+@pytest.mark.faults
+async def test_a_kill_in_the_middle_of_an_upload_leaves_no_object_and_the_next_process_makes_it(
+    process: _Process, tmp_path: Path
+) -> None:
+    data = b"".join(batch(index, 1, value_bytes=900_000) for index in range(64))
+    (tmp_path / "0.log").write_bytes(data)
+    job = upload_job(str(tmp_path / "0.log"), data, chunk_bytes=4 << 20)
+    work = ProxyStoreWork(process.rpc)
+    upload = asyncio.create_task(work.upload_segment(job))
+    while not (await work.upload_progress()).get(job.segment_id, 0) > 3:
+        await asyncio.sleep(0)
+    os.kill(process.process.pid, signal.SIGKILL)
+    with pytest.raises(StorageUnavailable):
+        await upload
+    await process.process.wait()
+    assert not (process.root / job.key).exists()
+    again = _Process(process.root)
+    await again.start()
+    try:
+        store = StoreProxy(again.rpc)
+        assert await store.list_uploads("data/") == [], "a directory store forgets the uploads of the dead"
+        made = await ProxyStoreWork(again.rpc).upload_segment(job)
+        assert (await store.head(job.key)).size_bytes == made.size_bytes
+        assert (process.root / job.key).read_bytes()[: len(data)] == data
+    finally:
+        await again.stop()
+
+
+def test_it_imports_no_adapter_that_it_does_not_need() -> None:
+    """What makes it start in time: aiobotocore, numba, numpy and web frameworks stay out."""
+    import subprocess
+
+    code = "import sys; import app.tiering.store_process; print(*sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    for heavy in ("aiobotocore", "botocore", "numba", "numpy", "fastapi", "pyarrow"):
+        assert heavy not in loaded
