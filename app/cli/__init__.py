@@ -1,0 +1,84 @@
+"""The command ``firn``.
+
+Every command is a thin function that reads its flags, asks ``app.client`` or the object store, and prints: tables for
+people, ``--json`` for machines. Imports that cost time are made inside the commands, so that ``firn serve`` waits for none
+of the others.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 130 stopped by Ctrl-C. An error is one sentence on standard error
+that says how to mend it; ``FIRN_DEBUG=1`` adds where it came from.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final
+
+from app.errors import ConfigError, FirnError
+
+FAILED: Final = 1
+WRONG_USAGE: Final = 2
+INTERRUPTED: Final = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``firn`` with these arguments (None: the process's own) and return its exit code."""
+    from app.cli.commands import ClickError, Stopped, UsageError, application
+
+    sys.excepthook = _unexpected
+    try:
+        result = application().main(args=arguments, prog_name="firn", standalone_mode=False)
+    except UsageError as error:
+        return _wrong_usage(error)
+    except ClickError as error:
+        return _complain(str(error), WRONG_USAGE)
+    except ConfigError as error:
+        return _complain(str(error), WRONG_USAGE)
+    except FirnError as error:
+        return _complain(str(error), FAILED)
+    except (KeyboardInterrupt, Stopped):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _complain(f"{where}{(error.strerror or str(error)).rstrip('.').lower()}.", FAILED)
+    return result if isinstance(result, int) else 0
+
+
+def _wrong_usage(error: Exception) -> int:
+    """One sentence, and where help is. ``firn topic`` alone is answered with its help."""
+    context = getattr(error, "ctx", None)
+    text = getattr(error, "format_message", lambda: str(error))()
+    if type(error).__name__ == "NoArgsIsHelpError":
+        sys.stderr.write(f"{text}\n" if text else "")
+        return WRONG_USAGE
+    _complain(text, WRONG_USAGE)
+    if context is not None:
+        sys.stderr.write(f"`{context.command_path} --help` lists what there is.\n")
+    return WRONG_USAGE
+
+
+def _complain(sentence: str, code: int) -> int:
+    if os.environ.get("FIRN_DEBUG") == "1":
+        import traceback
+
+        traceback.print_exc()
+    sys.stdout.flush()
+    end = "" if sentence.endswith((".", "?", "!")) else "."
+    sys.stderr.write(f"firn: {sentence}{end}\n")
+    return code
+
+
+def _unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Our own bug: still no traceback unless it was asked for."""
+    if os.environ.get("FIRN_DEBUG") == "1":
+        sys.__excepthook__(kind, error, trace)
+        return
+    sys.stderr.write(
+        f"firn: this should not happen: {kind.__name__}: {error}. Set FIRN_DEBUG=1 to see where, and please report it.\n"
+    )

@@ -1,0 +1,286 @@
+"""``firn consume``: records of a topic, from anywhere to anywhere, to standard output."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from app.cli.output import count_text, say, time_text
+from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, connected, parse_moment, run_async
+from app.errors import ConfigError, ErrorCode, RequestRejected
+from app.units import Offset, PartitionIndex, TopicPartition
+
+if TYPE_CHECKING:
+    from app.client.cluster import ClusterClient
+    from app.records.record import Record
+
+POLL_MS: Final = 1_000
+PLACEHOLDERS: Final = "topic, partition, offset, timestamp, time, key, value, headers, key_bytes, value_bytes"
+
+Formatter = Callable[[str, int, "Record"], bytes]
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What to read.")],
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="PLACE",
+            help="beginning, end, an offset (1000), the last so many of each partition (last:10), or a moment.",
+        ),
+    ] = "beginning",
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="PLACE", help="Stop before an offset or a moment; the end if not given."),
+    ] = None,
+    partitions: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated.")
+    ] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=0, help="Stop after so many records.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait for new records instead of stopping at the end.")
+    ] = False,
+    template: Annotated[
+        str,
+        typer.Option(
+            "--format", metavar="TEXT", help=f"What is printed of each record: text and {{…}} of {PLACEHOLDERS}."
+        ),
+    ] = "{value}\\n",
+    read_committed: Annotated[
+        bool, typer.Option("--read-committed", help="Leave out records of transactions that are open or were aborted.")
+    ] = False,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each record as one line of JSON.")] = False,
+) -> int:
+    """Print records of a topic.
+
+    A moment is written 2013-07-01, 2013-07-01T12:00:00Z, @1372636800000 (milliseconds) or -15min (ago).
+    """
+    if follow and until is not None:
+        raise ConfigError("--follow never stops and --until does: give one of them.")
+    formatter = json_line if as_json else compile_format(template)
+
+    async def work() -> int:
+        from app.broker.runtime import SystemClock
+
+        now_ms = SystemClock().now_ms()
+        async with connected(bootstrap) as cluster:
+            chosen = await _chosen(cluster, topic, partitions)
+            places = _Places(cluster, chosen, now_ms, read_committed=read_committed)
+            positions, notes = await places.starts(start)
+            ends = None if follow else await places.ends(until)
+            for note in notes:
+                say(note)
+            return await _print(cluster, positions, ends, count, formatter, read_committed=read_committed)
+
+    return run_async(work)
+
+
+async def _chosen(cluster: ClusterClient, topic: str, partitions: Sequence[int] | None) -> list[TopicPartition]:
+    from app.client.admin import AdminClient
+
+    view = await AdminClient(cluster).describe_topic(topic)
+    total = len(view.partitions)
+    for partition in partitions or ():
+        if partition >= total:
+            raise RequestRejected(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"Topic {topic} has {count_text(total, 'partition')} and no partition {partition}.",
+            )
+    wanted = sorted(set(partitions)) if partitions else range(total)
+    return [TopicPartition(topic, PartitionIndex(partition)) for partition in wanted]
+
+
+class _Places:
+    """Turns ``--from`` and ``--until`` into offsets."""
+
+    def __init__(
+        self, cluster: ClusterClient, partitions: Sequence[TopicPartition], now_ms: int, *, read_committed: bool
+    ) -> None:
+        self._cluster = cluster
+        self._partitions = partitions
+        self._now_ms = now_ms
+        self._read_committed = read_committed
+
+    async def starts(self, place: str) -> tuple[dict[TopicPartition, Offset], list[str]]:
+        """Where to begin in each partition, and what the user should know of it. Raises: ConfigError and as ``_list``."""
+        from app.client.cluster import EARLIEST, LATEST
+
+        earliest, latest = await self._list(EARLIEST), await self._list(LATEST)
+        notes: list[str] = []
+        if place == "beginning":
+            return earliest, notes
+        if place == "end":
+            return latest, notes
+        if match := re.fullmatch(r"last:(\d{1,18})", place):
+            return {p: Offset(max(earliest[p], latest[p] - int(match[1]))) for p in self._partitions}, notes
+        if re.fullmatch(r"\d{1,18}", place):
+            asked = int(place)
+            for partition in self._partitions:
+                if asked < earliest[partition]:
+                    notes.append(f"{partition} begins at offset {earliest[partition]}; reading from there.")
+            return {p: Offset(min(max(asked, earliest[p]), latest[p])) for p in self._partitions}, notes
+        return await self._at(place, "--from", latest), notes
+
+    async def ends(self, place: str | None) -> dict[TopicPartition, Offset]:
+        """Where to stop in each partition. Raises: as ``starts``."""
+        from app.client.cluster import LATEST
+
+        latest = await self._list(LATEST)
+        if place is None or place == "end":
+            return latest
+        if re.fullmatch(r"\d{1,18}", place):
+            return {partition: Offset(min(int(place), latest[partition])) for partition in self._partitions}
+        return await self._at(place, "--until", latest)
+
+    async def _at(self, place: str, flag: str, latest: dict[TopicPartition, Offset]) -> dict[TopicPartition, Offset]:
+        try:
+            moment = parse_moment(place, flag, self._now_ms)
+        except ConfigError as error:
+            raise ConfigError(f"{str(error).rstrip('.')}; or beginning, end, an offset, or last:10.") from None
+        found = await self._list(moment)
+        return {p: latest[p] if found[p] < 0 else found[p] for p in self._partitions}
+
+    async def _list(self, timestamp: int) -> dict[TopicPartition, Offset]:
+        answer = await self._cluster.list_offsets(
+            dict.fromkeys(self._partitions, timestamp), read_committed=self._read_committed
+        )
+        return {partition: Offset(listed.offset) for partition, listed in answer.items()}
+
+
+async def _print(
+    cluster: ClusterClient,
+    positions: dict[TopicPartition, Offset],
+    ends: dict[TopicPartition, Offset] | None,
+    count: int | None,
+    formatter: Formatter,
+    *,
+    read_committed: bool,
+) -> int:
+    from app.client.cluster import EARLIEST
+    from app.client.consumer import Consumer
+
+    left = -1 if count is None else count
+    # What retention deletes under a slow reader is skipped: its records are gone for everybody.
+    async with Consumer(cluster, read_committed=read_committed, reset_to=EARLIEST) as consumer:
+        consumer.assign(positions)
+        _unassign_finished(consumer, ends)
+        while consumer.assignment and left:
+            out: list[bytes] = []
+            for batch in await consumer.poll(POLL_MS):
+                topic, partition = batch.partition
+                end = None if ends is None else ends[batch.partition]
+                for record in batch.records():
+                    if not left or (end is not None and record.offset >= end):
+                        break
+                    out.append(formatter(topic, partition, record))
+                    left -= 1
+            if out:
+                _write(b"".join(out))
+            _unassign_finished(consumer, ends)
+    return 0
+
+
+def _unassign_finished(consumer: Any, ends: dict[TopicPartition, Offset] | None) -> None:
+    for partition in consumer.assignment:
+        if ends is not None and consumer.position(partition) >= ends[partition]:
+            consumer.unassign(partition)
+
+
+def _write(data: bytes) -> None:
+    """All of ``data`` to standard output, at once. Raises: BrokenPipeError."""
+    view = memoryview(data)
+    sys.stdout.flush()
+    while view:
+        view = view[os.write(sys.stdout.fileno(), view) :]
+
+
+# --- what is printed of a record ------------------------------------------------------------------------------------
+
+
+def unescape(text: str) -> str:
+    """``\\t``, ``\\n``, ``\\r``, ``\\0`` and ``\\\\`` as the characters they stand for; anything else stays as it is."""
+    known = {"t": "\t", "n": "\n", "r": "\r", "0": "\0", "\\": "\\"}
+    return re.sub(r"\\([tnr0\\])", lambda match: known[match[1]], text)
+
+
+def compile_format(template: str) -> Formatter:
+    """A function that prints one record by a template; ``{{`` and ``}}`` are braces.
+
+    A line's end is added where the template has none, unless it ends with ``\\c``. Raises: ConfigError.
+    """
+    if template.endswith("\\c"):
+        template = template[:-2]
+    elif not template.endswith(("\\n", "\n")):
+        template += "\\n"
+    pieces: list[Formatter] = []
+    for literal, name in re.findall(r"((?:[^{}]|\{\{|\}\})+)|(\{[^{}]*\}|[{}])", template):
+        if literal:
+            text = unescape(literal).replace("{{", "{").replace("}}", "}").encode(errors="surrogateescape")
+            pieces.append(_constant(text))
+        elif name[1:-1] in _FIELDS:
+            pieces.append(_FIELDS[name[1:-1]])
+        else:
+            raise ConfigError(
+                f"--format has {name!r}, which is none of {PLACEHOLDERS}; a brace itself is written twice."
+            )
+    if len(pieces) == 2 and pieces[0] is _FIELDS["value"] and template == "{value}\\n":
+        return lambda topic, partition, record: (record.value or b"") + b"\n"
+    return lambda topic, partition, record: b"".join(piece(topic, partition, record) for piece in pieces)
+
+
+def _constant(text: bytes) -> Formatter:
+    return lambda topic, partition, record: text
+
+
+def _headers(record: Record) -> bytes:
+    return b",".join(name.encode() + b"=" + (value or b"") for name, value in record.headers)
+
+
+_FIELDS: Final[dict[str, Formatter]] = {
+    "topic": lambda topic, partition, record: topic.encode(),
+    "partition": lambda topic, partition, record: b"%d" % partition,
+    "offset": lambda topic, partition, record: b"%d" % record.offset,
+    "timestamp": lambda topic, partition, record: b"%d" % record.timestamp,
+    "time": lambda topic, partition, record: time_text(record.timestamp).encode(),
+    "key": lambda topic, partition, record: record.key or b"",
+    "value": lambda topic, partition, record: record.value or b"",
+    "headers": lambda topic, partition, record: _headers(record),
+    "key_bytes": lambda topic, partition, record: b"%d" % (-1 if record.key is None else len(record.key)),
+    "value_bytes": lambda topic, partition, record: b"%d" % (-1 if record.value is None else len(record.value)),
+}
+
+
+def json_line(topic: str, partition: int, record: Record) -> bytes:
+    """A record as one line of JSON; bytes that are not UTF-8 come as ``{"base64": …}``."""
+    import msgspec
+
+    return (
+        msgspec.json.encode(
+            {
+                "topic": topic,
+                "partition": partition,
+                "offset": record.offset,
+                "timestamp": record.timestamp,
+                "key": _json_bytes(record.key),
+                "value": _json_bytes(record.value),
+                "headers": [[name, _json_bytes(value)] for name, value in record.headers],
+            }
+        )
+        + b"\n"
+    )
+
+
+def _json_bytes(data: bytes | None) -> str | dict[str, bytes] | None:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": data}  # msgspec writes bytes as base64

@@ -1,0 +1,187 @@
+"""``firn doctor``: whether this machine and this store can carry a broker, and how to mend what cannot."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from app.cli.output import bytes_text, count_text, print_json
+from app.cli.session import Json, run_async
+from app.errors import FirnError
+from app.limits import GIB
+
+if TYPE_CHECKING:
+    from app.objectstore.check import CheckResult
+
+DESCRIPTORS_WANTED: Final = 65_536
+FREE_BYTES_WANTED: Final = 10 * GIB
+KERNEL_WANTED: Final = (4, 14)
+
+
+def doctor(
+    data_dir: Annotated[
+        str | None, typer.Option("--data-dir", "-d", metavar="DIR", help="The broker's data directory.")
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option("--store", "-s", metavar="URL", help="Object store: file:///path or s3://bucket/prefix."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", envvar="FIRN_CONFIG", help="TOML file with the broker's settings.")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Check machine, disk and object store, and say how to mend what fails.
+
+    Settings come as for `firn serve`, so that the same flags are checked that will be used. Nothing is left behind.
+    """
+    from app.settings import load
+
+    broker = load(config_path=config, environment=os.environ, flags={"--data-dir": data_dir, "--store": store}).broker
+    results = [*machine_checks(), *disk_checks(Path(broker.data_dir), broker.firn_log_dir_free_bytes_min)]
+    results += run_async(lambda: store_checks(broker.store_url))
+    failed = [result for result in results if not result.passed]
+    if as_json:
+        print_json(
+            {
+                "passed": not failed,
+                "checks": [
+                    {"name": result.name, "passed": result.passed, "detail": result.detail, "mend": result.mend}
+                    for result in results
+                ],
+            }
+        )
+        return 1 if failed else 0
+    width = max(len(result.name) for result in results)
+    for result in results:
+        sys.stdout.write(f"{'ok  ' if result.passed else 'FAIL'}  {result.name:<{width}}  {result.detail}\n")
+        if not result.passed:
+            sys.stdout.write(f"      {'':<{width}}  → {result.mend}\n")
+    verdict = f"{count_text(len(failed), 'check')} failed." if failed else "A broker can run here."
+    sys.stdout.write(f"\n{verdict}\n")
+    return 1 if failed else 0
+
+
+def machine_checks() -> Iterable[CheckResult]:
+    """The process's limits and the kernel."""
+    from app.objectstore.check import CheckResult
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = hard if hard != resource.RLIM_INFINITY else DESCRIPTORS_WANTED
+    yield CheckResult(
+        "descriptors",
+        limit >= DESCRIPTORS_WANTED,
+        f"up to {count_text(limit)} files and connections at a time",
+        f"raise it to {DESCRIPTORS_WANTED:,}: LimitNOFILE= of a systemd unit, or `ulimit -Hn {DESCRIPTORS_WANTED}` as root",
+    )
+    release = os.uname().release
+    numbers = tuple(int(part) for part in release.split("-")[0].split(".")[:2] if part.isdigit())
+    yield CheckResult(
+        "kernel",
+        numbers >= KERNEL_WANTED,
+        f"Linux {release}",
+        "reads from the page cache without waiting (RWF_NOWAIT) need Linux 4.14; older ones use threads for every read",
+    )
+
+
+def disk_checks(data_dir: Path, free_bytes_min: int) -> Iterable[CheckResult]:
+    """What the data directory's file system does with a file, a link and an fdatasync, and its room."""
+    from app.objectstore.check import CheckResult
+
+    parent = _existing(data_dir)
+    shown = str(data_dir) if parent == data_dir else f"{data_dir} (to be made in {parent})"
+    try:
+        with tempfile.TemporaryDirectory(prefix=".firn-doctor-", dir=parent) as place:
+            _try_files(Path(place))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        yield CheckResult(
+            "data directory",
+            False,
+            f"{shown}: {reason}",
+            f"make {parent} writable for this user, or name another directory",
+        )
+        return
+    yield CheckResult("data directory", True, f"{shown} can be written, synced and locked")
+    status = os.statvfs(parent)
+    free = status.f_bavail * status.f_frsize
+    yield CheckResult(
+        "disk space",
+        free >= max(free_bytes_min, FREE_BYTES_WANTED),
+        f"{bytes_text(free)} free",
+        f"make room: a broker wants {bytes_text(FREE_BYTES_WANTED)} to work with, and turns producers away below "
+        f"{bytes_text(free_bytes_min)}",
+    )
+    files_free = status.f_favail
+    yield CheckResult(
+        "inodes",
+        status.f_files == 0 or files_free >= 100_000,
+        "no limit" if status.f_files == 0 else f"{count_text(files_free)} free",
+        "every segment has three or four files: make a file system with more inodes",
+    )
+
+
+def _try_files(place: Path) -> None:
+    """Raises: OSError for what the file system refuses."""
+    import fcntl
+
+    path = place / "file"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.pwrite(descriptor, b"firn", 0)
+        os.fdatasync(descriptor)
+        os.ftruncate(descriptor, 2)
+    finally:
+        os.close(descriptor)
+    os.link(path, place / "link")
+    os.rename(path, place / "renamed")
+    directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _existing(path: Path) -> Path:
+    """The path, or the nearest folder above it that is there."""
+    path = path.absolute()
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+async def store_checks(url: str) -> list[CheckResult]:
+    """The object store, with everything that Firn asks of one. Raises: ConfigError for a wrong URL."""
+    from app.broker.runtime import SystemClock, ThreadPool
+    from app.objectstore.check import CheckResult, check_store
+    from app.objectstore.url import open_store
+
+    pool = ThreadPool()
+    try:
+        store = await open_store(url, pool=pool, rng=random.Random())
+        try:
+            results = await check_store(store, clock=SystemClock(), name=f"doctor-{uuid.uuid4().hex[:12]}")
+        finally:
+            await store.close()
+    except FirnError as error:
+        from app.errors import ConfigError
+
+        if isinstance(error, ConfigError):
+            raise
+        results = [CheckResult("open", False, str(error), "mend what the store says and run this again")]
+    finally:
+        pool.close()
+    return [
+        CheckResult(f"store: {result.name}", result.passed, result.detail, result.mend)
+        for result in (CheckResult("address", True, url), *results)
+    ]

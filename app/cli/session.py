@@ -1,0 +1,108 @@
+"""Flags that commands share, and the way from a command to a cluster."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+
+import typer
+
+from app.errors import BrokerUnavailable, ConfigError
+from app.settings import Address, parse_address
+
+if TYPE_CHECKING:
+    from app.client.cluster import ClusterClient
+
+T = TypeVar("T")
+
+BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9092"
+RETRY_BUDGET_MS: Final = 15_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap",
+        "-b",
+        metavar="HOST:PORT",
+        envvar="FIRN_BOOTSTRAP",
+        help="Brokers to ask first, separated by commas.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def run_async(work: Callable[[], Awaitable[T]]) -> T:
+    """Run a command's asynchronous part on an event loop of its own. Ctrl-C cancels it and raises KeyboardInterrupt."""
+    import asyncio
+
+    import uvloop
+
+    async def begin() -> T:
+        return await work()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(begin())
+
+
+def parse_bootstrap(text: str) -> tuple[Address, ...]:
+    """Raises: ConfigError."""
+    parts = [part for part in text.split(",") if part.strip()]
+    if not parts:
+        raise ConfigError("--bootstrap names no broker; write HOST:PORT, for example 127.0.0.1:9092.")
+    return tuple(parse_address(part, what="--bootstrap", port_default=9092) for part in parts)
+
+
+@asynccontextmanager
+async def connected(bootstrap: str) -> AsyncIterator[ClusterClient]:
+    """A client of the cluster, which is there.
+
+    Raises: ConfigError; BrokerUnavailable, at once and with the mend, if no broker answers.
+    """
+    from app.client.cluster import ClusterClient
+
+    addresses = parse_bootstrap(bootstrap)
+    async with ClusterClient(
+        addresses, rng=random.Random(), client_id="firn-cli", retry_budget_ms=RETRY_BUDGET_MS
+    ) as cluster:
+        try:
+            await cluster.any_broker()
+        except BrokerUnavailable as error:
+            raise BrokerUnavailable(f"{error} Start one with `firn serve`, or name another with --bootstrap.") from None
+        yield cluster
+
+
+def parse_assignments(texts: Iterable[str], flag: str) -> dict[str, str]:
+    """``name=value`` texts. Raises: ConfigError."""
+    out: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(f"{flag} {text!r} is not of the form name=value, for example retention.ms=86400000.")
+        out[name.strip()] = value
+    return out
+
+
+def parse_moment(text: str, flag: str, now_ms: int) -> int:
+    """Milliseconds since 1970 of ``2013-07-01``, ``2013-07-01T12:00:00Z``, ``@1372636800000`` or ``-15min`` (ago).
+
+    Without a zone it is UTC. Raises: ConfigError.
+    """
+    if match := re.fullmatch(r"@(\d{1,15})", text):
+        return int(match[1])
+    if match := re.fullmatch(r"-(\d{1,9})(ms|s|min|h|d)", text):
+        unit_ms = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}[match[2]]
+        return max(0, now_ms - int(match[1]) * unit_ms)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"{flag} {text!r} is no moment; write 2013-07-01, 2013-07-01T12:00:00Z, @1372636800000 (milliseconds) or -15min."
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0, (moment - _EPOCH) // timedelta(milliseconds=1))

@@ -1,0 +1,131 @@
+"""``firn tier``: where the bytes are."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from app.cli.output import bytes_text, count_text, duration_text, print_json, print_table, say, time_text
+from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, connected, run_async
+from app.errors import ErrorCode, RequestRejected
+from app.units import PartitionIndex, TopicPartition
+
+app = typer.Typer(help="Show what is on local disks and what is in the object store.", no_args_is_help=True)
+
+
+@app.command()
+def status(
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Topics; all if none is given.")
+    ] = None,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Show every partition's bytes by tier and how far tiering is behind."""
+
+    async def work() -> None:
+        from app.client.admin import AdminClient
+
+        async with connected(bootstrap) as cluster:
+            statuses = await AdminClient(cluster).tier_status(topics or ())
+        if as_json:
+            print_json([{field: getattr(entry, field) for field in entry.__struct_fields__} for entry in statuses])
+            return
+        if not statuses:
+            say("There are no topics yet. `firn topic create NAME` makes one.")
+            return
+        print_table(
+            (
+                "PARTITION",
+                ">START",
+                ">LOCAL FROM",
+                ">TIERED TO",
+                ">END",
+                ">LOCAL",
+                ">OBJECT STORE",
+                ">RAW",
+                ">BEHIND",
+                ">SINCE",
+                "STATE",
+            ),
+            [
+                (
+                    f"{entry.topic}-{entry.partition}",
+                    count_text(entry.log_start_offset),
+                    count_text(entry.local_start_offset),
+                    count_text(entry.tiered_end_offset),
+                    count_text(entry.log_end_offset),
+                    bytes_text(entry.local_bytes),
+                    bytes_text(entry.remote_bytes),
+                    bytes_text(entry.remote_raw_bytes),
+                    bytes_text(entry.lag_bytes),
+                    duration_text(entry.lag_ms),
+                    f"{entry.state}: {entry.last_error}" if entry.last_error else entry.state,
+                )
+                for entry in statuses
+            ],
+        )
+        local, remote = sum(entry.local_bytes for entry in statuses), sum(entry.remote_bytes for entry in statuses)
+        sys.stdout.write(f"\n{bytes_text(local)} on local disks, {bytes_text(remote)} in the object store.\n")
+
+    run_async(work)
+
+
+@app.command()
+def segments(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="Only this partition; all if not given.")
+    ] = None,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """List every segment of a topic with its tier, offsets, bytes and times."""
+
+    async def work() -> None:
+        from app.client.admin import AdminClient
+
+        async with connected(bootstrap) as cluster:
+            admin = AdminClient(cluster)
+            view = await admin.describe_topic(topic)
+            count = len(view.partitions)
+            if partition is not None and partition >= count:
+                raise RequestRejected(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"Topic {topic} has {count_text(count, 'partition')} and no partition {partition}.",
+                )
+            wanted = range(count) if partition is None else [partition]
+            found = [
+                (index, segment)
+                for index in wanted
+                for segment in await admin.tier_segments(TopicPartition(topic, PartitionIndex(index)))
+            ]
+        if as_json:
+            print_json(
+                [
+                    {"partition": index, **{field: getattr(segment, field) for field in segment.__struct_fields__}}
+                    for index, segment in found
+                ]
+            )
+            return
+        print_table(
+            (">PARTITION", "TIER", ">FROM", ">TO", ">RECORDS AT MOST", ">BYTES", "NEWEST RECORD", "STATE", "OBJECT"),
+            [
+                (
+                    str(index),
+                    segment.tier,
+                    count_text(segment.base_offset),
+                    count_text(segment.end_offset),
+                    count_text(segment.end_offset - segment.base_offset),
+                    bytes_text(segment.size_bytes),
+                    time_text(segment.max_timestamp),
+                    segment.state,
+                    segment.object_key,
+                )
+                for index, segment in found
+            ],
+        )
+
+    run_async(work)

@@ -1,0 +1,352 @@
+"""``firn topic``: make, look at, change and remove topics."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.cli.output import bytes_text, count_text, print_json, print_table, say
+from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, connected, parse_assignments, run_async
+from app.errors import ConfigError, ErrorCode, RequestRejected
+
+if TYPE_CHECKING:
+    from app.client.firn_api import PartitionTierStatus
+
+app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
+
+
+@app.command()
+def create(
+    topic: Name,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", min=1, help="How many; the broker decides if not given.")
+    ] = -1,
+    replication_factor: Annotated[
+        int, typer.Option(min=1, help="Replicas of each; the broker decides if not given.")
+    ] = -1,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", metavar="NAME=VALUE", help="A setting of the topic; may be repeated."),
+    ] = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="It is no error if the topic exists.")] = False,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Create a topic."""
+    configs = parse_assignments(assignments or (), "--set")
+
+    async def work() -> None:
+        from app.client.admin import AdminClient
+
+        async with connected(bootstrap) as cluster:
+            admin = AdminClient(cluster)
+            created = True
+            try:
+                made = await admin.create_topic(
+                    topic,
+                    partitions_count=partitions,
+                    replication_factor=replication_factor,
+                    configs=dict(configs),
+                )
+                partitions_count, replicas = made.partitions_count, made.replication_factor
+            except RequestRejected as error:
+                if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS or not if_not_exists:
+                    raise
+                created = False
+                view = await admin.describe_topic(topic)
+                partitions_count = len(view.partitions)
+                replicas = len(view.partitions[0].replicas)
+            if as_json:
+                print_json(
+                    {
+                        "topic": topic,
+                        "created": created,
+                        "partitions_count": partitions_count,
+                        "replication_factor": replicas,
+                    }
+                )
+            else:
+                did = "Created topic" if created else "There is a topic"
+                say(f"{did} {topic} with {count_text(partitions_count, 'partition')}.")
+
+    run_async(work)
+
+
+@app.command("list")
+def list_topics(bootstrap: Bootstrap = BOOTSTRAP_DEFAULT, as_json: Json = False) -> None:
+    """List topics, how much they hold and where it is."""
+
+    async def work() -> None:
+        from app.client.admin import AdminClient
+
+        async with connected(bootstrap) as cluster:
+            view = await AdminClient(cluster).describe_cluster()
+            statuses = await _tiers(cluster, ())
+            rows = [
+                _totals(name, [status for status in statuses or () if status.topic == name], len(topic.partitions))
+                for name, topic in sorted(view.topics.items())
+            ]
+        if as_json:
+            print_json(rows)
+        elif not rows:
+            say("There are no topics yet. `firn topic create NAME` makes one.")
+        else:
+            print_table(
+                ("TOPIC", ">PARTITIONS", ">RECORDS", ">LOCAL", ">OBJECT STORE"),
+                [
+                    (
+                        row["topic"],
+                        count_text(row["partitions_count"]),
+                        "–" if statuses is None else count_text(row["records"]),
+                        "–" if statuses is None else bytes_text(row["local_bytes"]),
+                        "–" if statuses is None else bytes_text(row["remote_bytes"]),
+                    )
+                    for row in rows
+                ],
+            )
+
+    run_async(work)
+
+
+@app.command()
+def describe(
+    topic: Name,
+    all_settings: Annotated[
+        bool, typer.Option("--all", "-a", help="Show settings that are at their default too.")
+    ] = False,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Show a topic's partitions, its records and bytes by tier, and its settings."""
+
+    async def work() -> None:
+        from app.client.admin import AdminClient, ResourceType
+
+        async with connected(bootstrap) as cluster:
+            admin = AdminClient(cluster)
+            view = await admin.describe_topic(topic)
+            statuses = await _tiers(cluster, (topic,)) or []
+            configs = await admin.describe_configs(ResourceType.TOPIC, topic)
+        shown = [config for config in configs if all_settings or not config.is_default]
+        totals = _totals(topic, statuses, len(view.partitions))
+        by_index = {status.partition: status for status in statuses}
+        if as_json:
+            totals["topic_id"] = str(view.topic_id)
+            totals["partitions"] = [
+                {
+                    "partition": partition.index,
+                    "leader": partition.leader,
+                    "leader_epoch": partition.leader_epoch,
+                    "replicas": list(partition.replicas),
+                    "in_sync_replicas": list(partition.in_sync_replicas),
+                    **_status_json(by_index.get(partition.index)),
+                }
+                for partition in view.partitions
+            ]
+            totals["configs"] = {
+                config.name: {"value": config.value, "source": config.source, "default": config.is_default}
+                for config in shown
+            }
+            print_json(totals)
+            return
+        print_table(
+            (">PARTITION", ">LEADER", ">START", ">END", ">RECORDS", ">LOCAL", ">OBJECT STORE", ">NOT TIERED YET"),
+            [
+                (
+                    str(partition.index),
+                    "none" if partition.leader is None else str(partition.leader),
+                    *_status_row(by_index.get(partition.index)),
+                )
+                for partition in view.partitions
+            ],
+            title=f"Topic {topic} ({view.topic_id})",
+        )
+        if statuses:
+            sys.stdout.write(
+                f"\n{count_text(totals['records'], 'record')}: {bytes_text(totals['local_bytes'])} on local disks, "
+                f"{bytes_text(totals['remote_bytes'])} in the object store in "
+                f"{count_text(totals['remote_segments'], 'segment')}.\n"
+            )
+        if shown:
+            sys.stdout.write("\n")
+            print_table(
+                ("SETTING", "VALUE", "FROM"),
+                [(config.name, config.value or "", _plain_source(config.source)) for config in shown],
+            )
+        else:
+            sys.stdout.write("\nEvery setting is at its default; --all shows them.\n")
+
+    run_async(work)
+
+
+@app.command()
+def alter(
+    topic: Name,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", "-s", metavar="NAME=VALUE", help="Set a setting; may be repeated.")
+    ] = None,
+    unset: Annotated[
+        list[str] | None, typer.Option("--unset", "-u", metavar="NAME", help="Back to the default; may be repeated.")
+    ] = None,
+    validate_only: Annotated[
+        bool, typer.Option("--validate-only", help="Only ask whether the broker would accept it.")
+    ] = False,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Change settings of a topic; others stay as they are."""
+    to_set = parse_assignments(assignments or (), "--set")
+    if not to_set and not unset:
+        raise ConfigError("There is nothing to change: give --set name=value or --unset name.")
+
+    async def work() -> None:
+        from app.client.admin import AdminClient, ConfigOperation, ResourceType
+
+        changes: list[tuple[str, ConfigOperation, str | None]] = [
+            (name, ConfigOperation.SET, value) for name, value in to_set.items()
+        ]
+        changes += [(name, ConfigOperation.DELETE, None) for name in unset or ()]
+        async with connected(bootstrap) as cluster:
+            admin = AdminClient(cluster)
+            await admin.alter_configs(ResourceType.TOPIC, topic, changes, validate_only=validate_only)
+        if as_json:
+            print_json({"topic": topic, "set": to_set, "unset": unset or [], "applied": not validate_only})
+        else:
+            did = "would be accepted" if validate_only else "are set" if len(changes) > 1 else "is set"
+            say(f"{', '.join(name for name, _, _ in changes)} of topic {topic} {did}.")
+
+    run_async(work)
+
+
+@app.command()
+def delete(
+    topic: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="It is no error if there is no such topic.")] = False,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: Json = False,
+) -> int:
+    """Delete a topic and all of its records, in the object store too."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise ConfigError(f"Deleting {topic} deletes its records for good: add --yes to do it without being asked.")
+        if not typer.confirm(f"Delete topic {topic} and all of its records, in the object store too?", err=True):
+            return 1
+
+    async def work() -> None:
+        from app.client.admin import AdminClient
+
+        deleted = True
+        async with connected(bootstrap) as cluster:
+            try:
+                await AdminClient(cluster).delete_topic(topic)
+            except RequestRejected as error:
+                if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or not if_exists:
+                    raise
+                deleted = False
+        if as_json:
+            print_json({"topic": topic, "deleted": deleted})
+        else:
+            say(f"Deleted topic {topic}." if deleted else f"There was no topic {topic}.")
+
+    run_async(work)
+    return 0
+
+
+@app.command("add-partitions")
+def add_partitions(
+    topic: Name,
+    total: Annotated[
+        int, typer.Option("--total", "-t", min=1, help="How many partitions the topic is to have in all.")
+    ],
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Raise a topic's number of partitions. Keys may go to other partitions from then on."""
+
+    async def work() -> None:
+        from app.client.admin import AdminClient
+
+        async with connected(bootstrap) as cluster:
+            await AdminClient(cluster).create_partitions(topic, total)
+        if as_json:
+            print_json({"topic": topic, "partitions_count": total})
+        else:
+            say(f"Topic {topic} has {count_text(total, 'partition')} now.")
+
+    run_async(work)
+
+
+# --- what is shown --------------------------------------------------------------------------------------------------
+
+
+async def _tiers(cluster: Any, topics: tuple[str, ...]) -> list[PartitionTierStatus] | None:
+    """Tiers as Firn's brokers tell them; None if these brokers are not Firn's."""
+    from app.client.admin import AdminClient
+    from app.errors import BrokerUnavailable
+
+    try:
+        return await AdminClient(cluster).tier_status(topics)
+    except BrokerUnavailable:
+        # Another Kafka broker closes the connection on a request it does not know.
+        return None
+
+
+def _totals(topic: str, statuses: list[PartitionTierStatus], partitions_count: int) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "partitions_count": partitions_count,
+        "records": sum(status.high_watermark - status.log_start_offset for status in statuses),
+        "local_bytes": sum(status.local_bytes for status in statuses),
+        "local_segments": sum(status.local_segments for status in statuses),
+        "remote_bytes": sum(status.remote_bytes for status in statuses),
+        "remote_raw_bytes": sum(status.remote_raw_bytes for status in statuses),
+        "remote_segments": sum(status.remote_segments for status in statuses),
+        "tier_lag_bytes": sum(status.lag_bytes for status in statuses),
+    }
+
+
+def _status_json(status: PartitionTierStatus | None) -> dict[str, Any]:
+    if status is None:
+        return {}
+    return {
+        "log_start_offset": status.log_start_offset,
+        "local_start_offset": status.local_start_offset,
+        "tiered_end_offset": status.tiered_end_offset,
+        "high_watermark": status.high_watermark,
+        "log_end_offset": status.log_end_offset,
+        "records": status.high_watermark - status.log_start_offset,
+        "local_bytes": status.local_bytes,
+        "local_segments": status.local_segments,
+        "remote_bytes": status.remote_bytes,
+        "remote_raw_bytes": status.remote_raw_bytes,
+        "remote_segments": status.remote_segments,
+        "tier_lag_bytes": status.lag_bytes,
+    }
+
+
+def _status_row(status: PartitionTierStatus | None) -> tuple[str, ...]:
+    if status is None:
+        return ("–",) * 6
+    return (
+        count_text(status.log_start_offset),
+        count_text(status.high_watermark),
+        count_text(status.high_watermark - status.log_start_offset),
+        bytes_text(status.local_bytes),
+        bytes_text(status.remote_bytes),
+        bytes_text(status.lag_bytes),
+    )
+
+
+def _plain_source(source: str) -> str:
+    return {
+        "DYNAMIC_TOPIC_CONFIG": "this topic",
+        "DYNAMIC_BROKER_CONFIG": "the broker",
+        "DYNAMIC_DEFAULT_BROKER_CONFIG": "all brokers",
+        "STATIC_BROKER_CONFIG": "the broker's start",
+        "DEFAULT_CONFIG": "default",
+    }.get(source, source)

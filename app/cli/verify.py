@@ -1,0 +1,198 @@
+"""``firn verify``: prove that a bucket holds what its manifests say, down to every checksum."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.cli.output import bytes_text, count_text, print_json, progress
+from app.cli.session import Json, run_async
+from app.errors import ConfigError, CorruptionError
+from app.units import BrokerId, LeaderEpoch, TopicIdPartition
+
+if TYPE_CHECKING:
+    from app.metadata.cluster import ClusterImage
+    from app.metadata.manifest_state import ManifestState
+    from app.objectstore.api import ObjectStore
+    from app.seams import Clock
+    from app.tiering.verify import Finding, Progress
+
+
+def verify(
+    store: Annotated[
+        str | None,
+        typer.Option("--store", "-s", metavar="URL", help="Object store: file:///path or s3://bucket/prefix."),
+    ] = None,
+    topics: Annotated[
+        list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic; may be repeated.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", envvar="FIRN_CONFIG", help="TOML file with the broker's settings.")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Read everything in an object store and check it.
+
+    Manifests, segments and every checksum are read, and offsets must have no gap and no overlap. No broker is needed, and
+    one may be running. Nothing is changed. Exit code 1 if records are missing or damaged.
+    """
+    from app.settings import load
+
+    url = load(config_path=config, environment=os.environ, flags={"--store": store}).broker.store_url
+    outcome = run_async(lambda: _verify(url, topics or (), quiet=as_json))
+    damage = [finding for finding in outcome.findings if finding.is_damage]
+    if as_json:
+        print_json(outcome.as_json(url))
+    else:
+        outcome.print(url)
+    return 1 if damage else 0
+
+
+class _Outcome:
+    def __init__(self, findings: list[Finding], at: Progress, names: dict[uuid.UUID, str]) -> None:
+        self.findings = findings
+        self._at = at
+        self._names = names
+
+    def as_json(self, url: str) -> dict[str, Any]:
+        return {
+            "store": url,
+            "sound": not any(finding.is_damage for finding in self.findings),
+            "partitions": self._at.partitions_done,
+            "segments": self._at.segments_done,
+            "records": self._at.records_done,
+            "bytes": self._at.bytes_done,
+            "findings": [
+                {
+                    "kind": finding.kind.value,
+                    "damage": finding.is_damage,
+                    "topic": None if finding.partition is None else self._names.get(finding.partition.topic_id),
+                    "topic_id": None if finding.partition is None else str(finding.partition.topic_id),
+                    "partition": None if finding.partition is None else finding.partition.partition,
+                    "object_key": finding.object_key,
+                    "message": finding.message,
+                }
+                for finding in self.findings
+            ],
+        }
+
+    def print(self, url: str) -> None:
+        at = self._at
+        for finding in self.findings:
+            where = "" if finding.partition is None else f"{self._partition(finding.partition)}: "
+            grade = "DAMAGE" if finding.is_damage else "waste "
+            sys.stdout.write(f"{grade}  {where}{finding.kind.value}: {finding.message} ({finding.object_key})\n")
+        damaged = sum(finding.is_damage for finding in self.findings)
+        read = (
+            f"{count_text(at.segments_done, 'segment')} of {count_text(at.partitions_done, 'partition')} in {url}: "
+            f"{count_text(at.records_done, 'record')}, {bytes_text(at.bytes_done)}"
+        )
+        if damaged:
+            sys.stdout.write(f"{read}. Damage in {count_text(damaged, 'place')}.\n")
+        else:
+            sys.stdout.write(f"{read}. Every checksum is right, with no gap and no overlap.\n")
+        wasted = len(self.findings) - damaged
+        if wasted:
+            sys.stdout.write(f"{count_text(wasted, 'object')} only take room; the broker's sweeper removes them.\n")
+
+    def _partition(self, partition: TopicIdPartition) -> str:
+        return f"{self._names.get(partition.topic_id, str(partition.topic_id))}-{partition.partition}"
+
+
+async def _verify(url: str, topics: list[str] | tuple[str, ...], *, quiet: bool) -> _Outcome:
+    from app.broker.runtime import SystemClock, ThreadPool
+    from app.objectstore.url import DirectoryLocation, open_store, parse_store_url
+    from app.tiering.verify import Progress
+    from app.tiering.verify import verify as walk
+
+    location = parse_store_url(url)
+    if isinstance(location, DirectoryLocation) and not location.path.is_dir():
+        raise ConfigError(f"There is no folder {location.path}: name the store with --store.")
+    pool, clock = ThreadPool(), SystemClock()
+    store = await open_store(location, pool=pool, rng=random.Random())
+    reader = _MetadataReader(store, clock)
+    try:
+        image = await reader.cluster()
+        names = {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()}
+        if not image.cluster_id:
+            raise ConfigError(f"There is no Firn cluster in {url}: name the store with --store.")
+        unknown = [topic for topic in topics if topic not in names.values()]
+        if unknown:
+            raise ConfigError(f"There is no topic {unknown[0]} in {url}.")
+        at = Progress()
+        findings: list[Finding] = []
+        wanted = {topic_id for topic_id, name in names.items() if name in topics}
+        only = (lambda partition: partition.topic_id in wanted) if topics else None
+        with progress("verify", total=None, shown=not quiet) as report:
+            async with asyncio.TaskGroup() as group:
+                watching = group.create_task(_watch(at, report))
+                async for finding in walk(store, reader.manifest, progress=at, only=only):
+                    findings.append(finding)
+                watching.cancel()
+        return _Outcome(findings, at, dict(names))
+    finally:
+        await store.close()
+        pool.close()
+
+
+async def _watch(at: Progress, report: Callable[[int, int | None, str], None]) -> None:
+    """Bring the bar up to date a few times a second."""
+    while True:
+        note = f"{count_text(at.segments_done)} of {count_text(at.segments_total, 'segment')}"
+        report(at.bytes_done, at.bytes_total or None, note)
+        await asyncio.sleep(0.2)
+
+
+class _MetadataReader:
+    """Reads numbered logs as a follower that never writes."""
+
+    def __init__(self, store: ObjectStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._rng = random.Random()
+        self._id = f"verify-{uuid.uuid4()}"
+
+    async def cluster(self) -> ClusterImage:
+        """Raises: ConfigError if the cluster log is damaged, StorageUnavailable."""
+        from app.metadata import layout
+        from app.metadata.cluster import ClusterState
+        from app.metadata.numbered_log import NumberedLog
+
+        log = NumberedLog(
+            self._store,
+            layout.CLUSTER_PREFIX,
+            writer_id=self._id,
+            rng=self._rng,
+            clock=self._clock,
+            new_state=ClusterState,
+        )
+        try:
+            await log.load()
+        except CorruptionError as error:
+            raise CorruptionError(f"The cluster log is damaged: {error}") from None
+        return log.state.image
+
+    async def manifest(self, partition: TopicIdPartition) -> ManifestState:
+        """Raises: CorruptionError, StorageUnavailable."""
+        from app.metadata.manifest import SegmentManifest
+
+        manifest = SegmentManifest(
+            self._store,
+            partition.topic_id,
+            partition.partition,
+            writer_id=self._id,
+            broker_id=BrokerId(0),
+            leader_epoch=LeaderEpoch(0),
+            rng=self._rng,
+            clock=self._clock,
+        )
+        await manifest.load()
+        return manifest.state
