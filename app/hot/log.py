@@ -498,11 +498,11 @@ class PartitionLog:
             parts.append(batch)
         return bytearray().join(parts)
 
-    def append_as_leader(self, records: memoryview, *, now_ms: int) -> AppendResult:
+    def append_as_leader(self, records: memoryview, *, now_ms: int, prepared: bool = False) -> AppendResult:
         """Check, place and write produced batches. Synchronous; one write; cost per batch.
 
         ``records`` must be writable: offsets and epochs are patched in place. It is not kept. Several batches are accepted only
-        if none is idempotent.
+        if none is idempotent. ``prepared``: they come from ``prepare_append``; without it what that does is done here, now.
 
         Guarantees: on an error nothing was appended. The result is stored as the topic's durability asks once
         ``wait_stored(last_offset_end)`` says so; that holds for a duplicate too.
@@ -555,7 +555,7 @@ class PartitionLog:
                 and size > 0
                 and max_timestamp <= segment.roll_after_timestamp
                 and now_ms <= segment.roll_after_now_ms
-                and last_offset - segment.base_offset < RELATIVE_OFFSET_MAX
+                and last_offset - segment.base_offset <= RELATIVE_OFFSET_MAX
                 and leader_epoch == self._noted_epoch
             ):
                 _PLACE.pack_into(records, 0, base, batch_length, leader_epoch)
@@ -595,12 +595,14 @@ class PartitionLog:
                     if self._waiters:
                         self._notify()
                 return _new_result(AppendResult, (base, end, NO_TIMESTAMP, False))
-        return self._append_generally(records, found, now_ms)
+        return self._append_generally(records, found, now_ms, prepared)
 
-    def _append_generally(self, records: memoryview, found: list[tuple[int, BatchHeader]], now_ms: int) -> AppendResult:
+    def _append_generally(
+        self, records: memoryview, found: list[tuple[int, BatchHeader]], now_ms: int, prepared: bool
+    ) -> AppendResult:
         """The rest of ``append_as_leader``, for checked batches of any kind."""
-        if self._needs_preparation and self.needs_preparation(records) and not self._is_prepared(found):
-            return self.append_as_leader(memoryview(self.prepare_append(records)), now_ms=now_ms)
+        if not prepared and self._needs_preparation and self.needs_preparation(records):
+            return self.append_as_leader(memoryview(self.prepare_append(records)), now_ms=now_ms, prepared=True)
         earliest, latest = now_ms - self._before_max_ms, now_ms + self._after_max_ms
         for _, header in found:
             (_, _, _, _, _, attributes, _, base_timestamp, max_timestamp, producer_id, epoch, sequence, _) = header
@@ -653,10 +655,6 @@ class PartitionLog:
         return AppendResult(
             Offset(base), Offset(end), TimestampMs(now_ms) if self._append_time else NO_TIMESTAMP, False
         )
-
-    def _is_prepared(self, found: list[tuple[int, BatchHeader]]) -> bool:
-        # Keys of compacted topics cannot be told apart by the header: whoever skips the preparation is checked here.
-        return not self.config.compacted and all(header.codec == self._codec for _, header in found)
 
     def append_as_follower(self, records: memoryview, *, now_ms: int) -> AppendResult:
         """Write batches that have their offsets and epochs already: replicated, or read back from the tier.
@@ -745,7 +743,7 @@ class PartitionLog:
             size + length > self._segment_bytes
             or found[-1][1][8] > segment.roll_after_timestamp
             or now_ms > segment.roll_after_now_ms
-            or end - segment.base_offset > RELATIVE_OFFSET_MAX
+            or end - 1 - segment.base_offset > RELATIVE_OFFSET_MAX
         ):
             segment = self._roll(base)
             size = 0

@@ -1,0 +1,234 @@
+"""When a record counts as stored, and what happens when a sync fails."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from app.configs import Durability
+from app.errors import RequestRejected, StorageFull, StorageUnavailable
+from app.hot.log import WRITE_BACK_BYTES, PartitionLog
+from tests.hot.helpers import DATA, NOW, GatedPool, batch, idempotent, manager_over, new_log, read_all, running, sim
+
+LOG_PATH = f"{DATA}/t-0/00000000000000000000.log"
+
+
+def append(log: PartitionLog, count: int = 1) -> int:
+    return log.append_as_leader(batch(count), now_ms=NOW).last_offset_end
+
+
+async def settle(rounds: int = 30) -> None:
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+
+
+async def test_memory_is_stored_at_once() -> None:
+    log = new_log(manager_over(sim()))
+    assert log.wait_stored(append(log)) is None
+    assert log.high_watermark == 1
+
+
+async def test_disk_waits_for_its_sync_and_so_does_the_high_watermark() -> None:
+    fs = sim()
+    async with running(manager_over(fs)) as manager:
+        log = new_log(manager, firn_durability=Durability.DISK)
+        stored = log.wait_stored(append(log, 3))
+        assert stored is not None
+        assert (log.high_watermark, log.log_end_offset) == (0, 3)
+        await stored
+        assert (log.high_watermark, log.synced_end_offset) == (3, 3)
+        assert log.wait_stored(3) is None
+
+
+async def test_a_new_files_names_are_synced_before_its_bytes_count() -> None:
+    fs = sim()
+    async with running(manager_over(fs)) as manager:
+        fs.trace = []
+        log = new_log(manager, firn_durability=Durability.DISK)
+        stored = log.wait_stored(append(log))
+        assert stored is not None
+        await stored
+        synced = [(call, path) for call, path in fs.trace if call in ("fsync_dir", "fdatasync", "write")]
+        assert synced.index(("write", LOG_PATH)) < synced.index(("fsync_dir", DATA))
+        assert synced.index(("fsync_dir", DATA)) < synced.index(("fsync_dir", f"{DATA}/t-0"))
+        assert synced.index(("fsync_dir", f"{DATA}/t-0")) < synced.index(("fdatasync", LOG_PATH))
+
+
+async def test_many_appends_share_one_sync() -> None:
+    fs = sim()
+    pool = GatedPool()
+    async with running(manager_over(fs, pool=pool)) as manager:
+        log = new_log(manager, firn_durability=Durability.DISK)
+        first = log.wait_stored(append(log))
+        await settle()
+        assert pool.waiting == 1  # the first sync is under way; these come too late for it
+        others = [log.wait_stored(append(log)) for _ in range(50)]
+        fs.calls.clear()
+        pool.gate.set()
+        await asyncio.gather(*[stored for stored in (first, *others) if stored is not None])
+        assert fs.calls["fdatasync"] == 2
+        assert log.high_watermark == 51
+
+
+async def test_a_sync_covers_only_what_was_written_before_it_began() -> None:
+    pool = GatedPool()
+    async with running(manager_over(sim(), pool=pool)) as manager:
+        log = new_log(manager, firn_durability=Durability.DISK)
+        first = log.wait_stored(append(log))
+        await settle()
+        second = log.wait_stored(append(log))
+        assert first is not None
+        assert second is not None
+        pool.gate.set()
+        await first
+        assert log.synced_end_offset == 1
+        await second
+        assert log.synced_end_offset == 2
+
+
+async def test_a_failed_sync_takes_the_directory_offline_and_is_not_tried_again() -> None:
+    fs = sim()
+    told: list[str] = []
+    async with running(manager_over(fs)) as manager:
+        manager.log_directory.on_offline = told.append
+        log = new_log(manager, firn_durability=Durability.DISK)
+        other = new_log(manager, "other")
+        append(other)
+        stored = log.wait_stored(append(log))
+        fs.fail_next("fdatasync", ".log")
+        assert stored is not None
+        with pytest.raises(StorageUnavailable):
+            await stored
+        fs.calls.clear()
+        for refused in (log, other):
+            with pytest.raises(StorageUnavailable):
+                append(refused)
+            with pytest.raises(StorageUnavailable):
+                refused.read(0, 100, end_offset=1)
+            with pytest.raises(StorageUnavailable):
+                await refused.flush()
+        late = log.wait_stored(1)
+        assert late is not None
+        with pytest.raises(StorageUnavailable):
+            await late
+        with pytest.raises(StorageUnavailable):
+            new_log(manager, "third")
+        await settle()
+        assert fs.calls["fdatasync"] == 0
+        assert log.high_watermark == 0
+        assert manager.offline_reason is not None
+        assert len(told) == 1
+    await manager.close()
+    assert not fs.exists(f"{DATA}/.kafka_cleanshutdown")
+
+
+async def test_write_back_starts_by_itself_and_moves_the_recovery_point() -> None:
+    fs = sim()
+    async with running(manager_over(fs)) as manager:
+        log = new_log(manager)
+        value = b"x" * 900_000
+        while log.size_bytes < WRITE_BACK_BYTES:
+            log.append_as_leader(batch(value=value), now_ms=NOW)
+        assert log.recovery_point == 0
+        end = log.log_end_offset
+        await settle()
+        assert log.recovery_point == log.synced_end_offset == end
+
+
+async def test_flush_messages_requests_a_sync() -> None:
+    async with running(manager_over(sim())) as manager:
+        log = new_log(manager, flush_messages=3)
+        append(log, 2)
+        await settle()
+        assert log.synced_end_offset == 0
+        append(log, 1)
+        await settle()
+        assert log.synced_end_offset == 3
+
+
+async def test_flush_ms_requests_a_sync() -> None:
+    async with running(manager_over(sim())) as manager:
+        log = new_log(manager, flush_ms=1000)
+        append(log)
+        log.maybe_flush_by_time(NOW + 999)
+        await settle()
+        assert log.synced_end_offset == 0
+        log.maybe_flush_by_time(NOW + 1000)
+        await settle()
+        assert log.synced_end_offset == 1
+
+
+async def test_batches_are_stored_even_without_room_for_side_files() -> None:
+    fs = sim()
+    async with running(manager_over(fs)) as manager:
+        log = new_log(manager, firn_durability=Durability.DISK, index_interval_bytes=0)
+        log.append_as_leader(idempotent(0), now_ms=NOW)
+        end = log.append_as_leader(idempotent(1), now_ms=NOW).last_offset_end
+        fs.capacity_bytes = fs.used
+        log.request_checkpoint()
+        stored = log.wait_stored(end)
+        assert stored is not None
+        await stored
+        assert (log.synced_end_offset, log.recovery_point) == (2, 0)
+        with pytest.raises(StorageFull):
+            await log.flush()
+        fs.capacity_bytes += 100_000
+        await log.flush()
+        assert log.recovery_point == 2
+        assert manager.offline_reason is None
+
+
+async def test_listeners_hear_of_a_higher_watermark_until_they_are_removed() -> None:
+    heard: list[int] = []
+    async with running(manager_over(sim())) as manager:
+        log = new_log(manager)
+        disk = new_log(manager, "disk", firn_durability=Durability.DISK)
+
+        def on_memory() -> None:
+            heard.append(log.high_watermark)
+
+        def on_disk() -> None:
+            heard.append(100 + disk.high_watermark)
+
+        log.add_waiter(on_memory)
+        disk.add_waiter(on_disk)
+        append(log)
+        assert heard == [1]
+        append(disk)
+        assert heard == [1]
+        await disk.flush()
+        assert heard == [1, 101]
+        log.remove_waiter(on_memory)
+        log.remove_waiter(on_memory)
+        append(log)
+        assert heard == [1, 101]
+
+
+async def test_a_cancelled_flush_does_not_close_a_file_under_its_thread() -> None:
+    pool = GatedPool()
+    manager = manager_over(sim(), pool=pool)
+    log = new_log(manager)
+    append(log)
+    flush = asyncio.create_task(log.flush())
+    await settle(3)
+    flush.cancel()
+    await settle(3)
+    assert not flush.done()
+    pool.gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await flush
+    await log.flush()
+    assert log.recovery_point == 1
+
+
+async def test_reads_above_the_high_watermark_are_empty_and_past_the_end_refused() -> None:
+    async with running(manager_over(sim())) as manager:
+        log = new_log(manager, firn_durability=Durability.DISK)
+        append(log, 2)
+        assert log.read(0, 1000, end_offset=log.high_watermark).length == 0
+        assert log.read(2, 1000, end_offset=log.high_watermark).length == 0
+        with pytest.raises(RequestRejected):
+            log.read(3, 1000, end_offset=log.high_watermark)
+        await log.flush()
+        assert len(await read_all(log)) == len(batch(2))
