@@ -199,10 +199,16 @@ class Controller:
             await self._check_may_start(image, found)
             await self._patiently(lambda: self._liveness.beat(self.identity))
             try:
-                await self._seal(self._registration(image))
+                sequence = await self._seal()
+                await self._log.append(sequence + 1, [self._controllership(), *self._registration(image)])
             except ConflictError:
                 await self._log.poll()
                 continue
+            except FencedError:
+                raise StartRefused(
+                    f"Another broker is starting with node id {self.identity.broker_id} or in this cluster at this"
+                    " moment: see which one is to run, and start only that one."
+                ) from None
             self._started = True
             self._publish()
             return
@@ -437,12 +443,16 @@ class Controller:
         records.append(broker_change(self.identity.broker_id, record))
         return records
 
-    async def _seal(self, records: Sequence[KeyValue] = ()) -> None:
+    async def _seal(self) -> int:
         """Become the writer of the cluster log with a new controller epoch. Raises: as ``NumberedLog.seal``."""
-        epoch = self._log.state.image.controller.epoch + 1
-        self._log.epoch = epoch
-        controller = ControllerRecord(1, epoch, self.identity.broker_id, self.identity.incarnation)
-        await self._log.seal(self._log.next_sequence, [controller_change(controller), *records])
+        self._log.epoch = self._log.writer.epoch + 1
+        return await self._log.seal(self._log.next_sequence)
+
+    def _controllership(self) -> KeyValue:
+        """The record that goes with a seal; the first of the entry after it."""
+        return controller_change(
+            ControllerRecord(1, self._log.epoch, self.identity.broker_id, self.identity.incarnation)
+        )
 
     async def _patiently(self, request: Callable[[], Awaitable[T]]) -> T:
         """Repeat while the store or Redis does not answer, until the read deadline. Raises: StorageUnavailable."""
@@ -485,8 +495,8 @@ class Controller:
         if bound is None or (bound.directory_id, bound.incarnation) != (mine.directory_id, mine.incarnation):
             directory = f"data directory {bound.directory_id}" if bound is not None else "nobody"
             raise self._fence(f"Node id {mine.broker_id} has been taken over by {directory}; this broker stops.")
-        if image.controller.incarnation != mine.incarnation:
-            raise self._fence(f"Broker {image.controller.broker_id} has taken over the cluster; this broker stops.")
+        if self._log.writer.writer_id != self.writer_id:
+            raise self._fence(f"{self._log.writer.writer_id} has taken over the cluster; this broker stops.")
 
     def _fence(self, reason: str) -> FencedError:
         if self._fenced is None:
@@ -584,7 +594,9 @@ class Controller:
         """
         draft = self._log.state.image.draft()
         around = Surroundings(self.config, self._live_brokers(), self._clock.now_ms(), self._rng.randrange(1 << 16))
-        records: list[KeyValue] = []
+        # The seal of an earlier try may still lack its record.
+        resealed = self._log.state.image.controller.epoch != self._log.epoch
+        records: list[KeyValue] = [self._controllership()] if resealed else []
         size_bytes = 0
         while self._queue and len(planned) < GROUP_CHANGES_MAX:
             if len(planned) % PLANNED_AT_ONCE == PLANNED_AT_ONCE - 1:

@@ -59,6 +59,8 @@ class EntryHeader(Versioned, array_like=True, frozen=True):
     is_seal: bool
     epoch: int
     """Of the writer: a writer with a lower one than the newest seal's must not seal any more."""
+    previous: bytes
+    """Nonce of the entry before; ``NO_NONCE`` for the first. A seal that was put on a deleted number is told by it."""
 
 
 class SnapshotHeader(Versioned, array_like=True, frozen=True):
@@ -74,6 +76,8 @@ class SnapshotHeader(Versioned, array_like=True, frozen=True):
     """Every seal in [deleted_end, sequence]."""
     snapshot_sequence: int
     """For a cached copy: the newest snapshot object known when it was made; -1 if none."""
+    nonce: bytes
+    """Of entry ``sequence``."""
 
 
 class WriterRecord(Versioned, array_like=True, frozen=True):
@@ -92,6 +96,7 @@ class Entry(NamedTuple):
     nonce: bytes
     is_seal: bool
     epoch: int
+    previous: bytes
     timestamp_ms: TimestampMs
     records: tuple[KeyValue, ...]
 
@@ -106,6 +111,11 @@ class Writer(NamedTuple):
 
 NOTHING_APPLIED: Final = LogSequence(-1)
 """Where the number of the last entry stands, for a log without entries."""
+
+NONCE_BYTES: Final = 16
+
+NO_NONCE: Final = bytes(NONCE_BYTES)
+"""What the first entry follows."""
 
 NO_WRITER: Final = Writer("", -1, NOTHING_APPLIED)
 """Nobody has sealed yet: the log is empty."""
@@ -213,14 +223,16 @@ def encode_entry(
     nonce: bytes,
     is_seal: bool,
     epoch: int,
+    previous: bytes,
     timestamp_ms: TimestampMs,
 ) -> bytes:
-    """The bytes of one entry.
+    """The bytes of one entry. A seal has no records.
 
     Raises: LimitExceeded if it would be larger than ``LOG_ENTRY_BYTES_MAX``.
     """
-    assert len(nonce) == 16, nonce
-    header = EntryHeader(1, sequence, writer_id, nonce, is_seal, epoch)
+    assert len(nonce) == len(previous) == NONCE_BYTES, (nonce, previous)
+    assert not (is_seal and records), records
+    header = EntryHeader(1, sequence, writer_id, nonce, is_seal, epoch, previous)
     batch = build_batch(
         [
             (timestamp_ms, HEADER_KEY, encode_value(header), ()),
@@ -253,6 +265,8 @@ def decode_entry(key: str, sequence: int, data: bytes) -> Entry:
             if record.key is None:
                 raise CorruptionError("a record has no key")
             changes.append((record.key, record.value))
+        if entry.is_seal and changes:
+            raise CorruptionError("it is a seal and has records")
     except CorruptionError as error:
         raise CorruptionError(f"{key} is corrupt: {error}") from None
     return Entry(
@@ -261,6 +275,7 @@ def decode_entry(key: str, sequence: int, data: bytes) -> Entry:
         entry.nonce,
         entry.is_seal,
         entry.epoch,
+        entry.previous,
         header.max_timestamp,
         tuple(changes),
     )

@@ -1,8 +1,8 @@
 """The segment manifest of one partition: a numbered log under ``topics/<topic-id>/<partition>``.
 
 The partition's leader writes it and nobody else. Rules are in ``manifest_state.py``; here is the asynchronous shell: one
-change at a time, checked against what is known, put as one entry, and applied once it is durable. The first entry of a new
-leader is its seal, so taking over costs no request of its own.
+change at a time, checked against what is known, put as one entry, and applied once it is durable. A new leader seals just
+before its first change, so that taking over many partitions costs nothing until there is something to say.
 
 A broker that takes a partition over *with other local data* (another directory) must call ``seal`` before it accepts a
 produce: until then the old leader could still finish a copy above the tiered end that the new one starts from. A broker that
@@ -31,7 +31,7 @@ from app.metadata.manifest_state import (
 from app.metadata.numbered_log import LogTimings, NumberedLog
 from app.objectstore.api import ObjectStore
 from app.seams import Clock
-from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, TopicId
+from app.units import BrokerId, LeaderEpoch, LogSequence, Offset, PartitionIndex, TopicId
 
 __all__ = ["ManifestState", "SegmentEntry", "SegmentManifest", "SegmentState"]
 
@@ -146,7 +146,7 @@ class SegmentManifest:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     async def seal(self) -> None:
-        """Become the writer now rather than with the first change. One PUT; nothing if we are already."""
+        """Become the writer now rather than with the first change. A PUT and a LIST; nothing if we are already."""
         async with self._turn:
             for _ in range(CONFLICTS_MAX):
                 if self._log.is_writer:
@@ -230,9 +230,12 @@ class SegmentManifest:
                     return
                 state.check(changes)
                 records = [encode_change(change) for change in changes]
-                write = self._log.append if self._log.is_writer else self._log.seal
+                sequence = self._log.next_sequence
                 try:
-                    await write(self._log.next_sequence, records)
+                    if not self._log.is_writer:
+                        # Nothing may come between what was planned on and the seal.
+                        sequence = LogSequence(await self._log.seal(sequence) + 1)
+                    await self._log.append(sequence, records)
                 except ConflictError:
                     await self._log.poll()
                     continue

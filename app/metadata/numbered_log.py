@@ -3,9 +3,16 @@
 ``NumberedLog`` follows such a log and, once it has sealed it, appends to it. What an append does with each outcome is
 decided in ``append_attempt.py``, what the bytes mean in ``log_format.py``; here is the asynchronous shell and its state.
 
-**Who is the writer.** A *seal* is an entry that names its writer in its header. The writer is whoever sealed last. A number
-that was deleted can be put again, so seals are never deleted: the next number of a writer that was overtaken is always the
-overtaker's seal, however long it slept. A seal may carry records of its own, which saves the first append a request.
+**Who is the writer.** A *seal* is an entry without records that names its writer in its header. The writer is whoever sealed
+last. A number that was deleted can be put again, so seals are never deleted: the next number of a writer that was overtaken
+is always the overtaker's seal, however long it slept.
+
+**Sealing late.** Whoever wants to seal and has fallen behind may put its seal on a number that was written and deleted. So
+it LISTs what is greater before it believes in its seal: compaction always leaves something greater than what it deletes, so
+if there is nothing, the number had never been written. A seal that turns out to be on a deleted number stays where it is,
+as does one whose sender died before it looked; what tells others that it is no part of the log is that every entry names
+the nonce of the one before. A reader that meets an entry that does not follow from the last one it applied reloads the
+snapshot, and since seals have no records, it has shown nobody anything wrong.
 
 **Compaction.** A snapshot at S holds the newest record of every key after entry S. Once it is durable, entries below the
 snapshot *before* it go (numbers are dense, so they need not be listed), seals excepted, and snapshots older than that one.
@@ -37,7 +44,9 @@ from app.metadata.append_attempt import (
 )
 from app.metadata.log_format import (
     APPLICATION_KIND_MIN,
+    NO_NONCE,
     NO_WRITER,
+    NONCE_BYTES,
     NOTHING_APPLIED,
     Entry,
     KeyValue,
@@ -123,6 +132,8 @@ class _Position(Generic[S]):
     state: S
     live: dict[bytes, bytes]
     applied: LogSequence
+    nonce: bytes
+    """Of the entry ``applied``."""
     writer: Writer
     seals: list[int]
     """Every seal in [deleted_end, applied]."""
@@ -250,14 +261,14 @@ class NumberedLog(Generic[S]):
                 raise ConflictError(f"{self.prefix} is not sealed by {self.writer_id}")
             return await self._write(expected_sequence, records, is_seal=False)
 
-    async def seal(self, expected_sequence: int, records: Sequence[KeyValue] = ()) -> LogSequence:
-        """Become the writer by the next entry, which carries ``records`` too.
+    async def seal(self, expected_sequence: int) -> LogSequence:
+        """Become the writer by the next entry. A PUT and a LIST.
 
         As ``append``; FencedError also if we were the writer and another has sealed since, or one of a higher epoch has.
         """
         async with self._turn:
             self._check_not_overtaken()
-            return await self._write(expected_sequence, records, is_seal=True)
+            return await self._write(expected_sequence, (), is_seal=True)
 
     async def snapshot(self) -> None:
         """Write a snapshot of what is applied, then delete what it makes superfluous. Harmless at any time, by anybody.
@@ -273,7 +284,7 @@ class NumberedLog(Generic[S]):
     # --- reading, inside --------------------------------------------------------------------------------------------
 
     def _empty(self) -> _Position[S]:
-        return _Position(self._new_state(), {}, NOTHING_APPLIED, NO_WRITER, [], 0, -1)
+        return _Position(self._new_state(), {}, NOTHING_APPLIED, NO_NONCE, NO_WRITER, [], 0, -1)
 
     async def _reload(self) -> None:
         missing_before: tuple[int, int] | None = None
@@ -287,7 +298,8 @@ class NumberedLog(Generic[S]):
                 # Compaction only takes what a newer snapshot covers: the same gap after the same snapshot is a loss.
                 missing = (at.snapshot_sequence, at.applied + 1)
                 if missing == missing_before:
-                    raise CorruptionError(f"{layout.entry_key(self.prefix, at.applied + 1)} is missing") from None
+                    key = layout.entry_key(self.prefix, at.applied + 1)
+                    raise CorruptionError(f"{key} is missing, or does not follow the entry before it") from None
                 missing_before = missing
                 continue
             if at.applied < self._at.applied:
@@ -353,9 +365,13 @@ class NumberedLog(Generic[S]):
         for start in range(0, len(sequences), READS_AT_ONCE):
             chunk = sequences[start : start + READS_AT_ONCE]
             for sequence, entry in zip(chunk, await self._read_entries(chunk), strict=True):
-                if entry is None or sequence != at.applied + 1:
+                if entry is None or not self._follows(at, sequence, entry):
                     raise _Moved
                 self._apply(at, entry)
+
+    @staticmethod
+    def _follows(at: _Position[S], sequence: int, entry: Entry) -> bool:
+        return sequence == at.applied + 1 and entry.previous == at.nonce
 
     async def _read_entries(self, sequences: Sequence[int]) -> list[Entry | None]:
         if len(sequences) == 1:
@@ -416,6 +432,7 @@ class NumberedLog(Generic[S]):
             at.writer = Writer(entry.writer_id, entry.epoch, entry.sequence)
             at.seals.append(entry.sequence)
         at.applied = entry.sequence
+        at.nonce = entry.nonce
 
     async def _decode_snapshot(self, name: str, data: bytes, *, is_cache: bool) -> _Position[S]:
         at = self._empty()
@@ -428,6 +445,7 @@ class NumberedLog(Generic[S]):
         header, writer = reader.start
         at.applied = LogSequence(header.sequence)
         at.state.loaded(at.applied)
+        at.nonce = header.nonce
         at.writer = writer
         at.seals = header.seals
         at.deleted_end = header.deleted_end
@@ -458,7 +476,7 @@ class NumberedLog(Generic[S]):
         if expected_sequence != sequence:
             raise ConflictError(f"{self.prefix} goes on at {sequence}, not {expected_sequence}")
         assert all(decode_key(record_key)[0] >= APPLICATION_KIND_MIN for record_key, _ in records), records
-        nonce = self._rng.randbytes(16)
+        nonce = self._rng.randbytes(NONCE_BYTES)
         body = encode_entry(
             sequence,
             records,
@@ -466,6 +484,7 @@ class NumberedLog(Generic[S]):
             nonce=nonce,
             is_seal=is_seal,
             epoch=self.epoch,
+            previous=self._at.nonce,
             timestamp_ms=self._clock.now_ms(),
         )
         key = layout.entry_key(self.prefix, sequence)
@@ -494,6 +513,8 @@ class NumberedLog(Generic[S]):
                     raise StorageUnavailable(f"{key} stayed undecided for {self._timings.append_deadline_s:g} s")
                 case _:
                     assert_never(action)
+        if is_seal and await self._list(layout.log_prefix(self.prefix), key):
+            raise ConflictError(f"{self.prefix} had gone on past {key} when it was sealed")
         self._apply(self._at, decode_entry(key, sequence, body))
         self._sealed = self._ever_sealed = True
         return sequence
@@ -522,7 +543,7 @@ class NumberedLog(Generic[S]):
             return ReadOutcome.CORRUPT
 
     def _snapshot_header(self, at: _Position[S]) -> SnapshotHeader:
-        return SnapshotHeader(1, at.applied, 0, at.deleted_end, list(at.seals), at.snapshot_sequence)
+        return SnapshotHeader(1, at.applied, 0, at.deleted_end, list(at.seals), at.snapshot_sequence, at.nonce)
 
     async def _write_snapshot(self) -> None:
         at = self._at
@@ -546,7 +567,8 @@ class NumberedLog(Generic[S]):
     async def _compact(self) -> None:
         at = self._at
         snapshots = [key.sequence for key in await self._list_all(layout.snapshot_prefix(self.prefix), "")]
-        if len(snapshots) < 2:
+        if len(snapshots) < 2 or snapshots[-1] > at.applied:
+            # Whoever is behind does not know every seal; the others will see to it.
             return
         previous = snapshots[-2]
         doomed = [layout.snapshot_key(self.prefix, sequence) for sequence in snapshots[:-2]]

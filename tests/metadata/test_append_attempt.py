@@ -29,7 +29,7 @@ NONCE = bytes(range(16))
 
 
 def entry(writer_id: str, nonce: bytes) -> Entry:
-    return Entry(LogSequence(7), writer_id, nonce, False, 0, TimestampMs(0), ())
+    return Entry(LogSequence(7), writer_id, nonce, False, 0, bytes(16), TimestampMs(0), ())
 
 
 READS: dict[str, Entry | ReadOutcome] = {

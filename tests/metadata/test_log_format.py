@@ -1,4 +1,4 @@
-"""Entries and snapshots byte for byte (docs/formats.md, "Numbered logs"); whatever is wrong with them is a CorruptionError."""
+"""Entries and snapshots byte for byte (docs/formats.md, "Numbered logs"); whatever is wrong with them is CorruptionError."""
 
 from __future__ import annotations
 
@@ -28,23 +28,25 @@ from app.units import LogSequence, TimestampMs
 from tests.metadata.support import Number, key, value
 
 NONCE = bytes(range(16))
+PREVIOUS = bytes(range(16, 32))
 WRITER = Writer("w", 3, LogSequence(5))
 
 ENTRY_BYTES = bytes.fromhex(
-    "0000000000000000" "00000061" "ffffffff" "02" "5a3cec33" "0000" "00000001"  # batch header: base offset … last delta
+    "0000000000000000" "00000073" "ffffffff" "02" "619975a4" "0000" "00000001"  # base offset, length … last offset delta
     "00000000000003e8" "00000000000003e8" "ffffffffffffffff" "ffff" "ffffffff" "00000002"
-    "42" "00" "00" "00" "04" "9100" "32" "960107a177c410000102030405060708090a0b0c0d0e0fc200" "00"  # header record
-    "1a" "00" "00" "02" "08" "9210a16b" "06" "92012a" "00"  # {16, "k"} -> {1, 42}
+    "6600000004" "9100" "56"  # header record: key [0], and a value of 43 bytes
+    "970107a177" "c410" "000102030405060708090a0b0c0d0e0f" "c200" "c410" "101112131415161718191a1b1c1d1e1f" "00"
+    "1a00000208" "9210a16b" "06" "92012a" "00"  # [16, "k"] -> [1, 42]
 )  # fmt: skip
 
 
 def encode(records: list[tuple[bytes, bytes | None]], sequence: int = 7, **more: Any) -> bytes:
-    fields: dict[str, Any] = {"writer_id": "w", "nonce": NONCE, "is_seal": False, "epoch": 0}
+    fields: dict[str, Any] = {"writer_id": "w", "nonce": NONCE, "is_seal": False, "epoch": 0, "previous": PREVIOUS}
     return encode_entry(sequence, records, **(fields | {"timestamp_ms": TimestampMs(1000)} | more))
 
 
 def snapshot(live: dict[bytes, bytes], sequence: int = 9) -> bytes:
-    header = SnapshotHeader(1, sequence, 0, 2, [5], 4)
+    header = SnapshotHeader(1, sequence, 0, 2, [5], 4, NONCE)
     return b"".join(iter_snapshot(header, WRITER, live, TimestampMs(1000)))
 
 
@@ -60,7 +62,7 @@ changes = st.lists(st.tuples(keys, st.one_of(st.none(), st.binary(max_size=40)))
 def test_an_entry_is_these_bytes() -> None:
     assert encode([(key("k"), value(42))]).hex() == ENTRY_BYTES.hex()
     assert decode_entry("a key", 7, ENTRY_BYTES) == Entry(
-        LogSequence(7), "w", NONCE, False, 0, TimestampMs(1000), ((key("k"), value(42)),)
+        LogSequence(7), "w", NONCE, False, 0, PREVIOUS, TimestampMs(1000), ((key("k"), value(42)),)
     )
 
 
@@ -68,8 +70,16 @@ def test_an_entry_is_these_bytes() -> None:
 def test_entries_round_trip(
     records: list[tuple[bytes, bytes | None]], sequence: int, is_seal: bool, epoch: int
 ) -> None:
-    data = encode(records, sequence, is_seal=is_seal, epoch=epoch)
-    assert decode_entry("k", sequence, data) == (sequence, "w", NONCE, is_seal, epoch, 1000, tuple(records))
+    kept = [] if is_seal else records
+    data = encode(kept, sequence, is_seal=is_seal, epoch=epoch)
+    assert decode_entry("k", sequence, data) == (sequence, "w", NONCE, is_seal, epoch, PREVIOUS, 1000, tuple(kept))
+
+
+def test_a_seal_with_records_is_corruption() -> None:
+    header = log_format.EntryHeader(1, 7, "w", NONCE, True, 0, PREVIOUS)
+    records = [(0, log_format.HEADER_KEY, log_format.encode_value(header), ()), (0, key(1), value(1), ())]
+    with pytest.raises(CorruptionError, match="it is a seal and has records"):
+        decode_entry("k", 7, build_batch(records))
 
 
 @settings(max_examples=60)
@@ -105,7 +115,7 @@ def test_a_batch_that_is_no_entry_is_corruption() -> None:
 def test_an_entry_from_the_future_says_so() -> None:
     future = msgspec.msgpack.encode([2, {"another": "shape"}])
     data = build_batch([(0, log_format.HEADER_KEY, future, ())])
-    with pytest.raises(CorruptionError, match="k is corrupt: .*format version from the future.*upgrade"):
+    with pytest.raises(CorruptionError, match=r"k is corrupt: .*format version from the future.*upgrade"):
         decode_entry("k", 7, data)
 
 
@@ -122,7 +132,7 @@ def test_snapshots_round_trip(live: dict[bytes, bytes]) -> None:
     assert records == live
     assert reader.start is not None
     assert reader.start.writer == WRITER
-    assert reader.start.header == SnapshotHeader(1, 9, len(live) + 1, 2, [5], 4)
+    assert reader.start.header == SnapshotHeader(1, 9, len(live) + 1, 2, [5], 4, NONCE)
 
 
 def test_a_large_snapshot_is_many_batches_and_misses_none() -> None:
