@@ -58,7 +58,8 @@ class TierCompression(StrEnum):
     """How chunks of a segment object are stored (``firn.tier.compression``)."""
 
     AUTO = "auto"
-    """zstd, but verbatim where the batches of a chunk are compressed already."""
+    """zstd, but verbatim where the batches of a chunk are compressed already, and where the store is a local directory:
+    there a verbatim chunk is served from the object's own file."""
     NONE = "none"
     ZSTD = "zstd"
 
