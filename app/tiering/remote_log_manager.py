@@ -282,7 +282,7 @@ class RemoteLogManager:
     # --- partitions -------------------------------------------------------------------------------------------------
 
     def attach(self, log: TieredLog, manifest: SegmentManifest) -> None:
-        """Lead the tier of a partition from now on. ``manifest`` is loaded and ``rebuild.agree`` has brought the log in line."""
+        """Lead the tier of a partition from now on. ``manifest`` is loaded, and ``rebuild.agree`` was awaited."""
         key = TopicIdPartition(log.topic_id, log.partition)
         assert key not in self._partitions, key
         partition = self._partitions[key] = _Partition(log, manifest, key)

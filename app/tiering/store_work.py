@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import threading
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -67,6 +68,7 @@ RANGE_BYTES: Final = 8 * MIB
 ZSTD_LEVEL: Final = 1
 """The fastest of zstd's ordinary levels: uploads must keep up with producers on one core."""
 RETRY_BASE_S: Final = 0.1
+SAMPLE_BYTES: Final = 64 * KIB
 INDEX_STEP_BYTES: Final = 16 * KIB
 
 _OFFSET_AND_LENGTH: Final = Struct(">qi")
@@ -243,6 +245,10 @@ class InlineStoreWork:
 
     async def _upload(self, job: UploadJob) -> UploadedSegment:
         writer = _ObjectWriter(self, job)
+        compression = TierCompression(job.compression)
+        if compression is TierCompression.AUTO and self._object_path is not None:
+            # Objects are local files: verbatim chunks are served from where they lie, which is worth more than room.
+            compression = TierCompression.NONE
         chunks: list[ChunkEntry] = []
         packing: deque[asyncio.Task[_Packed]] = deque()
         position, stored_position = job.start_position, 0
@@ -267,7 +273,7 @@ class InlineStoreWork:
                 while position < job.log_bytes:
                     start, expected = position, offset
                     raw, view = await self._pool.run(lambda: self._read_chunk(job, start, expected))  # noqa: B023
-                    packing.append(group.create_task(self._pack(raw, view, TierCompression(job.compression))))
+                    packing.append(group.create_task(self._pack(raw, view, compression)))
                     position += raw.raw_bytes
                     offset = raw.end_offset
                     self._progress[job.segment_id] += 1
@@ -553,15 +559,43 @@ def _footer_of(job: UploadJob, chunks: list[ChunkEntry]) -> SegmentFooter:
     )
 
 
-def _pack_chunk(raw: RawChunk, view: memoryview, compression: TierCompression) -> _Packed:
-    """The stored form of a chunk. Runs on a pool thread."""
-    if store_compressed(raw, compression):
+class _ZstdContexts(threading.local):
+    """One compressor and decompressor for each pool thread: their tables are large, and making them costs page faults."""
+
+    def __init__(self) -> None:
         import zstandard
 
-        packed = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=False).compress(view)
+        self.compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=False)
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_contexts: _ZstdContexts | None = None
+
+
+def _zstd() -> _ZstdContexts:
+    """The calling thread's contexts; the library is imported with the first chunk that needs it."""
+    global _contexts  # noqa: PLW0603 - made once; the thread-local inside keeps threads apart
+    if _contexts is None:
+        _contexts = _ZstdContexts()
+    return _contexts
+
+
+def _pack_chunk(raw: RawChunk, view: memoryview, compression: TierCompression) -> _Packed:
+    """The stored form of a chunk. Runs on a pool thread."""
+    if store_compressed(raw, compression) and _is_worth_it(view):
+        packed = _zstd().compressor.compress(view)
         if len(packed) < raw.raw_bytes:
             return _Packed(raw, packed, crc32c(packed), ChunkCodec.ZSTD)
     return _Packed(raw, view, crc32c(view), ChunkCodec.VERBATIM)
+
+
+def _is_worth_it(view: memoryview) -> bool:
+    """Whether a sample from the middle shrinks by a tenth: encrypted or compressed values are not tried in full."""
+    if len(view) < 4 * SAMPLE_BYTES:
+        return True
+    start = len(view) // 2
+    sample = view[start : start + SAMPLE_BYTES]
+    return len(_zstd().compressor.compress(sample)) * 10 < SAMPLE_BYTES * 9
 
 
 def unfold_chunk(stored: bytes | memoryview, chunk: ChunkEntry, name: str) -> bytes:
@@ -573,13 +607,13 @@ def unfold_chunk(stored: bytes | memoryview, chunk: ChunkEntry, name: str) -> by
             import zstandard
 
             try:
-                parameters = zstandard.get_frame_parameters(stored)
-                if parameters.content_size != chunk.raw_bytes:
+                content_bytes = zstandard.get_frame_parameters(stored).content_size
+                if content_bytes != chunk.raw_bytes:
                     raise CorruptionError(
-                        f"{name}: chunk at position {chunk.position} unfolds to {parameters.content_size} bytes, "
+                        f"{name}: chunk at position {chunk.position} unfolds to {content_bytes} bytes, "
                         f"{chunk.raw_bytes} claimed"
                     )
-                return zstandard.ZstdDecompressor().decompress(stored, allow_extra_data=False)
+                return _zstd().decompressor.decompress(stored, allow_extra_data=False)
             except zstandard.ZstdError as error:
                 raise CorruptionError(
                     f"{name}: chunk at position {chunk.position} cannot be unfolded: {error}"
