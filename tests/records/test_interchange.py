@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import aiokafka.record.default_records
@@ -136,3 +137,25 @@ def test_kio_reads_the_same_batch(records: list[NewRecord]) -> None:
     for ours, other in zip(iter_records(batch), theirs.records, strict=True):
         assert (ours.offset, ours.key, ours.value) == (other.offset, other.key, other.value)
         assert [(key.encode(), value) for key, value in ours.headers] == [(h.key, h.value) for h in other.headers]
+
+
+GOLDEN = dict(
+    line.split()
+    for line in (Path(__file__).parent / "golden" / "librdkafka.txt").read_text().splitlines()
+    if not line.startswith("#")
+)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_what_librdkafka_sent_is_checked_and_read(codec: Codec) -> None:
+    batch = bytes.fromhex(GOLDEN[codec.name.lower()])
+    [(_, header)] = check_batches(memoryview(batch), max_batch_bytes=len(batch))
+    assert (header.codec, header.record_count, header.max_timestamp) == (codec, 4, NOW_MS + 3)
+    expected = [
+        Record(
+            Offset(index), TimestampMs(NOW_MS + index), b"key-%d" % index, b"value " * 20, (("h", b"x"), ("n", None))
+        )
+        for index in range(3)
+    ]
+    expected.append(Record(Offset(3), TimestampMs(NOW_MS + 3), None, None))
+    assert list(iter_records(batch)) == expected
