@@ -43,7 +43,7 @@ from botocore.parsers import ResponseParserError
 from crc32c import crc32c
 
 from app.errors import ConfigError, FirnError, StorageUnavailable
-from app.limits import KIB, MIB
+from app.limits import MIB
 from app.metrics import Counter, Registry
 from app.objectstore.api import (
     AlreadyExists,
@@ -76,7 +76,7 @@ UPLOADS_PER_PAGE: Final = 1000
 UPLOAD_PAGES_MAX: Final = 1000
 """A million uploads under way: whoever has more has no use for their list."""
 
-_SEND_BYTES: Final = 256 * KIB
+_SEND_BYTES: Final = MIB
 
 _TRANSPORT_ERRORS: Final = (HTTPClientError, IncompleteReadError, aiohttp.ClientError, ResponseParserError, OSError)
 """What a network does to a request; a TimeoutError is an OSError. botocore's connection errors are HTTPClientErrors or
