@@ -1,0 +1,262 @@
+"""The chunk cache keeps its budget, its pins and its order, and reads a chunk once for all who ask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.errors import CorruptionError, FirnError, StorageUnavailable
+from app.hot.descriptors import DescriptorCache
+from app.hot.files import PosixFileSystem
+from app.metrics import Registry
+from app.tiering.chunk_cache import ERROR_S, PIN_S, CachedChunk, ChunkCache
+from app.tiering.segment_format import ChunkCodec, ChunkEntry
+from app.tiering.store_work import BatchIndex, ChunkLocation, FooterBytes, UploadedSegment, UploadJob
+from app.units import FilePosition, Offset, TimestampMs
+from tests.support.virtual_loop import VirtualPool, run_virtual
+from tests.tiering.segments import batch
+
+RAW = batch(0, 1, value_bytes=39)
+CHUNK_BYTES = len(RAW)
+
+
+def chunk(number: int) -> ChunkEntry:
+    return ChunkEntry(
+        FilePosition(number * CHUNK_BYTES), CHUNK_BYTES, CHUNK_BYTES, Offset(number), 1, 1, TimestampMs(0),
+        TimestampMs(0), 0, ChunkCodec.VERBATIM,
+    )  # fmt: skip
+
+
+class _Work:
+    """Store work that takes a second a chunk and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.finished = 0
+        self.error: FirnError | None = None
+        self.in_place: str | None = None
+
+    async def fetch_chunk(self, key: str, chunk: ChunkEntry, cache_path: str) -> ChunkLocation:
+        self.asked.append(chunk.base_offset)
+        await asyncio.sleep(1)
+        if self.error is not None:
+            raise self.error
+        index = BatchIndex.encode(memoryview(RAW))
+        self.finished += 1
+        if self.in_place is not None:
+            return ChunkLocation(self.in_place, chunk.position, chunk.raw_bytes, False, index)
+        Path(cache_path).write_bytes(RAW)
+        return ChunkLocation(cache_path, FilePosition(0), chunk.raw_bytes, True, index)
+
+    async def upload_segment(self, job: UploadJob) -> UploadedSegment:
+        raise AssertionError
+
+    async def upload_progress(self) -> dict[bytes, int]:
+        raise AssertionError
+
+    async def read_footer(self, key: str, place: tuple[int, int] | None) -> FooterBytes:
+        raise AssertionError
+
+
+class _Bench:
+    def __init__(self, directory: Path, chunks: int) -> None:
+        self.work = _Work()
+        self.directory = directory
+        fs = PosixFileSystem()
+        self.cache = ChunkCache(
+            self.work,
+            str(directory),
+            chunks * CHUNK_BYTES,
+            fs=fs,
+            pool=VirtualPool(lambda: 0.0),
+            descriptors=DescriptorCache(fs, 100),
+            registry=Registry(),
+        )
+
+    def files(self) -> int:
+        return len(list(self.directory.glob("*.chunk")))
+
+    async def get(self, number: int, *, serve: bool = True) -> CachedChunk:
+        while True:
+            entry = self.cache.request("o", chunk(number))
+            if entry.ready:
+                if serve:
+                    self.cache.served(entry)
+                return entry
+            woken = asyncio.Event()
+            entry.waiters.add(woken.set)
+            await woken.wait()
+
+
+def _run(directory: Path, chunks: int, scenario: Callable[[_Bench], Coroutine[Any, Any, None]]) -> None:
+    async def main(_: object) -> None:
+        bench = _Bench(directory / "cache", chunks)
+        running = asyncio.create_task(bench.cache.run())
+        await asyncio.sleep(0.01)
+        try:
+            await scenario(bench)
+        finally:
+            running.cancel()
+            await asyncio.wait((running,))
+            if not running.cancelled():
+                running.result()
+
+    run_virtual(main)
+
+
+def test_files_of_an_earlier_run_are_dropped(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "1.chunk").write_bytes(b"old")
+
+    async def scenario(bench: _Bench) -> None:
+        assert bench.files() == 0
+
+    _run(tmp_path, 1, scenario)
+
+
+def test_many_who_ask_at_once_cost_one_read_and_all_are_woken(tmp_path: Path) -> None:
+    async def scenario(bench: _Bench) -> None:
+        found = await asyncio.gather(*(bench.get(0) for _ in range(20)))
+        assert bench.work.asked == [0]
+        assert len(set(map(id, found))) == 1
+        handle = found[0].handle
+        assert handle is not None
+        assert handle.acquire().pread(CHUNK_BYTES, 0) == RAW
+        handle.release()
+
+    _run(tmp_path, 4, scenario)
+
+
+def test_the_longest_unused_goes_first_and_its_file_with_it(tmp_path: Path) -> None:
+    async def scenario(bench: _Bench) -> None:
+        for number in (0, 1, 2, 0, 3):
+            await bench.get(number)
+        await asyncio.sleep(1)
+        assert bench.files() == 3
+        assert bench.cache.peek("o", chunk(1)) is None
+        assert all(bench.cache.peek("o", chunk(number)) for number in (0, 2, 3))
+
+    _run(tmp_path, 3, scenario)
+
+
+def test_a_started_read_is_not_cancelled_when_its_asker_leaves(tmp_path: Path) -> None:
+    async def scenario(bench: _Bench) -> None:
+        asker = asyncio.create_task(bench.get(0))
+        await asyncio.sleep(0.5)
+        asker.cancel()
+        await asyncio.sleep(1)
+        assert bench.work.finished == 1
+        assert bench.cache.peek("o", chunk(0)) is not None
+
+    _run(tmp_path, 1, scenario)
+
+
+def test_pinned_chunks_stay_and_further_reads_queue_in_order_until_a_pin_ends(tmp_path: Path) -> None:
+    async def scenario(bench: _Bench) -> None:
+        first = await bench.get(0, serve=False)
+        await bench.get(1, serve=False)
+        bench.cache.request("o", chunk(2))
+        bench.cache.request("o", chunk(3))
+        assert not bench.cache.ask_ahead("o", chunk(4)), "read-ahead does not queue"
+        await asyncio.sleep(5)
+        assert bench.work.asked == [0, 1], "pins fill the budget"
+        bench.cache.served(first)
+        await asyncio.sleep(2)
+        assert bench.work.asked == [0, 1, 2], "the one that came first"
+        await asyncio.sleep(PIN_S)
+        assert bench.work.asked == [0, 1, 2, 3], "a pin ends by itself"
+
+    _run(tmp_path, 2, scenario)
+
+
+def test_a_failed_read_is_told_to_all_who_wait_and_tried_again_after_a_pause(tmp_path: Path) -> None:
+    async def scenario(bench: _Bench) -> None:
+        bench.work.error = CorruptionError("o: wrong CRC of the chunk at position 0")
+        for outcome in await asyncio.gather(*(bench.get(0) for _ in range(3)), return_exceptions=True):
+            assert isinstance(outcome, CorruptionError)
+        with pytest.raises(CorruptionError):
+            bench.cache.request("o", chunk(0))
+        assert bench.work.asked == [0]
+        assert bench.files() == 0, "what is corrupt is not kept"
+        assert bench.cache.used_bytes == 0
+        await asyncio.sleep(ERROR_S + 0.1)
+        bench.work.error = None
+        await bench.get(0)
+        assert bench.work.asked == [0, 0]
+
+    _run(tmp_path, 1, scenario)
+
+
+def test_a_failed_read_ahead_leaves_no_trace(tmp_path: Path) -> None:
+    async def scenario(bench: _Bench) -> None:
+        bench.work.error = StorageUnavailable("away")
+        assert bench.cache.ask_ahead("o", chunk(0))
+        await asyncio.sleep(2)
+        bench.work.error = None
+        await bench.get(0)
+
+    _run(tmp_path, 1, scenario)
+
+
+def test_a_chunk_larger_than_the_budget_is_served_alone(tmp_path: Path) -> None:
+    async def scenario(bench: _Bench) -> None:
+        await bench.get(0)
+        await bench.get(1)
+        assert bench.files() <= 2
+        assert bench.cache.used_bytes == CHUNK_BYTES
+
+    _run(tmp_path, 0, scenario)
+
+
+def test_chunks_served_in_place_take_no_room_and_their_file_is_never_unlinked(tmp_path: Path) -> None:
+    async def scenario(bench: _Bench) -> None:
+        (tmp_path / "object").write_bytes(RAW * 10)
+        bench.work.in_place = str(tmp_path / "object")
+        found = [await bench.get(number) for number in range(5)]
+        assert bench.cache.used_bytes == 0
+        assert len({id(one.handle) for one in found}) == 1, "one descriptor for one object"
+        bench.cache.forget_object("o")
+        assert bench.cache.peek("o", chunk(0)) is None
+        await asyncio.sleep(1)
+        assert (tmp_path / "object").exists()
+
+    _run(tmp_path, 1, scenario)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["ask", "ahead", "serve", "forget", "wait"]), st.integers(0, 6)), max_size=60),
+    st.integers(1, 4),
+)
+def test_the_budget_and_the_files_agree_whatever_is_asked(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]], capacity: int
+) -> None:
+    async def scenario(bench: _Bench) -> None:
+        cache = bench.cache
+        for step, number in steps:
+            match step:
+                case "ask":
+                    cache.request("o", chunk(number))
+                case "ahead":
+                    cache.ask_ahead("o", chunk(number))
+                case "serve":
+                    entry = cache.peek("o", chunk(number))
+                    if entry is not None:
+                        cache.served(entry)
+                case "forget":
+                    cache.forget_object("o")
+                case "wait":
+                    await asyncio.sleep(number)
+            assert 0 <= cache.used_bytes <= capacity * CHUNK_BYTES
+        await asyncio.sleep(PIN_S * 10)
+        assert cache.used_bytes == bench.files() * CHUNK_BYTES, "every file is accounted for and nothing is left over"
+        asked = {number for step, number in steps if step == "ask"}
+        assert asked <= set(bench.work.asked), "whatever was asked for was read in the end"
+
+    _run(tmp_path_factory.mktemp("cache"), capacity, scenario)

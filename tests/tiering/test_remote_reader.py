@@ -1,0 +1,267 @@
+"""Remote reads give exactly the batches that were written, from any offset, and say precisely what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.errors import CorruptionError, ErrorCode, RequestRejected, StorageUnavailable
+from app.objectstore.memory import Fault, FaultKind
+from app.records.batch import iter_headers
+from app.tiering.remote_reader import RemoteRead, RemoteWait
+from app.units import Offset, PartitionIndex, TimestampMs
+from tests.tiering.segments import TOPIC
+from tests.tiering.world import CONFIG, KEY, World, run_world
+
+P0 = PartitionIndex(0)
+
+
+async def _tiered(world: World, batches: int = 40) -> int:
+    """Everything rolled is in the store only. The offset where the local log begins."""
+    world.append(batches)
+    await world.until(world.all_copied)
+    await world.until(lambda: len(world.log.segments()) == 1)
+    return world.log.local_log_start_offset
+
+
+@pytest.mark.parametrize("max_bytes", [1, 250, 700, 3000, 1_000_000])
+def test_every_offset_is_answered_with_the_batch_that_holds_it(tmp_path: Path, max_bytes: int) -> None:
+    async def scenario(world: World) -> None:
+        end = await _tiered(world)
+        for offset in range(end):
+            data, following = await world.read_remote(offset, max_bytes=max_bytes)
+            headers = [header for _, header in iter_headers(data)]
+            assert headers[0].base_offset <= offset < headers[0].end_offset
+            assert sum(header.size_bytes for header in headers) == len(data), "whole batches only"
+            assert headers[-1].end_offset == following
+            assert len(data) <= max_bytes or len(headers) == 1
+            assert data == b"".join(world.appended[header.base_offset] for header in headers)
+
+    run_world(tmp_path, scenario)
+
+
+def test_large_batches_and_blocks_within_a_chunk_are_found(tmp_path: Path) -> None:
+    config = replace(CONFIG, segment_bytes=400_000, firn_tier_chunk_bytes=100_000)
+
+    async def scenario(world: World) -> None:
+        for index in range(300):
+            world.append(1, records=5, value_bytes=20_000 if index % 50 == 7 else 100)
+        await world.until(world.all_copied)
+        await world.until(lambda: len(world.log.segments()) == 1)
+        end = world.log.local_log_start_offset
+        assert end > 500
+        for max_bytes in (100, 5000, 60_000):
+            at = 3
+            while at < end:
+                data, following = await world.read_remote(at, max_bytes=max_bytes)
+                headers = [header for _, header in iter_headers(data)]
+                assert headers[0].base_offset <= at < headers[0].end_offset
+                assert data == b"".join(world.appended[header.base_offset] for header in headers)
+                assert following > at
+                at = following
+
+    run_world(tmp_path, scenario, config=config)
+
+
+def test_without_min_one_batch_a_first_batch_that_does_not_fit_gives_nothing(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await _tiered(world)
+        await world.read_remote(0)
+        found = world.reader.read(TOPIC, P0, Offset(0), 10, min_one_batch=False)
+        assert isinstance(found, RemoteRead)
+        assert (found.ranges, found.length, found.end_offset) == ([], 0, 0)
+
+    run_world(tmp_path, scenario)
+
+
+def test_an_offset_that_no_segment_covers_is_out_of_range(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        end = await _tiered(world)
+        await world.tier.advance_log_start(TOPIC, P0, Offset(10))
+        for offset in (9, end):
+            with pytest.raises(RequestRejected) as refusal:
+                world.reader.read(TOPIC, P0, Offset(offset), 100, min_one_batch=True)
+            assert refusal.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+        with pytest.raises(RequestRejected) as refusal:
+            world.reader.read(TOPIC, PartitionIndex(1), Offset(0), 100, min_one_batch=True)
+        assert refusal.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    run_world(tmp_path, scenario)
+
+
+def test_a_slow_store_never_makes_a_read_start_over(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await _tiered(world)
+        world.store.faults = [Fault(FaultKind.LATENCY, "get_range", latency_ms=(3000, 3000))]
+        before = len(world.store.history)
+        for _ in range(20):
+            found = world.reader.read(TOPIC, P0, Offset(0), 100, min_one_batch=True)
+            assert isinstance(found, RemoteWait)
+            take_back = found(lambda: None)
+            await asyncio.sleep(0.1)
+            take_back()
+        await asyncio.sleep(10)
+        await world.read_remote(0)
+        reads = [one for one in list(world.store.history)[before:] if one.operation == "get_range"]
+        assert len(reads) == 2, "one for the footer and one for the chunk"
+
+    run_world(tmp_path, scenario)
+
+
+def test_corrupt_chunks_are_never_served_and_the_client_can_try_again(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await _tiered(world)
+        await world.read_remote(0)
+        other = world.manifest.finished[2].base_offset
+        await world.read_remote(other)  # its footer is at hand now
+        chunk_two = world.manifest.finished[2].end_offset - 1
+        fault = Fault(FaultKind.FLIPPED_BYTE, "get_range")
+        world.store.faults = [fault]
+        with pytest.raises(CorruptionError, match=r"wrong CRC of the chunk at position \d+"):
+            await world.read_remote(chunk_two)
+        counted = {sample.name: sample.value for sample in world.registry.samples() if not sample.labels}
+        assert counted["firn_remote_corruptions_total"] >= 1
+        world.store.faults = []
+        await asyncio.sleep(2)
+        await world.read_remote(chunk_two)
+
+    run_world(tmp_path, scenario)
+
+
+def test_a_corrupt_footer_is_an_error_and_not_a_crash(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await _tiered(world)
+        world.store.faults = [Fault(FaultKind.FLIPPED_BYTE, "get_range")]
+        with pytest.raises(CorruptionError):
+            await world.read_remote(0)
+        world.store.faults = []
+        await asyncio.sleep(2)
+        await world.read_remote(0)
+
+    run_world(tmp_path, scenario)
+
+
+def test_a_missing_object_that_the_manifest_still_names_is_a_storage_error(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await _tiered(world)
+        await world.store.delete(world.manifest.object_key(world.manifest.finished[0]))
+        with pytest.raises(StorageUnavailable, match="missing, though the manifest names it"):
+            await world.read_remote(0)
+
+    run_world(tmp_path, scenario)
+
+
+def test_a_missing_object_that_was_deleted_meanwhile_is_out_of_range(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await _tiered(world)
+        first = world.manifest.finished[0]
+        other = world.new_manifest()  # somebody else changes the manifest behind our back
+        await other.load()
+        await other.delete_started([first.segment_id], log_start_offset=first.end_offset)
+        await world.store.delete(world.manifest.object_key(first))
+        with pytest.raises(RequestRejected) as refusal:
+            await world.read_remote(0)
+        assert refusal.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+        await world.read_remote(first.end_offset)
+
+    run_world(tmp_path, scenario)
+
+
+# --- read-ahead ---------------------------------------------------------------------------------------------------------
+
+
+def test_sequential_readers_get_chunks_ahead_across_segments_and_seekers_do_not(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        end = await _tiered(world, 60)
+        world.store.faults = [Fault(FaultKind.LATENCY, "get_range", latency_ms=(200, 200))]
+
+        async def timed(offsets_in_order: bool) -> float:
+            started = world.loop.time()
+            at = 0
+            while at < end:
+                _, at = await world.read_remote(at, max_bytes=350)
+                if not offsets_in_order:
+                    world.reader._streams.clear()
+                    world.reader._window_bytes = 0
+            return world.loop.time() - started
+
+        ahead_s = await timed(True)
+        samples = {sample.name: sample.value for sample in world.registry.samples() if not sample.labels}
+        assert samples["firn_read_ahead_window_bytes"] <= 4000
+        await world.crash()
+        await world.start()
+        seeking_s = await timed(False)
+        assert ahead_s < seeking_s * 0.6, (ahead_s, seeking_s)
+
+    run_world(tmp_path, scenario)
+
+
+def test_all_windows_together_stay_within_the_budget(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        end = await _tiered(world, 60)
+        world.store.faults = [Fault(FaultKind.LATENCY, "get_range", latency_ms=(500, 500))]
+
+        async def reader(start: int) -> None:
+            at = start
+            for _ in range(6):
+                if at < end:
+                    _, at = await world.read_remote(at, max_bytes=350)
+                    assert world.reader._window_bytes <= 4000
+                    assert sum(one.window_bytes for one in world.reader._streams.values()) == world.reader._window_bytes
+
+        await asyncio.gather(*(reader(start) for start in range(0, end, 7)))
+
+    run_world(tmp_path, scenario)
+
+
+# --- lookups ------------------------------------------------------------------------------------------------------------
+
+
+def test_offsets_are_found_by_timestamp_exactly_as_a_scan_finds_them(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        stamps: list[tuple[int, int]] = []
+        for _ in range(30):
+            at = world.log.log_end_offset
+            world.append(1, records=3)
+            now = world.clock.now_ms()
+            stamps += [(now + index, at + index) for index in range(3)]
+            await asyncio.sleep(5)
+        await world.until(world.all_copied)
+        await world.until(lambda: len(world.log.segments()) == 1)
+        end = world.log.local_log_start_offset
+        remote = [(stamp, offset) for stamp, offset in stamps if offset < end]
+        for wanted in range(stamps[0][0] - 2, remote[-1][0] + 2, 997):
+            expected = next(((stamp, offset) for stamp, offset in remote if stamp >= wanted), None)
+            assert await world.reader.offset_for_timestamp(TOPIC, P0, TimestampMs(wanted)) == expected
+        assert await world.reader.max_timestamp_offset(TOPIC, P0) == remote[-1]
+        await world.tier.advance_log_start(TOPIC, P0, Offset(10))
+        assert await world.reader.offset_for_timestamp(TOPIC, P0, TimestampMs(0)) == stamps[10]
+
+    run_world(tmp_path, scenario)
+
+
+def test_epochs_of_remote_segments_have_ends(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await _tiered(world, 20)
+        second_start = world.log.log_end_offset
+        await world.crash()
+        await world.start()
+        await _tiered(world, 20)
+        first, second = (one.epoch for one in world.log.leader_epochs())
+        assert world.reader.epoch_end_offset(TOPIC, P0, first) == (first, second_start)
+        assert world.reader.epoch_end_offset(TOPIC, P0, second) is None
+
+    run_world(tmp_path, scenario)
+
+
+def test_partitions_that_are_let_go_are_not_served(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await _tiered(world, 20)
+        world.tier.detach(*KEY)
+        with pytest.raises(RequestRejected):
+            world.reader.read(TOPIC, P0, Offset(0), 100, min_one_batch=True)
+
+    run_world(tmp_path, scenario)
