@@ -224,6 +224,8 @@ class SegmentManifest:
         """
         async with self._turn:
             for _ in range(CONFLICTS_MAX):
+                # First of all: to somebody who was overtaken everything else would be a riddle.
+                self._log.check_not_overtaken()
                 state = self._log.state
                 changes = plan(state)
                 if not changes:

@@ -466,7 +466,8 @@ class ManifestState:
         return None
 
     def _added_reason(self, entry: SegmentEntry, tiered_end_before: Offset) -> str | None:
-        if self._by_id.get(entry.segment_id) is not entry:
+        now = self._by_id.get(entry.segment_id)
+        if now is None or now.state is not SegmentState.COPY_FINISHED:
             return None
         index = bisect_left(self._bases, entry.base_offset)
         reason = self._neighbour_reason(index) or self._neighbour_reason(index + 1)

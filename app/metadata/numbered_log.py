@@ -257,7 +257,7 @@ class NumberedLog(Generic[S]):
         """
         async with self._turn:
             if not self._sealed:
-                self._check_not_overtaken()
+                self.check_not_overtaken()
                 raise ConflictError(f"{self.prefix} is not sealed by {self.writer_id}")
             return await self._write(expected_sequence, records, is_seal=False)
 
@@ -267,8 +267,20 @@ class NumberedLog(Generic[S]):
         As ``append``; FencedError also if we were the writer and another has sealed since, or one of a higher epoch has.
         """
         async with self._turn:
-            self._check_not_overtaken()
+            self.check_not_overtaken()
             return await self._write(expected_sequence, (), is_seal=True)
+
+    def check_not_overtaken(self) -> None:
+        """Whether, as far as is known here, we are the writer or may become it. Raises: FencedError."""
+        writer = self._at.writer
+        if writer.writer_id == self.writer_id:
+            return
+        if self._ever_sealed:
+            raise FencedError(f"{writer.writer_id} has taken over {self.prefix} from {self.writer_id}")
+        if writer.epoch > self.epoch:
+            raise FencedError(
+                f"{writer.writer_id} writes {self.prefix} with epoch {writer.epoch}, which is above {self.epoch}"
+            )
 
     async def snapshot(self) -> None:
         """Write a snapshot of what is applied, then delete what it makes superfluous. Harmless at any time, by anybody.
@@ -457,17 +469,6 @@ class NumberedLog(Generic[S]):
     def _notice_overtaking(self) -> None:
         if self._sealed and self._at.writer.writer_id != self.writer_id:
             self._sealed = False
-
-    def _check_not_overtaken(self) -> None:
-        writer = self._at.writer
-        if writer.writer_id == self.writer_id:
-            return
-        if self._ever_sealed:
-            raise FencedError(f"{writer.writer_id} has taken over {self.prefix} from {self.writer_id}")
-        if writer.epoch > self.epoch:
-            raise FencedError(
-                f"{writer.writer_id} writes {self.prefix} with epoch {writer.epoch}, which is above {self.epoch}"
-            )
 
     async def _write(self, expected_sequence: int, records: Sequence[KeyValue], *, is_seal: bool) -> LogSequence:
         sequence = self.next_sequence

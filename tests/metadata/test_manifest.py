@@ -1,0 +1,276 @@
+"""The manifest of a partition over stores: who may write it, what a change costs, what a new leader finds."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from app.errors import ConflictError, FencedError, StorageUnavailable
+from app.metadata import manifest as manifest_module
+from app.metadata.manifest import SegmentEntry, SegmentManifest, SegmentState
+from app.objectstore.api import ObjectStore
+from app.objectstore.directory import DirectoryStore
+from app.objectstore.memory import Fault, FaultKind, MemoryStore
+from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, SegmentId, TimestampMs, TopicId
+from tests.metadata.support import FixedClock, on_virtual_time, requests_of, uuid_of
+from tests.support.virtual_loop import VirtualLoop
+
+TOPIC_ID = TopicId(uuid_of(77))
+
+
+@pytest.fixture(params=["memory", "directory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    if request.param == "directory":
+        return DirectoryStore(tmp_path / "store")
+    return MemoryStore(FixedClock(), random.Random(1))
+
+
+def make(store: ObjectStore, writer_id: str = "a", *, leader_epoch: int = 0) -> SegmentManifest:
+    return SegmentManifest(
+        store,
+        TOPIC_ID,
+        PartitionIndex(3),
+        writer_id=writer_id,
+        broker_id=BrokerId(1),
+        leader_epoch=LeaderEpoch(leader_epoch),
+        rng=random.Random(writer_id),
+        clock=FixedClock(),
+    )
+
+
+async def loaded(store: ObjectStore, writer_id: str = "a", *, leader_epoch: int = 0) -> SegmentManifest:
+    manifest = make(store, writer_id, leader_epoch=leader_epoch)
+    await manifest.load()
+    return manifest
+
+
+def started(number: int, length: int = 10) -> SegmentEntry:
+    base = Offset(number * length)
+    entry = SegmentEntry.started(SegmentId(uuid_of(number)), base, Offset(base + length), broker_id=BrokerId(1))
+    return entry.replace(max_timestamp=TimestampMs(number), record_count=length, raw_bytes=1000)
+
+
+def uploaded(number: int) -> SegmentEntry:
+    return started(number).replace(size_bytes=500, footer_position=400, footer_bytes=100, chunk_count=1)
+
+
+async def tier(manifest: SegmentManifest, *numbers: int) -> None:
+    for number in numbers:
+        await manifest.copy_started(started(number))
+        await manifest.copy_finished(uploaded(number))
+
+
+def ids(*numbers: int) -> list[UUID]:
+    return [uuid_of(number) for number in numbers]
+
+
+async def test_the_life_of_segments(store: ObjectStore) -> None:
+    manifest = await loaded(store)
+    assert (manifest.tiered_end, manifest.log_start_offset, manifest.entries) == (0, 0, [])
+    await manifest.copy_started(started(0))
+    assert manifest.find(5) is None
+    await manifest.copy_finished(uploaded(0), start_next=started(1))
+    assert manifest.find(5) == uploaded(0).replace(state=SegmentState.COPY_FINISHED, changed_ms=1000)
+    assert manifest.tiered_end == 10
+    await manifest.copy_finished(uploaded(1))
+    await manifest.set_log_start(12)
+    assert manifest.find(11) is None
+    assert manifest.find(12) is not None
+    await manifest.delete_started(ids(0))
+    assert [entry.state.name for entry in manifest.entries] == ["DELETE_STARTED", "COPY_FINISHED"]
+    await manifest.delete_finished(ids(0))
+    reader = await loaded(store, "reader")
+    assert reader.entries == manifest.entries
+    assert (reader.tiered_end, reader.log_start_offset) == (20, 12)
+    assert reader.find_timestamp(1) == manifest.finished[0]
+
+
+async def test_the_log_start_goes_up_in_the_entry_that_deletes(store: ObjectStore) -> None:
+    manifest = await loaded(store)
+    await tier(manifest, 0, 1, 2)
+    version = manifest.version
+    await manifest.delete_started(ids(0, 1), log_start_offset=20)
+    assert manifest.version == version + 1
+    assert manifest.log_start_offset == 20
+    await manifest.delete_finished(ids(0, 1))
+    await manifest.delete_started(ids(2), log_start_offset=30)
+    await manifest.delete_finished(ids(2))
+    reader = await loaded(store, "reader")
+    assert (reader.entries, reader.tiered_end, reader.log_start_offset) == ([], 30, 30)
+
+
+async def test_what_is_not_legal_is_refused_and_not_written(store: ObjectStore) -> None:
+    manifest = await loaded(store)
+    await tier(manifest, 0)
+    version = manifest.version
+    with pytest.raises(ConflictError, match="still readable"):
+        await manifest.delete_started(ids(0))
+    with pytest.raises(ConflictError, match="cannot go from nothing to COPY_FINISHED"):
+        await manifest.copy_finished(uploaded(1))
+    with pytest.raises(ConflictError, match="cannot go from COPY_FINISHED to DELETE_FINISHED"):
+        await manifest.delete_finished(ids(0))
+    await manifest.set_log_start(0)
+    await manifest.delete_started([])
+    await manifest.delete_started(ids(5))
+    await manifest.delete_finished(ids(5))
+    assert manifest.version == version
+    assert not await manifest.refresh()
+
+
+async def test_the_old_uploader_meets_the_seal(store: ObjectStore) -> None:
+    old = await loaded(store, "old", leader_epoch=1)
+    await old.copy_started(started(0))
+    new = await loaded(store, "new", leader_epoch=2)
+    foreign = new.state.pending_copies()
+    assert [entry.segment_id for entry in foreign] == ids(0)
+    await new.delete_started([entry.segment_id for entry in foreign])
+    for _ in range(2):
+        with pytest.raises(FencedError, match="new has taken over"):
+            await old.copy_finished(uploaded(0))
+    await tier(new, 1)
+    assert new.state.pending_deletes()[0].segment_id == uuid_of(0)
+
+
+async def test_a_new_leader_may_finish_a_foreign_copy(store: ObjectStore) -> None:
+    old = await loaded(store, "old")
+    await old.copy_started(started(0))
+    new = await loaded(store, "new")
+    await new.copy_finished(new.state.pending_copies()[0].replace(**changed(uploaded(0))))
+    assert new.tiered_end == 10
+
+
+def changed(entry: SegmentEntry) -> dict[str, object]:
+    names = ("size_bytes", "footer_position", "footer_bytes", "chunk_count")
+    return {name: getattr(entry, name) for name in names}
+
+
+async def test_a_leader_of_a_past_epoch_never_seals(store: ObjectStore) -> None:
+    new = await loaded(store, "new", leader_epoch=2)
+    await new.seal()
+    old = await loaded(store, "old", leader_epoch=1)
+    with pytest.raises(FencedError, match="epoch 2, which is above 1"):
+        await old.copy_started(started(0))
+
+
+async def test_a_finish_that_got_in_before_the_take_over_counts(store: ObjectStore) -> None:
+    old, new = await loaded(store, "old"), await loaded(store, "new")
+    await old.copy_started(started(0))
+    await old.copy_finished(uploaded(0))
+    # The new leader read the manifest before that; its seal makes it look again, and it plans on what there is.
+    with pytest.raises(ConflictError, match=r"overlap|both start"):
+        await new.change(
+            lambda state: [
+                started(9).replace(base_offset=5, end_offset=15),
+                uploaded(9).replace(base_offset=5, end_offset=15, state=SegmentState.COPY_FINISHED),
+            ]
+        )
+    assert new.tiered_end == 10
+
+
+async def test_sealing_is_done_once(store: ObjectStore) -> None:
+    manifest = await loaded(store)
+    await manifest.seal()
+    version = manifest.version
+    await manifest.seal()
+    assert manifest.version == version == 1
+
+
+async def test_many_changes_at_once_take_turns(store: ObjectStore) -> None:
+    manifest = await loaded(store)
+    await tier(manifest, 0)
+    await asyncio.gather(
+        *(manifest.set_log_start(offset) for offset in range(1, 10)), manifest.copy_started(started(1))
+    )
+    assert manifest.log_start_offset == 9
+    assert len(manifest.state.pending_copies()) == 1
+
+
+async def test_a_cached_copy_and_the_tail_are_the_manifest(store: ObjectStore) -> None:
+    manifest = await loaded(store)
+    await tier(manifest, 0, 1)
+    cached = manifest.to_cache()
+    await tier(manifest, 2)
+    other = make(store, "b")
+    assert await other.load(cached)
+    assert other.entries == manifest.entries
+    assert not await make(store, "c").load(cached[:-1])
+    await tier(other, 3)
+
+
+async def test_large_deletions_are_split(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest_module, "CHANGES_PER_ENTRY_MAX", 2)
+    manifest = await loaded(store)
+    await tier(manifest, 0, 1, 2, 3, 4)
+    await manifest.delete_started(ids(0, 1, 2, 3, 4), log_start_offset=50)
+    await manifest.delete_finished(ids(0, 1, 2, 3, 4))
+    assert (await loaded(store, "b")).entries == []
+    assert manifest.tiered_end == 50
+
+
+async def test_snapshots_come_by_themselves(store: ObjectStore) -> None:
+    manifest = await loaded(store)
+    await tier(manifest, *range(80))
+    keys = [info.key for info in await store.list_objects("topics/")]
+    assert sum("/snapshot/" in key for key in keys) == 2
+    assert len(keys) < 120
+    assert (await loaded(store, "b")).entries == manifest.entries
+
+
+def test_an_undecided_change_can_be_repeated() -> None:
+    async def main(loop: VirtualLoop, store: MemoryStore) -> None:
+        manifest = await loaded(store)
+        await manifest.copy_started(started(0))
+        store.faults = [
+            Fault(FaultKind.LOST_ANSWER, operation="put_if_absent", times=1),
+            Fault(FaultKind.UNAVAILABLE, operation="*"),
+        ]
+        with pytest.raises(StorageUnavailable):
+            await manifest.copy_finished(uploaded(0))
+        assert manifest.tiered_end == 0, "not known to be durable"
+        store.faults = []
+        await manifest.copy_finished(uploaded(0))
+        await tier(manifest, 1)
+        reader = await loaded(store, "b")
+        assert [entry.segment_id for entry in reader.finished] == ids(0, 1)
+
+    on_virtual_time(main)
+
+
+def test_requests_of_tiering_are_counted() -> None:
+    async def main(loop: VirtualLoop, store: MemoryStore) -> None:
+        manifest = await loaded(store)
+        assert dict(requests_of(store)) == {"list_objects": 1}
+        start = len(store.history)
+        await manifest.copy_started(started(0))
+        assert dict(requests_of(store, start)) == {"put_if_absent": 2, "list_objects": 1}, "the first one seals"
+        start = len(store.history)
+        for number in range(20):
+            await manifest.copy_finished(uploaded(number), start_next=started(number + 1))
+        assert dict(requests_of(store, start)) == {"put_if_absent": 20}, "one a segment"
+        start = len(store.history)
+        await manifest.delete_started(ids(*range(10)), log_start_offset=100)
+        await manifest.delete_finished(ids(*range(10)))
+        assert dict(requests_of(store, start)) == {"put_if_absent": 2}
+        start = len(store.history)
+        await make(store, "b").load(manifest.to_cache())
+        assert dict(requests_of(store, start)) == {"list_objects": 1}
+
+    on_virtual_time(main)
+
+
+async def test_ten_thousand_segments_are_loaded_and_found() -> None:
+    store = MemoryStore(FixedClock(), random.Random(1))
+    manifest = await loaded(store)
+    await manifest.change(lambda state: [started(number) for number in range(10_000)])
+    await manifest.change(
+        lambda state: [uploaded(number).replace(state=SegmentState.COPY_FINISHED) for number in range(10_000)]
+    )
+    await manifest._log.snapshot()
+    reader = await loaded(store, "b")
+    assert len(reader.finished) == 10_000
+    assert reader.find(54_321) == reader.finished[5432]
+    assert reader.find_timestamp(5432) == reader.finished[5432]
