@@ -31,7 +31,7 @@ from app.handlers.server import KafkaServer
 from app.hot.checkpoints import MetaProperties
 from app.hot.files import FileSystem
 from app.hot.manager import LoadReport, LogManager
-from app.metadata.cluster import Endpoint
+from app.metadata.cluster import ClusterImage, Endpoint, ImageDelta
 from app.metadata.controller import Controller
 from app.metadata.liveness import Liveness, ObjectLiveness
 from app.metadata.numbered_log import LogTimings
@@ -210,11 +210,15 @@ class Node:
             log_line=self._log_line,
             store_samples=around.store_samples,
         )
+        self.controller.on_change(self._count_generation)
         self.server = KafkaServer(
             self.context,
             api_table(),
             connections_max=min(config.max_connections, max(16, around.descriptors_max // 2)),
         )
+
+    def _count_generation(self, image: ClusterImage, delta: ImageDelta) -> None:
+        self.context.generation += 1
 
     @property
     def advertised_host(self) -> str:

@@ -30,7 +30,8 @@ from app.errors import ErrorCode, FirnError, ProtocolError, kafka_code
 from app.handlers.context import Request
 from app.handlers.fetch import serve_fetch
 from app.handlers.metrics import ApiMeter
-from app.handlers.produce import serve_produce
+from app.handlers.produce import serve_produce, serve_shaped
+from app.handlers.produce_shape import PREFIX_START, SHAPES_MAX, ProduceShape
 from app.limits import KIB, MIB
 from app.wire.codec import decode_request
 from app.wire.framing import response_frame
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 FRAME_HEAD: Final = Struct(">ihhi")
 """Size prefix, API key, API version, correlation id: common to every request header."""
+FRAME_HEAD_BYTES: Final = FRAME_HEAD.size
+unpack_head = FRAME_HEAD.unpack_from
 FRAME_SIZE: Final = Struct(">i")
 REQUEST_BYTES_MIN: Final = 10
 """Key, version, correlation id and the length of the client id."""
@@ -117,6 +120,8 @@ class Connection(asyncio.BufferedProtocol):
         "_reserved",
         "_send",
         "_send_buffer",
+        "_shape",
+        "_shapes",
         "_slots",
         "_started_s",
         "_stopped",
@@ -128,6 +133,7 @@ class Connection(asyncio.BufferedProtocol):
         "active_s",
         "closed",
         "context",
+        "now_ms",
         "on_close",
         "peer",
         "server",
@@ -155,6 +161,12 @@ class Connection(asyncio.BufferedProtocol):
         self._waits_for_memory = False
         self._in_callback = False
         self._started_s = 0.0
+
+        self.now_ms = 0
+        """Wall-clock time of this callback, for whatever it appends."""
+        self._shape: ProduceShape | None = None
+        """Of the last Produce that went the long way, or was found among the others."""
+        self._shapes: dict[bytes, ProduceShape] = {}
 
         self._slots: deque[Slot] = deque()
         self._waiters = 0
@@ -265,44 +277,92 @@ class Connection(asyncio.BufferedProtocol):
 
         Raises: ProtocolError.
         """
-        produced = 0
-        produced_bytes = 0
         server = self.server
+        slots = self._slots
+        context = self.context
+        buffer: bytearray = view.obj  # type: ignore[assignment]
+        self.now_ms = context.clock.now_ms()
+        produced = produced_bytes = appended_bytes = appended_records = answered_bytes = 0
         try:
-            while end - position >= 4:
+            while end - position >= FRAME_HEAD_BYTES:
                 if self._waiters or self._send or self._out_bytes > OUT_BYTES_MAX:
                     break
-                (size,) = FRAME_SIZE.unpack_from(view, position)
+                size, api_key, api_version, correlation_id = unpack_head(buffer, position)
                 if not REQUEST_BYTES_MIN <= size <= server.request_bytes_max:
-                    raise ProtocolError(
-                        f"a frame claims {size} bytes; {REQUEST_BYTES_MIN} to {server.request_bytes_max} are served"
-                    )
+                    raise self._bad_size(size)
                 frame_end = position + 4 + size
                 if frame_end > end:
                     break
-                _, api_key, api_version, correlation_id = FRAME_HEAD.unpack_from(view, position)
                 if api_key == PRODUCE:
-                    if len(self._slots) >= SLOTS_MAX:
+                    if len(slots) >= SLOTS_MAX:
                         break
-                    answer = serve_produce(self, api_version, correlation_id, view[position + 4 : frame_end])
-                    if answer is not None:
-                        self._answer(answer)
                     produced += 1
                     produced_bytes += size
-                elif self._slots:
+                    shape = self._shape
+                    prefix_start = position + PREFIX_START
+                    if shape is not None and not (
+                        shape.version == api_version and buffer.startswith(shape.prefix, prefix_start)
+                    ):
+                        # Another partition, perhaps, of the same length of name.
+                        shape = self._shapes.get(bytes(buffer[prefix_start : prefix_start + len(shape.prefix)]))
+                        if shape is not None:
+                            if shape.version == api_version:
+                                self._shape = shape
+                            else:
+                                shape = None
+                    if shape is not None and shape.generation == context.generation and context.no_room is None:
+                        found = serve_shaped(self, shape, buffer, view, prefix_start + len(shape.prefix), frame_end)
+                        if found is not None:
+                            result = found[1]
+                            if not result[3]:
+                                appended_bytes += found[0]
+                                appended_records += result[1] - result[0]
+                            answer = shape.answer(correlation_id, result[0], result[2], shape.log.log_start_offset)
+                            answered_bytes += len(answer)
+                            if slots:
+                                self._answer(answer)
+                            else:
+                                self._out.append(answer)
+                                self._out_bytes += len(answer)
+                            position = frame_end
+                            continue
+                    parts = serve_produce(self, api_version, correlation_id, view[position + 4 : frame_end])
+                    if parts is not None:
+                        self._answer(parts)
+                elif slots:
                     break
                 else:
                     self._serve(api_key, api_version, correlation_id, view[position + 4 : frame_end])
                 position = frame_end
                 if self.closed:
                     break
+            else:
+                if end - position >= FRAME_SIZE.size:
+                    (size,) = FRAME_SIZE.unpack_from(buffer, position)
+                    if not REQUEST_BYTES_MIN <= size <= server.request_bytes_max:
+                        raise self._bad_size(size)
         finally:
             if produced:
                 meter = server.produce_meter
                 meter.requests.value += produced
                 meter.request_bytes.value += produced_bytes
+                meter.response_bytes.value += answered_bytes
                 meter.observe(server.loop.time() - self._started_s, produced)
+                if appended_bytes:
+                    server.metrics.bytes_in.value += appended_bytes
+                    server.metrics.records_in.value += appended_records
         return position
+
+    def _bad_size(self, size: int) -> ProtocolError:
+        most = self.server.request_bytes_max
+        return ProtocolError(f"a frame claims {size} bytes; {REQUEST_BYTES_MIN} to {most} are served")
+
+    def remember(self, shape: ProduceShape) -> None:
+        """Serve Produce requests of this shape the short way from now on."""
+        if len(self._shapes) >= SHAPES_MAX:
+            del self._shapes[next(iter(self._shapes))]
+        self._shapes[shape.prefix] = shape
+        self._shape = shape
 
     def _serve(self, api_key: int, api_version: int, correlation_id: int, frame: memoryview) -> None:
         """Serve one request other than Produce. Raises: ProtocolError."""

@@ -53,6 +53,8 @@ class Context:
     """Where one-line notices for the operator go."""
     store_samples: Callable[[], Awaitable[Sequence[Sample]]] | None = None
     """Asks the store process for its metrics. Raises: StorageUnavailable."""
+    generation: int = 0
+    """Rises with every change of the cluster image, so that what was looked up in an older one is looked up again."""
     no_room: StorageFull | None = None
     """Why producers are refused for now: the disk is nearly full."""
 

@@ -14,8 +14,10 @@ from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from app.configs import Durability
 from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
 from app.handlers.partitions import led_log, node_endpoints, topic_name
+from app.handlers.produce_shape import NO_TAGS, ProduceShape, learn
 from app.limits import BATCH_OVERHEAD_BYTES
 from app.records.batch import CODEC_MASK, CONTROL, LENGTH_PREFIX_BYTES, TRANSACTIONAL
 from app.records.compression import Codec
@@ -28,7 +30,6 @@ from app.wire.produce import (
     TopicRef,
     decode_produce,
     encode_produce_response,
-    encode_produce_success,
 )
 
 if TYPE_CHECKING:
@@ -46,6 +47,48 @@ ALL_IN_SYNC: Final = -1
 TopicResults = list[tuple[TopicRef, list[PartitionResult]]]
 
 
+def serve_shaped(
+    connection: Connection, shape: ProduceShape, buffer: bytearray, view: memoryview, start: int, frame_end: int
+) -> tuple[int, AppendResult] | None:
+    """Append the records of a frame that begins like ``shape``; ``start`` is where their length is.
+
+    Returns: (bytes of records, what the log says). None if the frame is of another kind after all, or is refused, or has to
+    wait: nothing was appended, and the long way says why.
+    """
+    stop = frame_end - shape.tail_bytes
+    if shape.flexible:
+        size = buffer[start]
+        start += 1
+        if size > 127:
+            size = (size & 127) | buffer[start] << 7
+            start += 1
+            if size > 16383:
+                size = (size & 16383) | buffer[start] << 14
+                start += 1
+                if size > 2097151:
+                    return None
+        if start + size - 1 != stop or not buffer.startswith(NO_TAGS, stop):
+            return None
+    else:
+        start += 4
+        if start + BATCH_LENGTH.unpack_from(buffer, start - 4)[0] != stop:
+            return None
+    size = stop - start
+    if size < BATCH_OVERHEAD_BYTES:
+        return None
+    if BATCH_LENGTH.unpack_from(buffer, start + BATCH_LENGTH_POSITION)[0] + LENGTH_PREFIX_BYTES != size:
+        return None
+    attributes = buffer[start + ATTRIBUTES_LOW_BYTE]
+    if attributes & (CONTROL | TRANSACTIONAL) or (
+        attributes & CODEC_MASK == Codec.ZSTD and shape.version < ZSTD_FIRST_VERSION
+    ):
+        return None
+    try:
+        return size, shape.log.append_as_leader(view[start:stop], now_ms=connection.now_ms)
+    except FirnError:
+        return None
+
+
 def serve_produce(connection: Connection, version: int, correlation_id: int, frame: memoryview) -> Parts:
     """Append what the frame carries and answer it.
 
@@ -56,44 +99,27 @@ def serve_produce(connection: Connection, version: int, correlation_id: int, fra
         raise ProtocolError(f"version {version} of Produce is not served", ErrorCode.UNSUPPORTED_VERSION)
     context = connection.context
     request = decode_produce(version, frame[parse_request_header(frame).body_start :])
-    acks = request.acks
-    topics = request.topics
-    if len(topics) == 1 and acks in (1, -1) and request.transactional_id is None:
-        topic, partitions = topics[0]
+    if len(request.topics) == 1 and request.acks in (1, -1) and request.transactional_id is None:
+        topic, partitions = request.topics[0]
         if len(partitions) == 1:
             index, records = partitions[0]
             log = log_of(context, topic, index)
-            if log is not None and records is not None and not log.needs_preparation(records):
-                metrics = context.metrics
-                try:
-                    check_request(version, records)
-                    if acks == ALL_IN_SYNC and log.config.min_insync_replicas > 1:
-                        check_in_sync(context, log)
-                    if context.no_room is not None:
-                        raise context.no_room
-                    result = log.append_as_leader(records, now_ms=context.clock.now_ms())
-                except FirnError as error:
-                    failed = failure(context, log, index, error)
-                    return encode_failures(context, version, correlation_id, [(topic, [failed])])
-                metrics.bytes_in.value += len(records)
-                metrics.records_in.value += result.last_offset_end - result.base_offset
-                stored = log.wait_stored(result.last_offset_end)
-                if stored is None:
-                    return encode_produce_success(
-                        version,
-                        correlation_id,
-                        topic,
-                        index,
-                        result.base_offset,
-                        result.log_append_time_ms,
-                        log.log_start_offset,
-                    )
-                results: TopicResults = [(topic, [success(log, index, result)])]
-                slot = connection.open_slot(connection.server.produce_meter, stops_parsing=False)
-                waits = [Waiting(asyncio.ensure_future(stored), 0, 0)]
-                PendingProduce(connection, slot, version, correlation_id, request.timeout_ms, results, waits)
-                return None
+            if log is not None and records is not None and is_plain(log, request.acks):
+                shape = learn(version, frame, records, log, topic, index, context.generation)
+                if shape is not None:
+                    connection.remember(shape)
     return _serve_any(connection, version, correlation_id, request)
+
+
+def is_plain(log: PartitionLog, acks: int) -> bool:
+    """Whether produced batches are appended as they come, at once, for every producer, and stored then."""
+    config = log.config
+    return (
+        config.compression_type == "producer"
+        and not config.compacted
+        and config.firn_durability is Durability.MEMORY
+        and (acks != ALL_IN_SYNC or config.min_insync_replicas <= 1)
+    )
 
 
 def _serve_any(connection: Connection, version: int, correlation_id: int, request: ProduceRequest) -> Parts:
@@ -200,8 +226,9 @@ def append_all(
             except FirnError as error:
                 answered.append(failure(context, log, index, error))
                 continue
-            metrics.bytes_in.value += len(records)
-            metrics.records_in.value += result.last_offset_end - result.base_offset
+            if not result.duplicate:
+                metrics.bytes_in.value += len(records)
+                metrics.records_in.value += result.last_offset_end - result.base_offset
             if request.acks != 0:
                 stored = log.wait_stored(result.last_offset_end)
                 if stored is not None:

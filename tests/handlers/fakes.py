@@ -10,10 +10,11 @@ import asyncio
 import random
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from app.configs import BrokerConfig, TopicConfig
+from app.configs import BrokerConfig, Durability, TopicConfig
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.context import Context
 from app.handlers.dispatch import api_table
@@ -98,9 +99,15 @@ class FakeLog:
         self.handle = FakeHandle(self.file)
         self.waiters: list[Callable[[], None]] = []
         self.unstored: list[asyncio.Future[None]] | None = None
-        """A list makes every append wait until the test resolves what is in it."""
+        """Set by ``store_slowly``."""
         self.refuse_with: RequestRejected | None = None
         self.aborted: list[SimpleNamespace] = []
+
+    def store_slowly(self) -> list[asyncio.Future[None]]:
+        """Every append waits from now on until the test resolves what is in the list."""
+        self.config = replace(self.config, firn_durability=Durability.DISK)
+        self.unstored = []
+        return self.unstored
 
     def append_as_leader(self, records: memoryview, *, now_ms: int) -> Appended:
         if self.refuse_with is not None:

@@ -87,7 +87,7 @@ async def test_large_frames_arrive_whole_between_small_ones(start, connect, size
 async def test_later_produces_are_appended_while_an_earlier_one_waits_for_the_disk(start, connect):
     bench = await start()
     log = bench.logs.add("t")
-    log.unstored = []
+    log.store_slowly()
     client = await connect(bench)
     for _ in range(3):
         client.send_produce(V, [("t", [(0, batch())])])
@@ -108,7 +108,7 @@ async def test_later_produces_are_appended_while_an_earlier_one_waits_for_the_di
 async def test_a_produce_that_is_not_stored_in_time_is_answered_so(start, connect):
     bench = await start()
     log = bench.logs.add("t")
-    log.unstored = []
+    log.store_slowly()
     client = await connect(bench)
     answer = await client.produce(V, [("t", [(0, batch())])], timeout_ms=5)
     assert produced(answer)[0] == 7

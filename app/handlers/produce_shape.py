@@ -1,0 +1,112 @@
+"""What repeats from one Produce request to the next, learnt once.
+
+A producer's requests for one partition differ only in the correlation id and in the length and content of the records.
+Everything before the length (client id, acks, time-out, topic, partition) is the same bytes again and again, and so is the
+answer around its numbers. A ``ProduceShape`` is learnt from a request that went the long way and was understood: a later
+request that begins with the same bytes and whose records end where its frame ends means the same, and is served by one
+comparison instead of being decoded. Whatever is not exactly so goes the long way again.
+
+The long way (``app.wire.produce``) stays the only place that knows the layout: a shape finds the length by where the decoded
+records lie, and the numbers of the answer by encoding one with marks in their places.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from app.wire.primitives import uvarint
+from app.wire.produce import FLEXIBLE, TopicRef, encode_produce_success
+
+if TYPE_CHECKING:
+    from app.hot.log import PartitionLog
+
+PREFIX_START: Final = 12
+"""After the frame's size, the API key, its version and the correlation id."""
+NO_TAGS: Final = b"\0\0\0"
+"""What ends a flexible request of one partition: no tagged fields of the partition, the topic, the request."""
+SHAPES_MAX: Final = 64
+"""Partitions that one connection remembers: the recent ones of a producer that spreads its records."""
+
+_MARKS: Final = (0x7E6D5C4B3A291808, 0x7E6D5C4B3A291809, 0x7E6D5C4B3A29180A)
+"""Base offset, append time and log start of the answer that is taken apart."""
+_INT64: Final = Struct(">q")
+_CORRELATION_END: Final = 8
+"""A response begins with its size and the correlation id in every version."""
+
+
+class ProduceShape:
+    """One kind of request of one connection."""
+
+    __slots__ = (
+        "_head",
+        "_middle",
+        "_pack",
+        "_tail",
+        "flexible",
+        "generation",
+        "has_log_start",
+        "log",
+        "prefix",
+        "tail_bytes",
+        "version",
+    )
+
+    def __init__(
+        self, version: int, prefix: bytes, log: PartitionLog, topic: TopicRef, index: int, generation: int
+    ) -> None:
+        self.version = version
+        self.prefix = prefix
+        """The bytes from ``PREFIX_START`` up to the length of the records."""
+        self.log = log
+        self.generation = generation
+        """Of the cluster image in which the topic, its leader and its settings were looked up."""
+        self.flexible = version >= FLEXIBLE
+        self.tail_bytes = len(NO_TAGS) if self.flexible else 0
+        answer = encode_produce_success(version, 0, topic, index, *_MARKS)
+        numbers = b"".join(_INT64.pack(mark) for mark in _MARKS)
+        self.has_log_start = numbers in answer
+        """Versions 3 and 4 answer none."""
+        if not self.has_log_start:
+            numbers = numbers[: 2 * _INT64.size]
+        self._head = answer[:4]
+        self._middle, found, self._tail = answer[_CORRELATION_END:].rpartition(numbers)
+        assert found, "a success names its offset and times, one after the other"
+        count = len(numbers) // _INT64.size
+        self._pack = Struct(f">4si{len(self._middle)}s{count}q{len(self._tail)}s").pack
+
+    def answer(self, correlation_id: int, base_offset: int, log_append_time_ms: int, log_start_offset: int) -> bytes:
+        """The whole response to a request that was appended."""
+        if self.has_log_start:
+            return self._pack(
+                self._head, correlation_id, self._middle, base_offset, log_append_time_ms, log_start_offset, self._tail
+            )
+        return self._pack(self._head, correlation_id, self._middle, base_offset, log_append_time_ms, self._tail)
+
+
+def learn(
+    version: int,
+    frame: memoryview,
+    records: memoryview,
+    log: PartitionLog,
+    topic: TopicRef,
+    index: int,
+    generation: int,
+) -> ProduceShape | None:
+    """The shape of a request that was decoded: ``frame`` is without its size, ``records`` are its only ones.
+
+    None if the request is not of the usual kind: it has tagged fields, or an empty or unusual length of records.
+    """
+    size = len(records)
+    if version >= FLEXIBLE:
+        length = uvarint(size + 1)
+        if bytes(frame[-len(NO_TAGS) :]) != NO_TAGS:
+            return None
+        end = len(frame) - len(NO_TAGS)
+    else:
+        length = Struct(">i").pack(size)
+        end = len(frame)
+    start = end - size - len(length)
+    if start <= PREFIX_START - 4 or bytes(frame[start : start + len(length)]) != length:
+        return None
+    return ProduceShape(version, bytes(frame[PREFIX_START - 4 : start]), log, topic, index, generation)
