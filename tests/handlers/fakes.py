@@ -127,6 +127,7 @@ class FakeLog:
         return self.config.compression_type != "producer"
 
     def prepare_append(self, records: memoryview) -> bytearray:
+        check_batches(records, max_batch_bytes=self.config.max_message_bytes)
         return bytearray(recompress(bytes(records), Codec.GZIP))
 
     def wait_stored(self, offset_end: int) -> asyncio.Future[None] | None:
@@ -220,6 +221,19 @@ class FakeRemote:
         return None
 
 
+class FakeTier:
+    """What handlers ask of the RemoteLogManager."""
+
+    def __init__(self) -> None:
+        self.end: int | None = None
+
+    def tiered_end(self, topic_id: uuid.UUID, partition: int) -> int | None:
+        return self.end
+
+    def status(self) -> list[Any]:
+        return []
+
+
 class FakePool:
     async def run(self, work: Callable[[], Any]) -> Any:
         await asyncio.sleep(0)
@@ -249,6 +263,7 @@ class FakeImage:
     def __init__(self) -> None:
         self.topics: dict[str, Any] = {}
         self.topics_by_name = self.topics
+        self.cluster_id = "fake"
         self.brokers: dict[int, Any] = {}
 
     def topic(self, name: str) -> Any:
@@ -295,7 +310,7 @@ class Bench:
             controller=self.controller,  # type: ignore[arg-type]
             logs=self.logs,  # type: ignore[arg-type]
             remote_reader=self.remote,  # type: ignore[arg-type]
-            remote_log_manager=None,  # type: ignore[arg-type]
+            remote_log_manager=FakeTier(),  # type: ignore[arg-type]
             metrics=ApiMetrics(self.registry),
             fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, rng),
             producer_ids=ProducerIds(self.controller),  # type: ignore[arg-type]

@@ -1,0 +1,288 @@
+"""Produce over a raw socket: every version, every refusal, and the short way against the long way."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.configs import TopicConfig
+from app.errors import ErrorCode, RequestRejected, StorageFull
+from app.handlers.produce_shape import PREFIX_START, learn
+from app.records.batch import iter_headers, parse_header
+from app.records.compression import Codec
+from app.wire.produce import decode_produce, encode_produce_request, encode_produce_success
+from tests.handlers.conversation import Talk, batch
+from tests.handlers.fakes import Bench
+
+PRODUCE = 0
+VERSIONS = range(3, 14)
+
+
+def ref(bench: Bench, version: int, topic: str = "t") -> Any:
+    """How that version speaks of a topic."""
+    return bench.logs.get(topic, 0).topic_id if version >= 13 else topic  # type: ignore[union-attr]
+
+
+def only(answer: Any) -> Any:
+    (topic,) = answer.responses
+    (partition,) = topic.partition_responses
+    return partition
+
+
+async def produce(client: Talk, version: int, topic: Any, records: bytes | None, **extra: Any) -> Any:
+    return only(await client.produce(version, [(topic, [(0, records)])], **extra))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_every_version_is_served_the_long_way_and_the_short_way(start, connect, version):
+    bench = await start()
+    log = bench.logs.add("t")
+    client = await connect(bench)
+    topic = ref(bench, version)
+    for n, count in enumerate((1, 2, 3, 200, 1, 7)):
+        expected = log.log_end_offset
+        found = await produce(client, version, topic, batch(count, value=b"x" * n * 50))
+        assert (found.error_code, found.base_offset, found.log_append_time_ms) == (0, expected, -1)
+        if version >= 5:
+            assert found.log_start_offset == 0
+    assert [header.base_offset for _, header in iter_headers(log.file.data)] == [0, 1, 3, 6, 206, 207]
+    assert bench.counter("firn_records_in_total") == 214
+    assert bench.counter("firn_bytes_in_total") == len(log.file.data)
+    assert bench.counter("firn_requests_total", api="produce") == 6
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_learnt_shape_answers_byte_for_byte_like_the_codec(version):
+    topic = uuid.uuid4() if version >= 13 else "topic.of_some-length"
+    records = batch(4)
+    pieces = encode_produce_request(version, 9, "client", [(topic, [(3, records)])], acks=-1, timeout_ms=30_000)
+    frame = memoryview(b"".join(bytes(piece) for piece in pieces))[4:]
+    body = frame[8 + 2 + 6 + (1 if version >= 9 else 0) :]
+    ((_, [(_, decoded)]),) = decode_produce(version, body).topics
+    shape = learn(version, frame, decoded, SimpleNamespace(), topic, 3, 0)  # type: ignore[arg-type]
+    assert shape is not None
+    assert bytes(frame[PREFIX_START - 4 :]).startswith(shape.prefix)
+    for numbers in ((0, -1, 0), (1 << 40, 1_700_000_000_000, 12345)):
+        assert shape.answer(77, *numbers) == encode_produce_success(version, 77, topic, 3, *numbers)
+
+
+async def test_partitions_that_take_turns_are_all_served_the_short_way(start, connect):
+    bench = await start()
+    logs = [bench.logs.add("t", n) for n in range(5)]
+    client = await connect(bench)
+    for turn in range(20):
+        for n in range(5):
+            answer = await client.produce(9, [("t", [(n, batch(1))])])
+            assert (only(answer).error_code, only(answer).base_offset) == (0, turn)
+    assert [log.log_end_offset for log in logs] == [20] * 5
+
+
+async def test_a_topic_made_anew_is_found_behind_a_learnt_shape(start, connect):
+    bench = await start()
+    old = bench.logs.add("t")
+    client = await connect(bench)
+    for _ in range(3):
+        await produce(client, 9, "t", batch(1))
+    new = bench.logs.add("t")
+    bench.context.generation += 1
+    assert (await produce(client, 9, "t", batch(1))).base_offset == 0
+    assert (old.log_end_offset, new.log_end_offset) == (3, 1)
+
+
+async def test_refusals_behind_a_learnt_shape_are_told_like_any(start, connect):
+    bench = await start()
+    log = bench.logs.add("t")
+    client = await connect(bench)
+    good = batch(2)
+    assert (await produce(client, 9, "t", good)).error_code == 0
+    assert (await produce(client, 9, "t", good)).error_code == 0
+    bad_crc = bytearray(good)
+    bad_crc[-1] ^= 1
+    for records, code in (
+        (bytes(bad_crc), ErrorCode.CORRUPT_MESSAGE),
+        (good + good, ErrorCode.INVALID_RECORD),
+        (good[:-1], ErrorCode.CORRUPT_MESSAGE),
+        (good[:40], ErrorCode.CORRUPT_MESSAGE),
+        (b"", ErrorCode.INVALID_RECORD),
+        (batch(1, control=True, producer_id=1, producer_epoch=0, base_sequence=0), ErrorCode.INVALID_RECORD),
+        (
+            batch(1, transactional=True, producer_id=1, producer_epoch=0, base_sequence=0),
+            ErrorCode.INVALID_TXN_STATE,
+        ),
+    ):
+        found = await produce(client, 9, "t", records)
+        assert (found.error_code, found.base_offset) == (code, -1)
+        assert found.error_message
+    log.refuse_with = RequestRejected(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a gap")
+    found = await produce(client, 9, "t", good)
+    assert (found.error_code, found.error_message) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a gap")
+    log.refuse_with = None
+    bench.context.no_room = StorageFull("no room")
+    assert (await produce(client, 9, "t", good)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    bench.context.no_room = None
+    assert (await produce(client, 9, "t", good)).base_offset == 4
+    assert log.log_end_offset == 6
+
+
+async def test_old_message_formats_are_refused_by_name(start, connect):
+    bench = await start()
+    bench.logs.add("t")
+    client = await connect(bench)
+    for magic in (0, 1):
+        old = bytearray(batch(1))
+        old[16] = magic
+        assert (await produce(client, 3, "t", bytes(old))).error_code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+
+
+async def test_zstd_needs_a_version_that_knows_it(start, connect):
+    bench = await start()
+    bench.logs.add("t")
+    client = await connect(bench)
+    records = batch(20, codec=Codec.ZSTD)
+    assert (await produce(client, 6, "t", records)).error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert (await produce(client, 7, "t", records)).error_code == 0
+    assert (await produce(client, 6, "t", batch(1))).error_code == 0
+    assert (await produce(client, 6, "t", records)).error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+@pytest.mark.parametrize("version", [3, 8, 9, 12])
+async def test_unknown_topics_and_partitions_are_told_apart_from_good_ones(start, connect, version):
+    bench = await start()
+    log = bench.logs.add("t")
+    client = await connect(bench)
+    answer = await client.produce(
+        version, [("t", [(0, batch(1)), (7, batch(1))]), ("nope", [(0, batch(1))]), ("t", [(0, batch(1))])]
+    )
+    codes = [[p.error_code for p in topic.partition_responses] for topic in answer.responses]
+    assert codes == [[0, 3], [3], [0]]
+    assert log.log_end_offset == 2
+
+
+async def test_an_unknown_topic_id_is_named_so(start, connect):
+    bench = await start()
+    client = await connect(bench)
+    assert (await produce(client, 13, uuid.uuid4(), batch(1))).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+@pytest.mark.parametrize("acks", [2, -2, 100])
+async def test_impossible_acks_are_refused_before_anything_is_written(start, connect, acks):
+    bench = await start()
+    log = bench.logs.add("t")
+    client = await connect(bench)
+    assert (await produce(client, 9, "t", batch(1), acks=acks)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
+    assert log.log_end_offset == 0
+
+
+async def test_acks_all_needs_enough_replicas_in_sync(start, connect):
+    bench = await start()
+    log = bench.logs.add("t", 0, TopicConfig(min_insync_replicas=2))
+    client = await connect(bench)
+    assert (await produce(client, 9, "t", batch(1))).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert log.log_end_offset == 0
+    assert (await produce(client, 9, "t", batch(1), acks=1)).error_code == 0
+
+
+async def test_transactional_requests_are_refused(start, connect):
+    bench = await start()
+    log = bench.logs.add("t")
+    client = await connect(bench)
+    found = await produce(client, 9, "t", batch(1), transactional_id="tx")
+    assert found.error_code == ErrorCode.INVALID_TXN_STATE
+    assert log.log_end_offset == 0
+
+
+async def test_acks_0_gets_no_answer_and_errors_close_the_connection(start, connect):
+    bench = await start()
+    log = bench.logs.add("t")
+    client = await connect(bench)
+    for _ in range(3):
+        client.send_produce(9, [("t", [(0, batch(1))])], acks=0)
+    assert (await produce(client, 9, "t", batch(1))).base_offset == 3
+    client.send_produce(9, [("nope", [(0, batch(1))])], acks=0)
+    assert await client.closed()
+    assert log.log_end_offset == 4
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in bench.lines[0]
+
+
+async def test_acks_0_does_not_wait_for_the_disk(start, connect):
+    bench = await start()
+    log = bench.logs.add("t")
+    log.store_slowly()
+    client = await connect(bench)
+    client.send_produce(9, [("t", [(0, batch(1))])], acks=0)
+    client.send_produce(9, [("t", [(0, batch(1))])], acks=0)
+    while log.log_end_offset < 2:
+        await asyncio.sleep(0)
+    assert log.unstored == []
+
+
+async def test_a_disk_that_fails_after_the_append_is_told_to_whoever_waits(start, connect):
+    bench = await start()
+    log = bench.logs.add("t")
+    unstored = log.store_slowly()
+    client = await connect(bench)
+    client.send_produce(9, [("t", [(0, batch(1))])])
+    while not unstored:
+        await asyncio.sleep(0)
+    unstored[0].set_exception(StorageFull("gone"))
+    found = only((await client.answer(PRODUCE, 9))[1])
+    assert (found.error_code, found.base_offset) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+
+
+async def test_recompression_happens_before_the_append_and_keeps_the_order(start, connect):
+    bench = await start()
+    log = bench.logs.add("t", 0, TopicConfig(compression_type="gzip"))
+    other = bench.logs.add("u")
+    client = await connect(bench)
+    for n in range(5):
+        client.send_produce(9, [("t", [(0, batch(1, value=b"%d" % n * 100))])])
+        client.send_produce(9, [("u", [(0, batch(1))])])
+    for n in range(5):
+        for _ in range(2):
+            found = only((await client.answer(PRODUCE, 9))[1])
+            assert (found.error_code, found.base_offset) == (0, n)
+    assert {header.codec for _, header in iter_headers(log.file.data)} == {Codec.GZIP}
+    assert {header.codec for _, header in iter_headers(other.file.data)} == {Codec.NONE}
+    bad = bytearray(batch(1))
+    bad[-1] ^= 1
+    assert (await produce(client, 9, "t", bytes(bad))).error_code == ErrorCode.CORRUPT_MESSAGE
+
+
+async def test_the_log_patches_offset_and_epoch_in_place(start, connect):
+    bench = await start()
+    log = bench.logs.add("t")
+    log.leader_epoch = 9
+    client = await connect(bench)
+    await produce(client, 9, "t", batch(5))
+    await produce(client, 9, "t", batch(5))
+    second = parse_header(log.file.data, len(log.file.data) // 2)
+    assert (second.base_offset, second.leader_epoch) == (5, 9)
+
+
+async def test_a_bug_met_by_one_request_ends_its_connection_alone(start, connect):
+    bench = await start()
+    bench.logs.add("t")
+    bench.logs.add("u", 0, replace(TopicConfig(), compression_type="gzip"))
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    first, second = await connect(bench), await connect(bench)
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise KeyError("a bug")
+
+    for topic in ("t", "u"):
+        log = bench.logs.get(topic, 0)
+        assert log is not None
+        log.append_as_leader = broken  # type: ignore[method-assign]
+        client = await connect(bench)
+        client.send_produce(9, [(topic, [(0, batch(1))])])
+        assert await client.closed()
+    assert len(told) == 2
+    bench.logs.add("v")
+    assert (await produce(first, 9, "v", batch(1))).error_code == 0
+    assert (await produce(second, 9, "v", batch(1))).error_code == 0
