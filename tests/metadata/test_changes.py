@@ -1,0 +1,302 @@
+"""Changes of the cluster: what is refused with which of Kafka's codes, and what the others write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from app.configs import BrokerConfig
+from app.errors import ErrorCode, RequestRejected
+from app.metadata import changes
+from app.metadata.changes import ConfigChange, Operation, Planned, ResourceType, Surroundings
+from app.metadata.cluster import ALL_BROKERS, BrokerRecord, ClusterImage, ImageDraft, TopicImage, broker_change
+from app.units import BrokerId, PartitionIndex, ProducerId, TimestampMs, TopicId, TopicIdPartition
+from tests.metadata.support import uuid_of
+
+SET, DELETE, APPEND, SUBTRACT = Operation
+TOPIC, BROKER = ResourceType
+ids = iter(range(1000, 10**6))
+
+
+def around(*live: int, config: BrokerConfig | None = None) -> Surroundings:
+    return Surroundings(config or BrokerConfig(), [BrokerId(each) for each in live or (1,)], TimestampMs(5), 0)
+
+
+def new_draft(*brokers: int) -> ImageDraft:
+    draft = ClusterImage().draft()
+    record = BrokerRecord(1, uuid_of(1), uuid_of(2), 0, (), None, TimestampMs(0))
+    draft.apply([broker_change(each, record) for each in brokers or (1,)])
+    return draft
+
+
+def create(draft: ImageDraft, name: str, partitions: int = -1, factor: int = -1, **more: Any) -> TopicImage:
+    where = more.pop("around", around())
+    plan = changes.create_topic(
+        draft,
+        where,
+        topic_id=TopicId(uuid_of(next(ids))),
+        name=name,
+        partitions=partitions,
+        replication_factor=factor,
+        configs=more.get("configs", {}),
+        assignments=more.get("assignments"),
+    )
+    draft.apply(plan.records)
+    assert draft.topic(name) == plan.answer
+    return plan.answer
+
+
+def alter(
+    draft: ImageDraft, kind: int, name: str, *operations: ConfigChange, config: BrokerConfig | None = None
+) -> Planned[Mapping[str, str]]:
+    plan = changes.alter_configs(
+        draft, around(config=config), resource_type=kind, resource_name=name, changes=operations
+    )
+    draft.apply(plan.records)
+    return plan
+
+
+def code_of(refused: pytest.ExceptionInfo[RequestRejected]) -> ErrorCode:
+    assert str(refused.value)
+    return refused.value.code
+
+
+def test_a_topic_gets_the_defaults() -> None:
+    topic = create(new_draft(), "t", around=around(config=BrokerConfig(num_partitions=3)))
+    assert [(each.leader, each.replicas, each.isr, each.leader_epoch) for each in topic.partitions] == [
+        (1, (1,), (1,), 0)
+    ] * 3
+
+
+def test_leaders_are_spread_over_the_living() -> None:
+    topic = create(new_draft(1, 2, 3), "t", 6, 2, around=around(1, 2, 3))
+    assert [each.leader for each in topic.partitions] == [1, 2, 3, 1, 2, 3]
+    assert all(len(set(each.replicas)) == 2 for each in topic.partitions)
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (".", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("..", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("a/b", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("ä", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("a\n", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("x" * 250, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("there", ErrorCode.TOPIC_ALREADY_EXISTS),
+        ("with_dot", ErrorCode.INVALID_TOPIC_EXCEPTION),
+    ],
+)
+def test_bad_names_are_refused(name: str, code: ErrorCode) -> None:
+    draft = new_draft()
+    create(draft, "there")
+    create(draft, "with.dot")
+    with pytest.raises(RequestRejected) as refused:
+        create(draft, name)
+    assert code_of(refused) is code
+
+
+def test_the_longest_name_is_allowed() -> None:
+    create(new_draft(), "x" * 249)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ({"partitions": 0}, ErrorCode.INVALID_PARTITIONS),
+        ({"partitions": -2}, ErrorCode.INVALID_PARTITIONS),
+        ({"partitions": 10_001}, ErrorCode.INVALID_PARTITIONS),
+        ({"factor": 0}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        ({"factor": -2}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        ({"factor": 2}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        ({"partitions": 1, "assignments": {0: [1]}}, ErrorCode.INVALID_REQUEST),
+        ({"factor": 1, "assignments": {0: [1]}}, ErrorCode.INVALID_REQUEST),
+        ({"assignments": {1: [1]}}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ({"assignments": {0: []}}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ({"assignments": {0: [1, 1]}}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ({"assignments": {0: [9]}}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ({"assignments": {0: [1], 1: [1, 2]}}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ({"configs": {"no.such": "1"}}, ErrorCode.INVALID_CONFIG),
+        ({"configs": {"retention.ms": "soon"}}, ErrorCode.INVALID_CONFIG),
+        ({"configs": {"retention.ms": None}}, ErrorCode.INVALID_CONFIG),
+    ],
+)
+def test_bad_topics_are_refused(arguments: dict[str, Any], code: ErrorCode) -> None:
+    with pytest.raises(RequestRejected) as refused:
+        create(new_draft(1, 2), "t", **arguments)
+    assert code_of(refused) is code
+
+
+def test_replicas_may_be_assigned_by_hand() -> None:
+    topic = create(new_draft(1, 2), "t", assignments={0: [2, 1], 1: [1, 2]})
+    assert [each.replicas for each in topic.partitions] == [(2, 1), (1, 2)]
+    assert [each.leader for each in topic.partitions] == [2, 1]
+
+
+def test_deleting_frees_the_name_and_keeps_the_id() -> None:
+    draft = new_draft()
+    topic = create(draft, "t", 2)
+    plan = changes.delete_topic(draft, name="t", topic_id=None)
+    draft.apply(plan.records)
+    assert plan.answer == topic
+    assert draft.topic("t") is None
+    assert draft.deleting[topic.topic_id].partition_count == 2
+    create(draft, "t")
+    draft.apply(changes.finish_topic_deletion(draft, topic.topic_id).records)
+    assert not draft.deleting
+    assert changes.finish_topic_deletion(draft, topic.topic_id).records == []
+
+
+def test_deleting_what_is_not_there_is_refused() -> None:
+    with pytest.raises(RequestRejected) as refused:
+        changes.delete_topic(new_draft(), name="t", topic_id=None)
+    assert code_of(refused) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    with pytest.raises(RequestRejected) as refused:
+        changes.delete_topic(new_draft(), name=None, topic_id=uuid_of(1))
+    assert code_of(refused) is ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def grow(
+    draft: ImageDraft, count: int, assignments: Sequence[Sequence[int]] | None = None, name: str = "t"
+) -> TopicImage:
+    plan = changes.create_partitions(draft, around(), name=name, count=count, assignments=assignments)
+    draft.apply(plan.records)
+    assert draft.topic(name) == plan.answer
+    return plan.answer
+
+
+def test_partitions_are_added_behind_those_that_are_there() -> None:
+    draft = new_draft()
+    before = create(draft, "t", 2)
+    after = grow(draft, 4)
+    assert after.partitions[:2] == before.partitions
+    assert [each.partition_index for each in after.partitions] == [0, 1, 2, 3]
+    assert grow(draft, 5, [[1]]).partitions[4].replicas == (1,)
+
+
+@pytest.mark.parametrize(
+    ("count", "assignments", "name", "code"),
+    [
+        (2, None, "t", ErrorCode.INVALID_PARTITIONS),
+        (1, None, "t", ErrorCode.INVALID_PARTITIONS),
+        (10_001, None, "t", ErrorCode.INVALID_PARTITIONS),
+        (4, [[1]], "t", ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (3, [[1, 2]], "t", ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (3, [[7]], "t", ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (3, None, "other", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+def test_bad_growth_is_refused(count: int, assignments: Any, name: str, code: ErrorCode) -> None:
+    draft = new_draft(1, 2)
+    create(draft, "t", 2)
+    with pytest.raises(RequestRejected) as refused:
+        grow(draft, count, assignments, name)
+    assert code_of(refused) is code
+
+
+def test_configs_are_set_deleted_appended_and_subtracted() -> None:
+    draft = new_draft()
+    create(draft, "t", configs={"remote.storage.enable": "false"})
+    plan = alter(
+        draft, TOPIC, "t", ConfigChange("retention.ms", SET, "1000"), ConfigChange("cleanup.policy", APPEND, "compact")
+    )
+    assert plan.answer["cleanup.policy"] == "delete,compact", "the default is what is appended to"
+    assert draft.topic("t").configs["retention.ms"] == "1000"  # type: ignore[union-attr]
+    plan = alter(
+        draft, TOPIC, "t", ConfigChange("retention.ms", DELETE), ConfigChange("cleanup.policy", SUBTRACT, "delete")
+    )
+    assert plan.answer == {"cleanup.policy": "compact", "remote.storage.enable": "false"}
+    assert alter(draft, TOPIC, "t", ConfigChange("retention.ms", DELETE)).records == [], (
+        "nothing changes, nothing is written"
+    )
+
+
+def test_configs_of_brokers_apply_to_one_or_all() -> None:
+    draft = new_draft(1, 2)
+    alter(draft, BROKER, "", ConfigChange("log.retention.ms", SET, "5000000"))
+    alter(draft, BROKER, "2", ConfigChange("log.retention.ms", SET, "6000000"))
+    assert draft.broker_configs == {ALL_BROKERS: {"log.retention.ms": "5000000"}, 2: {"log.retention.ms": "6000000"}}
+    alter(draft, BROKER, "", ConfigChange("log.retention.ms", DELETE))
+    assert ALL_BROKERS not in draft.broker_configs
+    plan = alter(
+        draft,
+        BROKER,
+        "",
+        ConfigChange("log.cleanup.policy", APPEND, "compact"),
+        ConfigChange("log.retention.ms", DELETE),
+    )
+    assert plan.answer == {"log.cleanup.policy": "delete,compact"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "operations", "code"),
+    [
+        (TOPIC, "other", [ConfigChange("retention.ms", SET, "1")], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC, "", [ConfigChange("retention.ms", SET, "1")], ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (TOPIC, "t", [ConfigChange("no.such", SET, "1")], ErrorCode.INVALID_CONFIG),
+        (TOPIC, "t", [ConfigChange("no.such", DELETE)], ErrorCode.INVALID_CONFIG),
+        (TOPIC, "t", [ConfigChange("no.such", APPEND, "1")], ErrorCode.INVALID_CONFIG),
+        (TOPIC, "t", [ConfigChange("retention.ms", SET, "x")], ErrorCode.INVALID_CONFIG),
+        (TOPIC, "t", [ConfigChange("retention.ms", APPEND, "1")], ErrorCode.INVALID_CONFIG),
+        (TOPIC, "t", [ConfigChange("retention.ms", SET, None)], ErrorCode.INVALID_REQUEST),
+        (TOPIC, "t", [ConfigChange("cleanup.policy", APPEND, None)], ErrorCode.INVALID_REQUEST),
+        (
+            TOPIC,
+            "t",
+            [ConfigChange("retention.ms", SET, "1"), ConfigChange("retention.ms", DELETE)],
+            ErrorCode.INVALID_REQUEST,
+        ),
+        (BROKER, "x", [ConfigChange("log.retention.ms", SET, "1")], ErrorCode.INVALID_REQUEST),
+        (BROKER, "9", [ConfigChange("log.retention.ms", SET, "1")], ErrorCode.BROKER_ID_NOT_REGISTERED),
+        (BROKER, "1", [ConfigChange("no.such", SET, "1")], ErrorCode.INVALID_CONFIG),
+        (BROKER, "1", [ConfigChange("node.id", SET, "1")], ErrorCode.INVALID_REQUEST),
+        (8, "1", [ConfigChange("x", SET, "1")], ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_bad_configs_are_refused(kind: int, name: str, operations: list[ConfigChange], code: ErrorCode) -> None:
+    draft = new_draft()
+    create(draft, "t")
+    with pytest.raises(RequestRejected) as refused:
+        alter(draft, kind, name, *operations)
+    assert code_of(refused) is code
+
+
+def test_replacing_configs_forgets_the_others() -> None:
+    draft = new_draft()
+    create(draft, "t", configs={"retention.ms": "1000"})
+    plan = changes.replace_configs(
+        draft, around(), resource_type=TOPIC, resource_name="t", configs={"max.message.bytes": "5000"}
+    )
+    draft.apply(plan.records)
+    assert draft.topic("t").configs == {"max.message.bytes": "5000"}  # type: ignore[union-attr]
+    with pytest.raises(RequestRejected) as refused:
+        changes.replace_configs(draft, around(), resource_type=TOPIC, resource_name="t", configs={"retention.ms": None})
+    assert code_of(refused) is ErrorCode.INVALID_REQUEST
+
+
+def test_leader_epochs_rise_above_every_epoch_known() -> None:
+    draft = new_draft()
+    topic = create(draft, "t", 3)
+    partitions = [TopicIdPartition(topic.topic_id, PartitionIndex(index)) for index in range(4)]
+    plan = changes.bump_leader_epochs(draft, [*partitions, partitions[0]], {partitions[1]: 41})
+    draft.apply(plan.records)
+    assert plan.answer == {partitions[0]: 1, partitions[1]: 42, partitions[2]: 1}
+    after = draft.topic("t")
+    assert after is not None
+    assert [(each.leader_epoch, each.partition_epoch) for each in after.partitions] == [(1, 1), (42, 1), (1, 1)]
+
+
+def test_blocks_of_producer_ids_follow_each_other_until_none_is_left() -> None:
+    draft = new_draft()
+    blocks = []
+    for _ in range(3):
+        plan = changes.allocate_producer_ids(draft, BrokerId(1))
+        draft.apply(plan.records)
+        blocks.append(plan.answer)
+    assert blocks == [range(1000), range(1000, 2000), range(2000, 3000)]
+    draft._producer_id_next = ProducerId(2**63 - 500)
+    with pytest.raises(RequestRejected):
+        changes.allocate_producer_ids(draft, BrokerId(1))
