@@ -11,8 +11,13 @@ import pytest
 from app.metadata import layout
 from app.metadata.manifest import SegmentState
 from app.objectstore.memory import Fault, FaultKind
-from app.units import PartitionIndex
-from tests.tiering.segments import TOPIC
+from app.records.builder import build_batch
+from app.records.control import ControlType
+from app.tiering.remote_reader import RemoteRead
+from app.tiering.segment_format import decode_footer
+from app.tiering.store_work import InlineStoreWork
+from app.units import PartitionIndex, ProducerEpoch, ProducerId
+from tests.tiering.segments import TOPIC, upload_job
 from tests.tiering.world import CONFIG, KEY, World, run_world
 
 
@@ -52,6 +57,70 @@ def test_only_stable_rolled_segments_are_copied_and_the_active_one_never(tmp_pat
         await asyncio.sleep(60)
         assert await world.store.list_objects("data/") == []
         assert world.status().tiered_end == 0
+
+    run_world(tmp_path, scenario)
+
+
+def test_nothing_at_or_above_the_last_stable_offset_is_copied_and_aborts_travel_with_the_segment(
+    tmp_path: Path,
+) -> None:
+    async def scenario(world: World) -> None:
+        world.append(2)
+        open_at = world.log.log_end_offset
+        opened = bytearray(
+            build_batch(
+                [(world.clock.now_ms(), None, b"undecided", ())],
+                producer_id=ProducerId(7),
+                producer_epoch=ProducerEpoch(0),
+                base_sequence=0,
+                transactional=True,
+            )
+        )
+        world.log.append_as_leader(memoryview(opened), now_ms=world.clock.now_ms())
+        world.append(30)
+        await asyncio.sleep(60)
+        assert world.log.last_stable_offset == open_at
+        assert world.manifest.tiered_end <= open_at
+        marker = world.log.append_control(
+            ControlType.ABORT,
+            producer_id=ProducerId(7),
+            producer_epoch=ProducerEpoch(0),
+            coordinator_epoch=0,
+            now_ms=world.clock.now_ms(),
+        ).base_offset
+        await world.until(lambda: world.manifest.tiered_end > open_at + 10)
+        found = await world.work.read_footer(world.manifest.object_key(world.manifest.finished[0]), None)
+        [aborted] = decode_footer(found.tail, found.object_bytes, "first").aborted
+        assert (aborted.producer_id, aborted.first_offset, aborted.last_offset) == (7, open_at, marker)
+        assert marker >= world.manifest.finished[0].end_offset, "the marker lies in a later segment"
+        assert world.manifest.finished[0].aborted_transaction_count == 1
+        await world.until(lambda: world.log.local_log_start_offset > open_at)
+        await world.read_remote(open_at)
+        read = world.reader.read(TOPIC, PartitionIndex(0), open_at, 10_000, min_one_batch=True)
+        assert isinstance(read, RemoteRead)
+        assert [(one.producer_id, one.first_offset) for one in read.aborted] == [(7, open_at)]
+
+    run_world(tmp_path, scenario)
+
+
+def test_a_leftover_whose_object_is_another_segments_is_deleted_not_finished(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        fault = Fault(FaultKind.HANG, "begin_upload", times=1)
+        world.store.faults = [fault, Fault(FaultKind.HANG, "put_if_absent", key_prefix="data/", times=1)]
+        world.append(14)
+        await world.until(lambda: bool(world.manifest.state.pending_copies()))
+        [pending] = world.manifest.state.pending_copies()
+        key = world.manifest.object_key(pending)
+        await world.crash()
+        world.store.faults = []
+        data = b"".join(world.appended[base] for base in sorted(world.appended) if base < pending.end_offset)
+        (tmp_path / "other.log").write_bytes(data)
+        job = upload_job(str(tmp_path / "other.log"), data, key=key, segment_id=bytes(16))
+        await InlineStoreWork(world.store, world.fs, world.pool, world.rng).upload_segment(job)
+        await world.start()
+        await world.until(world.all_copied)
+        assert pending.segment_id not in {entry.segment_id for entry in world.manifest.finished}
+        await world.check()
 
     run_world(tmp_path, scenario)
 
@@ -394,6 +463,21 @@ def test_a_log_that_ends_below_the_tiered_end_never_reuses_an_offset(tmp_path: P
         await world.start()
         world.append(1)
         assert max(world.appended) >= end
+
+    run_world(tmp_path, scenario)
+
+
+def test_a_log_whose_history_has_all_expired_goes_on_at_the_tiered_end(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.append(20)
+        await world.until(world.all_copied)
+        end = world.manifest.tiered_end
+        await world.tier.advance_log_start(TOPIC, PartitionIndex(0), end)
+        await world.until(lambda: not world.manifest.entries, seconds=300)
+        await world.crash()
+        (tmp_path / "data").rename(tmp_path / "lost")
+        await world.start()
+        assert (world.log.log_start_offset, world.log.log_end_offset) == (end, end)
 
     run_world(tmp_path, scenario)
 
