@@ -16,11 +16,22 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final
 
-from app.errors import ConfigError, FirnError
+from app.errors import ConfigError, ErrorCode, FirnError, RequestRejected
 
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
 INTERRUPTED: Final = 130
+
+_USERS_FAULT: Final = frozenset(
+    {
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.INVALID_CONFIG,
+        ErrorCode.INVALID_PARTITIONS,
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        ErrorCode.INVALID_REQUEST,
+    }
+)
+"""What a broker refuses because of how it was asked, as a wrong flag would be."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(str(error), WRONG_USAGE)
     except ConfigError as error:
         return _complain(str(error), WRONG_USAGE)
+    except RequestRejected as error:
+        return _complain(str(error), WRONG_USAGE if error.code in _USERS_FAULT else FAILED)
     except FirnError as error:
         return _complain(str(error), FAILED)
     except (KeyboardInterrupt, Stopped):

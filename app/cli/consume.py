@@ -125,6 +125,10 @@ class _Places:
             for partition in self._partitions:
                 if asked < earliest[partition]:
                     notes.append(f"{partition} begins at offset {earliest[partition]}; reading from there.")
+                elif asked > latest[partition]:
+                    notes.append(
+                        f"{partition} ends at offset {latest[partition]}; there is nothing from {asked} on yet."
+                    )
             return {p: Offset(min(max(asked, earliest[p]), latest[p])) for p in self._partitions}, notes
         return await self._at(place, "--from", latest), notes
 

@@ -22,7 +22,8 @@ from app.limits import GIB
 if TYPE_CHECKING:
     from app.objectstore.check import CheckResult
 
-DESCRIPTORS_WANTED: Final = 65_536
+DESCRIPTORS_WANTED: Final = 8_192
+"""Log files share descriptors, so what counts is mostly connections."""
 FREE_BYTES_WANTED: Final = 10 * GIB
 KERNEL_WANTED: Final = (4, 14)
 
@@ -97,6 +98,7 @@ def disk_checks(data_dir: Path, free_bytes_min: int) -> Iterable[CheckResult]:
     """What the data directory's file system does with a file, a link and an fdatasync, and its room."""
     from app.objectstore.check import CheckResult
 
+    data_dir = data_dir.absolute()
     parent = _existing(data_dir)
     shown = str(data_dir) if parent == data_dir else f"{data_dir} (to be made in {parent})"
     try:
@@ -154,7 +156,6 @@ def _try_files(place: Path) -> None:
 
 def _existing(path: Path) -> Path:
     """The path, or the nearest folder above it that is there."""
-    path = path.absolute()
     while not path.exists():
         path = path.parent
     return path

@@ -108,7 +108,16 @@ def produce(
                 with progress(f"to {topic}", total=size, shown=show) as report:
                     async with producer:
                         async for line in _lines(source):
-                            key, value = _split(line, separator, tally.sent + 1)
+                            parts = _split(line, separator)
+                            if parts is None:
+                                tally.fail(
+                                    ConfigError(
+                                        f"Line {tally.sent + 1} has no key separator {key_separator!r}; "
+                                        "the lines before it were sent, the others were not."
+                                    )
+                                )
+                                break
+                            key, value = parts
                             tally.add(
                                 await producer.send(
                                     topic,
@@ -161,9 +170,12 @@ class _Tally:
                 self.ranges[stored.partition.partition] = (min(first, stored.offset), max(end, stored.offset + 1))
             return
         self.failed += 1
-        if self.failure is None:
-            assert isinstance(error, FirnError)
-            self.failure = error
+        assert isinstance(error, FirnError)
+        self.fail(error)
+
+    def fail(self, error: FirnError) -> None:
+        """What ends the command; the first counts."""
+        self.failure = self.failure or error
 
     def print(self, topic: str, seconds: float, *, as_json: bool, quiet: bool) -> None:
         if as_json:
@@ -182,7 +194,7 @@ class _Tally:
             )
         elif not quiet or self.failed:
             lost = f"; {count_text(self.failed, 'record')} failed" if self.failed else ""
-            rate = f" ({bytes_text(self.sent_bytes / seconds)}/s)" if seconds >= 0.01 else ""
+            rate = f" ({bytes_text(self.sent_bytes / seconds)}/s)" if seconds >= 0.5 else ""
             where = f" in {count_text(len(self.ranges), 'partition')}" if len(self.ranges) > 1 else ""
             say(
                 f"{count_text(self.acknowledged, 'record')}, {bytes_text(self.sent_bytes)}, to {topic}{where} in "
@@ -259,15 +271,12 @@ def _settle(future: asyncio.Future[bytes], data: bytes | None, error: OSError | 
         future.set_result(data or b"")
 
 
-def _split(line: bytes, separator: bytes | None, number: int) -> tuple[bytes | None, bytes]:
+def _split(line: bytes, separator: bytes | None) -> tuple[bytes | None, bytes] | None:
+    """Key and value of a line; None if the separator is not in it."""
     if separator is None:
         return None, line
     key, found, value = line.partition(separator)
-    if not found:
-        raise ConfigError(
-            f"Line {number} has no key separator {separator.decode(errors='replace')!r}; nothing after it was sent."
-        )
-    return key, value
+    return (key, value) if found else None
 
 
 def _unescaped(text: str) -> bytes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,11 +25,12 @@ Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 def create(
     topic: Name,
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", min=1, help="How many; the broker decides if not given.")
-    ] = -1,
+        int | None, typer.Option("--partitions", "-p", min=1, help="How many; the broker decides if not given.")
+    ] = None,
     replication_factor: Annotated[
-        int, typer.Option(min=1, help="Replicas of each; the broker decides if not given.")
-    ] = -1,
+        int | None,
+        typer.Option("--replication-factor", min=1, help="Replicas of each; the broker decides if not given."),
+    ] = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option("--set", "-s", metavar="NAME=VALUE", help="A setting of the topic; may be repeated."),
@@ -42,14 +45,14 @@ def create(
     async def work() -> None:
         from app.client.admin import AdminClient
 
-        async with connected(bootstrap) as cluster:
+        async with connected(bootstrap) as cluster, _explaining(configs):
             admin = AdminClient(cluster)
             created = True
             try:
                 made = await admin.create_topic(
                     topic,
-                    partitions_count=partitions,
-                    replication_factor=replication_factor,
+                    partitions_count=partitions or -1,
+                    replication_factor=replication_factor or -1,
                     configs=dict(configs),
                 )
                 partitions_count, replicas = made.partitions_count, made.replication_factor
@@ -210,7 +213,7 @@ def alter(
             (name, ConfigOperation.SET, value) for name, value in to_set.items()
         ]
         changes += [(name, ConfigOperation.DELETE, None) for name in unset or ()]
-        async with connected(bootstrap) as cluster:
+        async with connected(bootstrap) as cluster, _explaining([name for name, _, _ in changes]):
             admin = AdminClient(cluster)
             await admin.alter_configs(ResourceType.TOPIC, topic, changes, validate_only=validate_only)
         if as_json:
@@ -279,6 +282,25 @@ def add_partitions(
             say(f"Topic {topic} has {count_text(total, 'partition')} now.")
 
     run_async(work)
+
+
+@asynccontextmanager
+async def _explaining(names: Iterable[str]) -> AsyncIterator[None]:
+    """Adds the nearest known name to a refusal of settings of which one has none."""
+    try:
+        yield
+    except RequestRejected as error:
+        from difflib import get_close_matches
+
+        from app.configs import TOPIC_DEFINITIONS
+
+        unknown = [name for name in names if name not in TOPIC_DEFINITIONS]
+        if error.code is not ErrorCode.INVALID_CONFIG or not unknown:
+            raise
+        known = list(TOPIC_DEFINITIONS)
+        nearest = get_close_matches(unknown[0].removeprefix("log."), known, n=1, cutoff=0.7)
+        hint = f" Did you mean {nearest[0]}?" if nearest else " `firn topic describe TOPIC --all` shows what there is."
+        raise RequestRejected(error.code, f"{str(error).rstrip('.')}.{hint}") from None
 
 
 # --- what is shown --------------------------------------------------------------------------------------------------

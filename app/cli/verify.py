@@ -97,6 +97,8 @@ class _Outcome:
         )
         if damaged:
             sys.stdout.write(f"{read}. Damage in {count_text(damaged, 'place')}.\n")
+        elif not at.segments_done:
+            sys.stdout.write(f"There are no segments in {url} yet; what is there is sound.\n")
         else:
             sys.stdout.write(f"{read}. Every checksum is right, with no gap and no overlap.\n")
         wasted = len(self.findings) - damaged

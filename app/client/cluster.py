@@ -271,7 +271,8 @@ class ClusterClient:
             name = topic.name or ""
             if topic.error_code:
                 topics.pop(name, None)
-                refused = refused or refusal(topic.error_code, name)
+                unknown = topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                refused = refused or refusal(topic.error_code, name, f"There is no topic {name}." if unknown else None)
                 continue
             partitions = tuple(
                 PartitionView(

@@ -177,7 +177,7 @@ class Consumer:
                 except FirnError as error:
                     if not batches:
                         raise
-                    self._failure = error  # What was read before it is handed out first.
+                    self._failure, moved = error, True  # What was read before it is handed out first.
             if moved:
                 if self._failure is None:
                     await self._launch()

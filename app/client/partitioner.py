@@ -7,12 +7,15 @@ without goes to the partition that sticks until a batch of it is full (KIP-480),
 from __future__ import annotations
 
 import random
+from functools import lru_cache
 from struct import Struct
 from typing import Final
 
 _SEED: Final = 0x9747B28C
 _MULTIPLIER: Final = 0x5BD1E995
 _MASK: Final = 0xFFFF_FFFF
+_REMEMBERED_KEYS_MAX: Final = 16_384
+_REMEMBERED_KEY_BYTES_MAX: Final = 64
 _WORD: Final = Struct("<I")
 
 
@@ -33,7 +36,12 @@ def murmur2(data: bytes) -> int:
 
 def partition_of_key(key: bytes, partition_count: int) -> int:
     """The partition of a key among ``partition_count``."""
-    return (murmur2(key) & 0x7FFF_FFFF) % partition_count
+    hashed = _remembered(key) if len(key) <= _REMEMBERED_KEY_BYTES_MAX else murmur2(key)
+    return (hashed & 0x7FFF_FFFF) % partition_count
+
+
+_remembered: Final = lru_cache(_REMEMBERED_KEYS_MAX)(murmur2)
+"""Keys come again, and hashing one in Python costs as much as all else that is done for a small record."""
 
 
 class StickyChoice:

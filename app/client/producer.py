@@ -120,7 +120,7 @@ class Producer:
         acks: int = -1,
         idempotent: bool = True,
         linger_ms: float = 5,
-        batch_bytes: int = 512 * KIB,
+        batch_bytes: int = 256 * KIB,
         buffer_bytes_max: int = 64 * MIB,
         compression: Codec = Codec.NONE,
         delivery_timeout_ms: int = 120_000,

@@ -250,7 +250,7 @@ async def test_an_unknown_topic_or_partition_is_refused_at_once_where_creating_i
     cluster: ClusterClient, log: FakeLog, clock: TickingClock
 ) -> None:
     async with Producer(cluster, clock, create_topics=False) as producer:
-        with pytest.raises(RequestRejected, match="no topic or partition nowhere"):
+        with pytest.raises(RequestRejected, match="no topic nowhere"):
             await producer.send("nowhere", b"x")
         with pytest.raises(RequestRejected, match="has 1 partitions and no partition 7"):
             await producer.send("one", b"x", partition=7)

@@ -1,0 +1,50 @@
+"""A broker, the HTTP application on it, and an HTTP client on that, all in the test's loop."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from app.broker.runtime import SystemClock
+from app.http.application import create_app
+from app.http.gateway import HttpSettings
+from tests.support.broker import RunningBroker, running_broker
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[RunningBroker]:
+    async with running_broker(tmp_path, num_partitions=1) as running:
+        yield running
+
+
+@pytest.fixture
+async def application(broker: RunningBroker) -> AsyncIterator[FastAPI]:
+    settings = HttpSettings(
+        bootstrap=(("127.0.0.1", broker.port),),
+        record_bytes_max=4_000_000,
+        receipts_ahead_max=10,
+        retry_budget_ms=300,
+        linger_ms=0,
+    )
+    app = create_app(settings, clock=SystemClock(), rng=random.Random(3))
+    async with app.router.lifespan_context(app):
+        yield app
+
+
+@pytest.fixture
+async def http(application: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app=application, raise_app_exceptions=True)
+    async with httpx.AsyncClient(transport=transport, base_url="http://firn") as client:
+        yield client
+
+
+@pytest.fixture
+async def cluster(http: httpx.AsyncClient) -> str:
+    """The path of the cluster."""
+    (found,) = (await http.get("/v3/clusters")).json()["data"]
+    return f"/v3/clusters/{found['cluster_id']}"
