@@ -543,8 +543,7 @@ class ImageDraft:
             if before is not None:
                 self._own_topics()
                 del self._topics_by_id[topic_id]
-                if self._topics_by_name[before.name] is before:
-                    del self._topics_by_name[before.name]
+                del self._topics_by_name[before.name]
                 if self._folded_names is not None:
                     self._folded_names.pop(before.name.replace(".", "_"), None)
             if not self._deleting_owned:

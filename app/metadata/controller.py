@@ -193,10 +193,10 @@ class Controller:
         """
         assert not self._started
         await self._log.load()
-        found = self._log.state.image
         for _ in range(START_TRIES_MAX):
             image = self._log.state.image
-            await self._check_may_start(image, found)
+            await self._check_may_start(image)
+            # Before the seal: a rival that finds this directory bound must find its sign of life, too.
             await self._patiently(lambda: self._liveness.beat(self.identity))
             try:
                 sequence = await self._seal()
@@ -383,8 +383,8 @@ class Controller:
 
     # --- starting ---------------------------------------------------------------------------------------------------
 
-    async def _check_may_start(self, image: ClusterImage, found: ClusterImage) -> None:
-        """Raises: StartRefused. ``found`` is the image when this start began."""
+    async def _check_may_start(self, image: ClusterImage) -> None:
+        """Raises: StartRefused, StorageUnavailable."""
         mine = self.identity
         if self._expected_cluster_id is not None and image.cluster_id != self._expected_cluster_id:
             what = f"is of cluster {image.cluster_id}" if image.cluster_id else "is empty"
@@ -396,12 +396,6 @@ class Controller:
             return
         bound = image.brokers.get(mine.broker_id)
         if bound is not None and bound.directory_id != mine.directory_id:
-            before = found.brokers.get(mine.broker_id)
-            if before is None or before.incarnation != bound.incarnation:
-                raise StartRefused(
-                    f"Node id {mine.broker_id} has just been taken by a broker with another data directory"
-                    f" ({bound.directory_id}): give this broker another node id, or start it with --take-over."
-                )
             await self._check_silent(
                 mine.broker_id,
                 bound.directory_id,

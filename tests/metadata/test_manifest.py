@@ -103,6 +103,16 @@ async def test_the_log_start_goes_up_in_the_entry_that_deletes(store: ObjectStor
     assert (reader.entries, reader.tiered_end, reader.log_start_offset) == ([], 30, 30)
 
 
+async def test_the_end_of_a_copy_that_the_log_start_overtook_is_not_forgotten(store: ObjectStore) -> None:
+    manifest = await loaded(store)
+    await manifest.copy_started(started(0))
+    await manifest.set_log_start(15)
+    await manifest.copy_finished(uploaded(0))
+    await manifest.delete_started(ids(0))
+    await manifest.delete_finished(ids(0))
+    assert (await loaded(store, "reader")).tiered_end == manifest.tiered_end == 10
+
+
 async def test_what_is_not_legal_is_refused_and_not_written(store: ObjectStore) -> None:
     manifest = await loaded(store)
     await tier(manifest, 0)
