@@ -213,8 +213,8 @@ class DirectoryWork:
 
     def _create(self, directory: str, path: str) -> int:
         for _ in range(_VANISHED_DIRECTORY_ATTEMPTS):
-            self.make_directory(directory)
             try:
+                self.make_directory(directory)
                 return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             except FileNotFoundError:
                 # Another thread or process removed it as empty in this moment: it is not durable any more either.
@@ -304,8 +304,8 @@ class DirectoryWork:
         directory = os.path.dirname(path)
         try:
             for _ in range(_VANISHED_DIRECTORY_ATTEMPTS):
-                self.make_directory(directory)
                 try:
+                    self.make_directory(directory)
                     self._link(file, path, key)
                     break
                 except FileNotFoundError:

@@ -15,7 +15,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from aiobotocore.session import AioSession
+from botocore.loaders import create_loader
 
+from app.objectstore import s3
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import MemoryStore
@@ -78,9 +81,20 @@ def moto_endpoint() -> Iterator[str]:
         process.wait()
 
 
+_service_models = create_loader()
+
+
+def session_with_shared_models() -> AioSession:
+    """Reading the model of S3 takes most of the time that a client needs to be made; once is enough for all tests."""
+    session = AioSession()
+    session.register_component("data_loader", _service_models)
+    return session
+
+
 @pytest.fixture
 def aws_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Credentials for the server of the tests, and none of the machine's own."""
+    monkeypatch.setattr(s3, "AioSession", session_with_shared_models)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     for name in ("AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):

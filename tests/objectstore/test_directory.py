@@ -357,6 +357,35 @@ async def test_writers_and_deleters_of_one_directory_do_not_trip_over_each_other
     await asyncio.gather(*(work(worker) for worker in range(4)))
 
 
+@pytest.mark.parametrize("function", ["mkdir", "fsync", "link", "open"])
+async def test_a_directory_that_vanishes_under_a_writer_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    root = tmp_path / "store"
+    store = DirectoryStore(root)
+    await store.put("warm", b"")
+    real = getattr(os, function)
+
+    def vanishing(*arguments: Any, **options: Any) -> Any:
+        """Before the call, another process removes what it finds empty; once."""
+        for directory in (root / "x/y", root / "x"):
+            if directory.is_dir() and not os.listdir(directory):
+                directory.rmdir()
+                monkeypatch.setattr(directory_work.os, function, real)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(directory_work.os, function, vanishing)
+    await store.put_if_absent("x/y/k", b"v")
+    assert await store.get("x/y/k") == b"v"
+
+    await store.delete("x/y/k")
+    upload = await store.begin_upload("x/y/upload")
+    await upload.put_part(1, b"v")
+    monkeypatch.setattr(directory_work.os, function, vanishing)
+    await upload.complete()
+    assert await store.get("x/y/upload") == b"v"
+
+
 async def test_a_file_in_the_place_of_a_directory_is_told(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "store")
     await store.put("data", b"x")
