@@ -1,0 +1,218 @@
+"""A simulated machine: a disk that outlives its processes, and the broker that runs on it, if one does."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+from app.broker.node import Node, Surroundings
+from app.configs import BrokerConfig
+from app.errors import FirnError
+from app.metadata.numbered_log import LogTimings
+from app.tiering.store_work import InlineStoreWork
+from tests.simulation.bucket import ProcessStore
+from tests.simulation.disk import ProcessFiles, SimDisk
+from tests.simulation.history import PartitionHistory
+from tests.simulation.network import Wire
+from tests.simulation.runtime import Process, ProcessDied
+from tests.support.virtual_loop import VirtualPool
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+DATA_DIR = "/data"
+TIMINGS = LogTimings(append_deadline_s=4.0, attempt_timeout_s=1.0, read_deadline_s=4.0)
+
+
+class Unreachable(Exception):
+    """There is nobody to connect to, or no answer."""
+
+
+class _WatchedStore(ProcessStore):
+    """A process's way to the bucket, with a witness of what it offers."""
+
+    world: World
+
+    async def put_if_absent(self, key: str, data: bytes | bytearray | memoryview) -> None:
+        with self.world.judging():
+            self.world.one_writer.offered(key, bytes(data))
+        await super().put_if_absent(key, data)
+
+
+class Machine:
+    """See the module."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.disk = SimDisk(world.new_rng(), lambda: int(world.clock.now_ms()))
+        self.disk.on_change = self._disk_changed
+        self.process: Process | None = None
+        self.node: Node | None = None
+        self.store: ProcessStore | None = None
+        self.up = False
+        """A broker serves here."""
+        self.worst = "clean"
+        """The worst that has happened to this disk since the broker on it last began to serve: clean, kill or power."""
+        self.exit: BaseException | None = None
+        self.ended = asyncio.Event()
+        self.wires: list[Wire] = []
+        self.starts = 0
+        self.descriptors_max = 128
+        self._die_after: int | None = None
+        self._die_how = "kill"
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def start(self, *, take_over: bool = False) -> None:
+        """Start a broker; ``world.serving`` is told when it serves, ``ended`` is set when it has ended by itself."""
+        world = self.world
+        self.starts += 1
+        self.exit = None
+        self.ended = asyncio.Event()
+        process = self.process = Process(world.loop, f"{self.name}{self.starts}")
+        world.processes.append(process)
+        world.trace("start", process.name, take_over)
+        rng = world.new_rng()
+        pool = VirtualPool(lambda: world.pool_latency_s(rng))
+        files = ProcessFiles(process, self.disk)
+        store = self.store = _WatchedStore(process, world.bucket, world.new_rng(), world.outside, world.trace)
+        store.world = world
+        config = BrokerConfig(
+            data_dir=DATA_DIR,
+            take_over=take_over,
+            topic_defaults=world.topic_defaults,
+            auto_create_topics_enable=False,
+            remote_log_manager_task_interval_ms=1500,
+            firn_chunk_cache_bytes=world.chunk_cache_bytes,
+            firn_read_ahead_bytes=4000,
+            firn_log_dir_free_bytes_min=0,
+        )
+        node = self.node = Node(
+            config,
+            Surroundings(
+                clock=world.clock,
+                rng=rng,
+                pool=pool,
+                fs=files,  # type: ignore[arg-type] # forwards all of it
+                store=store,
+                work=InlineStoreWork(
+                    store,
+                    files,  # type: ignore[arg-type]
+                    pool,
+                    rng,
+                    part_bytes=1500,
+                    part_deadline_s=3.0,
+                    get_deadline_s=3.0,
+                ),
+                log_line=lambda line: world.trace("line", process.name, line),
+                descriptors_max=self.descriptors_max,
+                timings=TIMINGS,
+            ),
+        )
+        process.spawn(self._serve(node, process))
+
+    async def _serve(self, node: Node, process: Process) -> None:
+        try:
+            try:
+                await node.start(listen=False)
+                await node.run(lambda: self._ready(process))
+            finally:
+                self.up = False
+                await node.stop()
+            self.worst = "clean"
+            self.world.trace("stopped", process.name)
+        except FirnError as error:
+            self.exit = error
+            self.world.trace("exit", process.name, type(error).__name__, str(error))
+            if self.worst == "clean":
+                self.worst = "kill"
+        except ProcessDied:
+            raise
+        except BaseException as error:
+            if process.dead:
+                raise
+            self.world.fail(error)
+            raise
+        self.gone()
+        process.kill()
+        self.disk.kill()
+        self.ended.set()
+
+    def _ready(self, process: Process) -> None:
+        process.check()
+        with self.world.judging():
+            self.world.serving(self)
+        self.up = True
+
+    def gone(self) -> None:
+        """Whoever was connected is cut off."""
+        self.up = False
+        for wire in self.wires:
+            wire.cut()
+        self.wires.clear()
+
+    def stop(self) -> None:
+        """Ask the broker to end in order."""
+        if self.node is not None and self.process is not None and not self.process.dead:
+            self.world.trace("stop", self.process.name)
+            node = self.node
+            self.process.call_at(self.world.loop.time(), node.request_stop)
+
+    # --- death ------------------------------------------------------------------------------------------------------
+
+    def crash(self, how: str) -> None:
+        """Kill the process; with ``power`` the disk forgets what it had not made durable."""
+        self._die_after = None
+        process = self.process
+        self.world.trace("crash", self.name, how)
+        alive = process is not None and not process.dead
+        if alive:
+            assert process is not None
+            process.kill()
+            self.gone()
+        if how == "power":
+            self.disk.crash()
+        else:
+            self.disk.kill()
+        if alive or self.worst != "clean":
+            self.worst = "power" if "power" in (how, self.worst) else "kill"
+
+    def crash_within(self, changes: int, how: str) -> None:
+        """Crash in the middle of things: after so many more changes of the disk."""
+        self._die_after, self._die_how = changes, how
+
+    def _disk_changed(self, call: str, path: str) -> None:
+        with self.world.judging():
+            if call == "rename" and path.endswith(".log.deleted"):
+                self.world.no_gap_no_overlap.local_dropped(self, path.removesuffix(".deleted"))
+        if self._die_after is not None and self.process is not None and not self.process.dead:
+            self._die_after -= 1
+            if self._die_after <= 0:
+                process = self.process
+                self.crash(self._die_how)
+                self.world.crashed(self)
+                raise ProcessDied(process.name)
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    def epoch_of(self, history: PartitionHistory, offset: int) -> int:
+        log = self.node.logs.get(history.topic, history.index) if self.node is not None and self.up else None
+        if log is None or log.topic_id != history.topic_id:
+            return -1
+        return int(log.epoch_of(offset))  # type: ignore[arg-type]
+
+    def segment_path(self, history: PartitionHistory, offset: int) -> str | None:
+        """The local file that holds an offset."""
+        log = self.node.logs.get(history.topic, history.index) if self.node is not None else None
+        if log is None or log.topic_id != history.topic_id:
+            return None
+        for segment in log.segments():
+            if segment.base_offset <= offset < segment.end_offset:
+                return segment.path
+        return None
+
+
+def rng_of(seed: object) -> random.Random:
+    return random.Random(f"{seed}")

@@ -1,0 +1,626 @@
+"""One run: a cluster of one broker (for a while perhaps two), its clients, its bucket, and everything that goes wrong.
+
+All of it follows from the seed: the shape of the run, every latency, every fault and its moment. ``run_seed`` gives the
+outcome; the same seed gives the same trace, whose hash is a part of the outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Set
+from contextvars import copy_context
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from app.configs import TierCompression, TopicConfig
+from app.errors import ErrorCode, FencedError
+from app.metadata import layout
+from app.objectstore.memory import Fault, FaultKind
+from tests.simulation.actors import Administrator, Consumer, Producer
+from tests.simulation.bucket import Bucket
+from tests.simulation.checkers import (
+    AckedMeansKept,
+    Bounded,
+    BucketIsEnough,
+    CommittedOnly,
+    NoGapNoOverlap,
+    OneWriter,
+)
+from tests.simulation.history import PartitionHistory, Violation
+from tests.simulation.machine import Machine, Unreachable
+from tests.simulation.network import Wire
+from tests.simulation.runtime import Process, ProcessDied, SimLoop
+from tests.support.virtual_loop import Deadlock, VirtualClock
+
+LINES_KEPT = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run came to."""
+
+    seed: int
+    trace_hash: str
+    acks: int
+    reads: int
+    restarts: int
+    tiered: int
+    virtual_s: float
+    violation: Violation | None
+    lines: tuple[str, ...]
+    """The end of the trace."""
+
+
+FAULTS = (
+    "kill",
+    "kill within",
+    "power",
+    "power within",
+    "stop",
+    "store flaky",
+    "store away",
+    "store lies",
+    "store hangs",
+    "disk full",
+    "sync fails",
+    "rot",
+    "clock",
+    "take-over",
+    "slow pool",
+    "short writes",
+    "cold pages",
+    "sweep",
+)
+"""What a run may meet. ``Shape.faults`` says which of them it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What kind of run a seed stands for."""
+
+    seconds: float
+    faults: tuple[str, ...]
+    pause_s: float
+    producers: int
+    consumers: int
+    disk_share: float
+
+    @classmethod
+    def of(cls, rng: random.Random, only: tuple[str, ...] | None) -> Shape:
+        kinds = list(only) if only is not None else rng.sample(FAULTS, rng.randint(1, 6))
+        if "rot" in kinds and rng.random() < 0.5 and only is None:
+            kinds.remove("rot")
+        return cls(
+            seconds=rng.choice((4.0, 7.0, 12.0)),
+            faults=tuple(kinds) or ("kill",),
+            pause_s=rng.choice((0.4, 1.0, 2.0)),
+            producers=rng.randint(1, 3),
+            consumers=rng.randint(1, 2),
+            disk_share=rng.choice((0.0, 0.5, 1.0)),
+        )
+
+
+class World:
+    """See the module."""
+
+    def __init__(self, seed: int, loop: SimLoop, *, faults: tuple[str, ...] | None, keep: Callable[[str], None]) -> None:
+        self.seed = seed
+        self.loop = loop
+        self.rng = random.Random(f"world {seed}")
+        self._rngs = random.Random(f"rngs {seed}")
+        self.shape = Shape.of(self.rng, faults)
+        self.clock = VirtualClock(loop)
+        self.outside = copy_context()
+        self.bucket = Bucket(self.clock, self.new_rng())
+        self.processes: list[Process] = []
+        self.histories: dict[tuple[UUID, int], PartitionHistory] = {}
+        self.taken: set[str] = set()
+        rng = self.rng
+        self.disk_share = self.shape.disk_share
+        self.topics_come_and_go = rng.random() < 0.4
+        self.filler_bytes = rng.choice((20, 200))
+        self.codec = rng.choice((0, 0, 3))
+        self.chunk_cache_bytes = rng.choice((1500, 6000, 1 << 20))
+        self.topic_defaults = TopicConfig(
+            segment_bytes=rng.choice((600, 1500, 4000)),
+            index_interval_bytes=rng.choice((0, 150, 4096)),
+            retention_ms=-1,
+            local_retention_ms=rng.choice((1, 1500, 60_000)),
+            firn_tier_max_lag_ms=rng.choice((1000, 3000)),
+            firn_tier_chunk_bytes=rng.choice((300, 900, 4000)),
+            firn_tier_compression=rng.choice((TierCompression.AUTO, TierCompression.NONE)),
+            firn_remote_delete_delay_ms=3000,
+            file_delete_delay_ms=1000,
+        )
+        self.slow_readers = rng.choice((0.0, 0.0, 0.2))
+        self._pool_latency_s = (0.0001, 0.002)
+        self.acked_means_kept = AckedMeansKept(self)
+        self.one_writer = OneWriter(self)
+        self.committed_only = CommittedOnly(self)
+        self.no_gap_no_overlap = NoGapNoOverlap(self)
+        self.bucket_is_enough = BucketIsEnough(self)
+        self.bounded = Bounded()
+        self.bucket.watchers += [self]
+        self.machines = [Machine(self, "a")]
+        self.owner = self.machines[0]
+        self.served_by: Machine | None = None
+        self.producing = True
+        self.acks = self.reads = self.restarts = 0
+        self._numbers = 0
+        self._hash = hashlib.blake2b(digest_size=16)
+        self.lines: deque[str] = deque(maxlen=LINES_KEPT)
+        self._keep = keep
+        self.failure: BaseException | None = None
+        self._failed = asyncio.Event()
+        self._moving = False
+
+    # --- small things -----------------------------------------------------------------------------------------------
+
+    def new_rng(self) -> random.Random:
+        return random.Random(self._rngs.getrandbits(64))
+
+    def next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def pool_latency_s(self, rng: random.Random) -> float:
+        return rng.uniform(*self._pool_latency_s)
+
+    def trace(self, *parts: object) -> None:
+        """Write down what happened. Everything that is written must be the same in every run of the seed."""
+        line = f"{self.loop.time():.6f} {parts}"
+        self._hash.update(line.encode())
+        self.lines.append(line)
+        self._keep(line)
+
+    def fail(self, error: BaseException) -> None:
+        """The run has failed; the first failure counts."""
+        if self.failure is None:
+            self.failure = error
+            self.trace("failed", type(error).__name__, str(error))
+        self._failed.set()
+
+    @contextlib.contextmanager
+    def judging(self) -> Iterator[None]:
+        """Where a check is made that must not disturb who is watched."""
+        try:
+            yield
+        except Violation as violation:
+            self.fail(violation)
+
+    def expect(self, code: int, allowed: Set[ErrorCode], what: str, wire: Wire | None = None) -> None:
+        """Raises: Violation for an answer that nobody should get. A connection whose answer was an error is given up."""
+        if ErrorCode(code) not in allowed:
+            raise Violation("errors", f"{what} was answered with {ErrorCode(code).name}")
+
+    def know_topic(self, name: str, topic_id: UUID, partitions: int, *, disk: bool, expires: bool) -> None:
+        for index in range(partitions):
+            self.histories[topic_id, index] = PartitionHistory(name, topic_id, index, disk, expires)
+
+    def is_deleted_prefix(self, prefix: str) -> bool:
+        return any(
+            history.deleting and layout.manifest_prefix(history.topic_id, history.index) == prefix  # type: ignore[arg-type]
+            for history in self.histories.values()
+        )
+
+    # --- watching the bucket ----------------------------------------------------------------------------------------
+
+    def stored(self, key: str, data: bytes, before: bytes | None) -> None:
+        with self.judging():
+            self.one_writer.stored(key, data, before)
+            self.bucket_is_enough.stored(key, data, before)
+
+    def removed(self, key: str, data: bytes) -> None:
+        with self.judging():
+            self.one_writer.removed(key, data)
+            self.bucket_is_enough.removed(key, data)
+
+    # --- brokers ----------------------------------------------------------------------------------------------------
+
+    def connect(self) -> tuple[Wire, Machine]:
+        """Raises: Unreachable."""
+        machine = self.owner
+        others = [one for one in self.machines if one.up and one is not machine]
+        if others and self.rng.random() < 0.3:
+            machine = self.rng.choice(others)
+        if not machine.up or machine.node is None or machine.process is None:
+            raise Unreachable
+        wire = Wire(self.loop, self.new_rng(), machine.process, machine.node.server, self.outside, self.slow_readers)
+        machine.wires = [*(one for one in machine.wires if one.open), wire]
+        return wire, machine
+
+    def serving(self, machine: Machine) -> None:
+        """A broker begins to serve. Raises: Violation."""
+        self.restarts += 1
+        moved = self.served_by is not None and machine is not self.served_by
+        worst = "moved" if moved else machine.worst
+        self.trace("serving", machine.name, worst)
+        self.owner = self.served_by = machine
+        self._moving = False
+        node = machine.node
+        assert node is not None
+        for history in list(self.histories.values()):
+            if history.deleting:
+                continue
+            log = node.logs.get(history.topic, history.index)
+            if log is None or log.topic_id != history.topic_id:
+                raise Violation("INV-1", f"{history.name} is not there after {worst}")
+            tiered_end = int(self.one_writer.manifest(history.topic_id, history.index).tiered_end)
+            self.acked_means_kept.restarted(history, int(log.log_end_offset), tiered_end, worst)
+        machine.worst = "clean"
+        self.no_gap_no_overlap.look(machine)
+
+    def crashed(self, machine: Machine) -> None:
+        """A machine went down by itself: somebody will start it again."""
+        self.loop.call_later(self.rng.uniform(0.05, 1.0), self._start_again, machine, context=self.outside)
+
+    def _start_again(self, machine: Machine) -> None:
+        if machine is self.owner and not self._moving and (machine.process is None or machine.process.dead):
+            machine.start()
+
+    async def _keep_running(self) -> None:
+        """Whoever supervises brokers: start the owner again when it has ended."""
+        while True:
+            await asyncio.sleep(0.5)
+            owner = self.owner
+            for machine in self.machines:
+                node = machine.node
+                if machine.up and node is not None and node.logs.offline_reason is not None and self.rng.random() < 0.3:
+                    machine.stop()
+            if owner.process is not None and owner.process.dead and not self._moving:
+                if isinstance(owner.exit, FencedError):
+                    raise Violation("INV-2", f"{owner.name} was fenced by nobody: {owner.exit}")
+                owner.start()
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(0.25)
+            for machine in self.machines:
+                if machine.up and machine.node is not None:
+                    self.bounded.look(machine)
+            if self.owner.up:
+                self.no_gap_no_overlap.look(self.owner)
+
+    # --- trouble ----------------------------------------------------------------------------------------------------
+
+    async def _make_trouble(self) -> None:
+        while True:
+            await asyncio.sleep(self.rng.uniform(0.3, 1.7) * self.shape.pause_s)
+            kind = self.rng.choice(self.shape.faults)
+            await self._trouble(kind)
+
+    async def _trouble(self, kind: str) -> None:
+        rng, owner, bucket = self.rng, self.owner, self.bucket
+        self.trace("fault", kind)
+        match kind:
+            case "kill" | "power":
+                if owner.process is not None and not owner.process.dead and not self._moving:
+                    owner.crash(kind)
+                    self.crashed(owner)
+            case "kill within" | "power within":
+                owner.crash_within(rng.choice((1, 2, 3, 8, 20, 60)), kind.split()[0])
+            case "stop":
+                owner.stop()
+            case "store flaky":
+                kinds = rng.sample(
+                    (FaultKind.UNAVAILABLE, FaultKind.LOST_ANSWER, FaultKind.APPLIED_LATE, FaultKind.LATENCY), 2
+                )
+                faults = [
+                    Fault(one, probability=rng.choice((0.1, 0.3, 0.6)), latency_ms=(1, rng.choice((50, 1500))))
+                    for one in kinds
+                ]
+                await self._for_a_while(faults, rng.uniform(0.5, 3.0))
+            case "store away":
+                await self._for_a_while([Fault(FaultKind.UNAVAILABLE)], rng.uniform(0.3, 7.0))
+            case "store lies":
+                kinds = [FaultKind.FLIPPED_BYTE, FaultKind.TORN_READ, FaultKind.SHORT_ANSWER]
+                faults = [Fault(one, probability=rng.choice((0.1, 0.4))) for one in kinds]
+                await self._for_a_while(faults, rng.uniform(0.5, 4.0))
+            case "store hangs":
+                one = rng.choice((FaultKind.HANG, FaultKind.HANG_APPLIED))
+                await self._for_a_while([Fault(one, probability=rng.choice((0.1, 0.5)))], rng.uniform(0.5, 3.0))
+            case "disk full":
+                disk = owner.disk
+                disk.capacity_bytes = disk.used + rng.choice((0, 100, 700))
+                await asyncio.sleep(rng.uniform(0.2, 3.0))
+                disk.capacity_bytes = 1 << 40
+            case "sync fails":
+                owner.disk.fail_next("fdatasync", rng.choice((".log", "", ".index")))
+            case "rot":
+                self._rot(owner)
+            case "clock":
+                self.clock.skew_ms += rng.choice((-600_000, -3000, -1, 1, 5000, 600_000))
+            case "take-over":
+                await self._take_over()
+            case "slow pool":
+                self._pool_latency_s = rng.choice(((0.0001, 0.002), (0.0, 0.0), (0.01, 0.3), (0.0001, 1.0)))
+            case "short writes":
+                owner.disk.short_write_rate = rng.choice((0.0, 0.1, 0.5))
+            case "cold pages":
+                owner.disk.cold_rate = rng.choice((0.0, 0.3, 1.0))
+            case "sweep":
+                node = owner.node
+                if owner.up and node is not None:
+                    for partition in node.remote_log_manager._partitions.values():
+                        partition.sweep_at_s = 0.0
+            case _:
+                raise AssertionError(kind)
+
+    async def _for_a_while(self, faults: list[Fault], seconds: float) -> None:
+        self.bucket.faults += faults
+        await asyncio.sleep(seconds)
+        self.bucket.faults = [fault for fault in self.bucket.faults if fault not in faults]
+
+    def _rot(self, machine: Machine) -> None:
+        """One bit of one segment changes on the disk."""
+        paths = [path for path in machine.disk.segment_files("/data") if machine.disk.file_size(path)]
+        if not paths:
+            return
+        path = self.rng.choice(paths)
+        directory, _, name = path.rpartition("/")
+        topic, _, index = directory.rpartition("/")[2].rpartition("-")
+        for history in self.histories.values():
+            if (history.topic, history.index) == (topic, int(index)) and not history.gone:
+                base = int(name.partition(".")[0])
+                before = history.rotten_from
+                history.rotten_from = base if before is None else min(base, before)
+                machine.disk.flip_bit(path, self.rng.randrange(machine.disk.file_size(path)), self.rng.randrange(8))
+                self.trace("rot", path)
+
+    async def _take_over(self) -> None:
+        """Another machine takes the broker's place; the old one lives on, or is cut off, or is dead."""
+        rng, old = self.rng, self.owner
+        if self._moving or len(self.machines) > 4:
+            return
+        how = rng.choice(("alive", "alive", "cut off", "dead", "stopped"))
+        self._moving = True
+        self.trace("moving", how)
+        if how == "dead":
+            old.crash("kill")
+        elif how == "stopped":
+            old.stop()
+            await asyncio.sleep(rng.uniform(0.0, 1.0))
+        elif how == "cut off" and old.store is not None:
+            old.store.cut_off = True
+        idle = [one for one in self.machines if one is not old and (one.process is None or one.process.dead)]
+        if idle and rng.random() < 0.5:
+            new = rng.choice(idle)
+        else:
+            new = Machine(self, "abcdefg"[len(self.machines)])
+            self.machines.append(new)
+        await self._bring_up(new)
+        if how == "cut off" and old.store is not None:
+            await asyncio.sleep(rng.uniform(0.5, 4.0))
+            old.store.cut_off = False
+        if rng.random() < 0.5:
+            await asyncio.sleep(rng.uniform(0.0, 2.0))
+
+    async def _bring_up(self, new: Machine) -> None:
+        """Start a machine with take-over until it serves."""
+        tries = 0
+        while not new.up:
+            if new.process is None or new.process.dead:
+                tries += 1
+                if tries > 40:
+                    raise Violation("liveness", f"{new.name} cannot take over: {new.exit}")
+                await asyncio.sleep(0.3)
+                new.start(take_over=True)
+            await asyncio.sleep(0.05)
+
+    # --- the run ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Everything. Raises: whatever failed."""
+        tasks: list[asyncio.Task[None]] = []
+
+        async def guard(work: object) -> None:
+            try:
+                await work  # type: ignore[misc]
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # noqa: BLE001 - told to whoever runs the seed
+                self.fail(error)
+
+        def go(work: object) -> asyncio.Task[None]:
+            task = self.loop.create_task(guard(work))
+            tasks.append(task)
+            return task
+
+        script = go(self._script(go))
+        failed = go(self._failed.wait())
+        await asyncio.wait([script, failed], return_when=asyncio.FIRST_COMPLETED)
+        if self.failure is not None:
+            raise self.failure
+
+    async def _script(self, go: Callable[[object], asyncio.Task[None]]) -> None:
+        self.owner.start()
+        await self._until(lambda: self.owner.up, 60, "the first start")
+        go(self._keep_running())
+        go(self._look())
+        administrator = Administrator(self, "admin")
+        while not self.histories:
+            try:
+                await administrator.create_topic()
+            except Unreachable:
+                await asyncio.sleep(0.1)
+        rng = self.rng
+        for number in range(self.shape.producers):
+            go(Producer(self, f"p{number}", idempotent=rng.random() < 0.6, acks=rng.choice((-1, -1, 1, 0))).run())
+        for number in range(self.shape.consumers):
+            go(Consumer(self, f"c{number}").run())
+        go(administrator.run())
+        trouble = go(self._make_trouble())
+        await asyncio.sleep(self.shape.seconds)
+        trouble.cancel()
+        await asyncio.wait([trouble])
+        self.calm()
+        await self._settle()
+        await self._read_all()
+        await self.bucket_is_enough.prove()
+        ending = rng.random()
+        if ending < 0.3:
+            self.owner.crash(rng.choice(("kill", "power")))
+            self.owner.start()
+        elif ending < 0.6:
+            # The bucket alone: an empty directory.
+            self._moving = True
+            self.owner.crash("kill")
+            self.machines.append(Machine(self, "z"))
+            await self._bring_up(self.machines[-1])
+        else:
+            return
+        await self._until(lambda: self.owner.up, 60, "the last start")
+        await self._read_all()
+
+    def calm(self) -> None:
+        """Nothing goes wrong any more."""
+        self.trace("calm")
+        self.bucket.faults.clear()
+        self._pool_latency_s = (0.0001, 0.002)
+        self.producing = False
+        for machine in self.machines:
+            machine._die_after = None
+            machine.disk.capacity_bytes = 1 << 40
+            machine.disk.short_write_rate = 0.0
+            machine.disk.cold_rate = 0.0
+            machine.disk._failing.clear()
+            if machine.store is not None:
+                machine.store.cut_off = False
+
+    async def _settle(self) -> None:
+        """Let the broker come up, and the tier have all that it should have."""
+        if self._moving:
+            self._moving = self.owner.process is not None and self.owner.process.dead and self._moving
+            new = self.machines[-1] if not self.owner.up else self.owner
+            await self._bring_up(new)
+        await self._until(lambda: self.owner.up and self._is_online(), 90, "a start without trouble")
+        others = [one for one in self.machines if one is not self.owner]
+        await self._until(lambda: not any(one.up for one in others), 60, "fenced brokers to end")
+        rotten = any(history.rotten_from is not None for history in self.histories.values())
+        if not rotten:
+            await self._until(self._is_tiered, 150, "the tier to catch up")
+
+    def _is_online(self) -> bool:
+        node = self.owner.node
+        return node is not None and node.logs.offline_reason is None
+
+    def _is_tiered(self) -> bool:
+        node = self.owner.node
+        if not self.owner.up or node is None:
+            return False
+        status = node.remote_log_manager.status()
+        led = {(one.topic_id, int(one.partition)) for one in status}
+        wanted = {key for key, history in self.histories.items() if not history.deleting}
+        return wanted <= led and all(one.lag_bytes == 0 and not one.copying for one in status)
+
+    async def _until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
+        end_s = self.loop.time() + seconds
+        while not condition():
+            if self.loop.time() > end_s:
+                raise Violation("liveness", f"waited {seconds:g} s in vain for {what}")
+            await asyncio.sleep(0.2)
+
+    async def _read_all(self) -> None:
+        """Read every partition from its start to its end, and hold it against the truth."""
+        reader = Consumer(self, "all")
+        for history in list(self.histories.values()):
+            if history.deleting:
+                continue
+            for _ in range(40):
+                try:
+                    if await self._read_one(reader, history):
+                        break
+                except Unreachable:
+                    pass
+                await asyncio.sleep(0.5)
+            else:
+                raise Violation("liveness", f"{history.name} cannot be read to its end")
+        self.trace("read all")
+
+    async def _read_one(self, reader: Consumer, history: PartitionHistory) -> bool:
+        start = await reader.list_offset(history, -2)
+        if start is None or not reader.owns():
+            return False
+        if start < history.log_start_acked or (start > history.log_start_asked and not history.expires):
+            raise Violation(
+                "INV-4", f"{history.name} starts at {start}: {history.log_start_acked}, {history.log_start_asked} asked"
+            )
+        offset, found = start, list[int]()
+        for _ in range(5000):
+            result = await reader.fetch(history, offset, found)
+            if history.deleting or history.rotten_from is not None:
+                return True
+            if result is None:
+                return False
+            ends, high_watermark, log_start, moved = result
+            if moved is not None:
+                return False
+            if ends:
+                offset = ends[-1]
+            elif offset >= high_watermark:
+                self.acked_means_kept.finished(history, found, log_start)
+                return True
+        return False
+
+
+def run_seed(
+    seed: int, *, faults: tuple[str, ...] | None = None, keep: Callable[[str], None] = lambda _line: None
+) -> Outcome:
+    """Run one seed to its end, whatever that is. ``keep`` is told every line of the trace.
+
+    Raises: what is no violation, but a bug of the broker or of the simulation.
+    """
+    loop = SimLoop(seconds_max=3000)
+    asyncio.set_event_loop(loop)
+    Wire._count = 0
+    violation: Violation | None = None
+    world: World | None = None
+
+    async def start() -> None:
+        nonlocal world
+        world = World(seed, loop, faults=faults, keep=keep)
+        await world.run()
+
+    def complain(_loop: object, context: dict[str, object]) -> None:
+        error = context.get("exception")
+        if isinstance(error, ProcessDied) or world is None:
+            return
+        if isinstance(error, BaseException):
+            world.fail(error)
+
+    loop.set_exception_handler(complain)
+    try:
+        loop.run_until_complete(start())
+    except Violation as found:
+        violation = found
+    except Deadlock as stuck:
+        violation = Violation("liveness", str(stuck))
+    finally:
+        virtual_s = loop.time()
+        if world is not None:
+            loop.bury(world.processes)
+        asyncio.set_event_loop(None)
+        loop.close()
+    assert world is not None
+    tiered = sum(
+        int(world.one_writer.manifest(history.topic_id, history.index).tiered_end)
+        for history in world.histories.values()
+    )
+    return Outcome(
+        seed,
+        world._hash.hexdigest(),
+        world.acks,
+        world.reads,
+        world.restarts,
+        tiered,
+        virtual_s,
+        violation,
+        tuple(world.lines),
+    )
+
+
+__all__ = ["FAULTS", "Outcome", "World", "replace", "run_seed"]
