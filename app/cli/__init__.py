@@ -53,10 +53,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(str(error), FAILED)
     except (KeyboardInterrupt, Stopped):
         return INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output has seen enough. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _complain(f"{where}{(error.strerror or str(error)).rstrip('.').lower()}.", FAILED)

@@ -198,11 +198,13 @@ def _unassign_finished(consumer: Any, ends: dict[TopicPartition, Offset] | None)
 
 
 def _write(data: bytes) -> None:
-    """All of ``data`` to standard output, at once. Raises: BrokenPipeError."""
+    """All of ``data`` to standard output, at once; ends the command if whoever reads it has seen enough."""
     view = memoryview(data)
-    sys.stdout.flush()
-    while view:
-        view = view[os.write(sys.stdout.fileno(), view) :]
+    try:
+        while view:
+            view = view[os.write(sys.stdout.fileno(), view) :]
+    except BrokenPipeError:
+        raise typer.Exit from None
 
 
 # --- what is printed of a record ------------------------------------------------------------------------------------

@@ -156,8 +156,7 @@ class Producer:
         self._closing = False
 
     async def __aenter__(self) -> Self:
-        self._runner = asyncio.create_task(self._run(), name="producer")
-        self._runner.add_done_callback(lambda _: self._announce())
+        self.start()
         return self
 
     async def __aexit__(
@@ -166,6 +165,21 @@ class Producer:
         try:
             if error is None:
                 await self.flush()
+        finally:
+            await self._stop()
+
+    def start(self) -> None:
+        """Begin to send; whoever calls this calls ``close``. ``async with`` does both."""
+        self._runner = asyncio.create_task(self._run(), name="producer")
+        self._runner.add_done_callback(lambda _: self._announce())
+
+    async def close(self, *, flush_timeout_ms: int) -> None:
+        """Send what is queued, for so long and no longer, then stop; what is left fails with BrokerUnavailable."""
+        try:
+            async with asyncio.timeout(flush_timeout_ms / 1000):
+                await self.flush()
+        except (TimeoutError, BrokerUnavailable):
+            pass  # Each record's future tells its own fate.
         finally:
             await self._stop()
 

@@ -24,6 +24,9 @@ RECORD_BYTES_MAX: Final = 16 * MIB
 """Largest JSON object of one record: topics that allow records of 10 MB can be written to with base64."""
 ADMIN_BODY_BYTES_MAX: Final = 1 * MIB
 RETRY_BUDGET_MS: Final = 10_000
+DELIVERY_TIMEOUT_MS: Final = 30_000
+"""From a record's arrival to its receipt; few clients wait longer."""
+FLUSH_TIMEOUT_MS: Final = 2_000
 METRICS_TIMEOUT_S: Final = 5.0
 READY_TIMEOUT_S: Final = 2.0
 
@@ -123,6 +126,15 @@ async def open_gateway(settings: HttpSettings, *, clock: Clock, rng: random.Rand
     async with ClusterClient(
         settings.bootstrap, rng=rng, client_id="firn-http", retry_budget_ms=settings.retry_budget_ms
     ) as cluster:
-        producer = Producer(cluster, clock, linger_ms=settings.linger_ms, create_topics=False)
-        async with producer:
+        producer = Producer(
+            cluster,
+            clock,
+            linger_ms=settings.linger_ms,
+            delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
+            create_topics=False,
+        )
+        producer.start()
+        try:
             yield Gateway(settings, cluster, producer, registry)
+        finally:
+            await producer.close(flush_timeout_ms=FLUSH_TIMEOUT_MS)

@@ -24,6 +24,8 @@ from app.units import TimestampMs
 
 GRACE_S: Final = 5
 """How long requests under way may take to end after a signal."""
+ORPHAN_GRACE_S: Final = 1
+"""The same after the parent's end."""
 CONNECTIONS_MAX: Final = 1_000
 KEEP_ALIVE_S: Final = 75
 BACKLOG: Final = 1024
@@ -84,9 +86,9 @@ async def _serve(server: _Server, listening: socket.socket, parent_fd: int | Non
         def parent_spoke() -> None:
             if not os.read(parent_fd, 4096):
                 loop.remove_reader(parent_fd)
-                # Nobody can reach this process's broker any more: requests under way cannot end well.
+                # The broker is gone: requests under way cannot end well, and the address is wanted by the next one.
+                server.config.timeout_graceful_shutdown = ORPHAN_GRACE_S
                 server.should_exit = True
-                server.force_exit = True
 
         loop.add_reader(parent_fd, parent_spoke)
     await server.serve(sockets=[listening])

@@ -1,0 +1,240 @@
+"""The commands against a running broker, as a user or a script calls them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from app.cli import main
+from tests.support.broker import RunningBroker, running_broker
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Firn = Callable[..., Awaitable[Done]]
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[RunningBroker]:
+    async with running_broker(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def firn(broker: RunningBroker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Firn:
+    """Runs a command beside the broker's loop and answers what it printed."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # main sets its own
+    monkeypatch.setenv("FIRN_BOOTSTRAP", broker.bootstrap)
+
+    async def run(*arguments: str) -> Done:
+        capfd.readouterr()
+        code = await asyncio.to_thread(main, arguments)
+        out, err = capfd.readouterr()
+        return Done(code, out, err)
+
+    return run
+
+
+async def test_lines_go_in_and_come_out(firn: Firn, tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text("".join(f"k{number % 3}\tv{number}\n" for number in range(1_000)) + "k9\tlast without an end")
+    await firn("topic", "create", "t", "-p", "2")
+    done = await firn("produce", "t", str(lines), "-k", "\\t", "-H", "h=1", "-z", "lz4", "--timestamp", "2013-07-01")
+    assert (done.code, done.out) == (0, "")
+    assert done.err.startswith("1,001 records, ")
+    back = await firn("consume", "t", "--format", "{key}\\t{value}")
+    assert sorted(back.out.splitlines()) == sorted(lines.read_text().splitlines())
+    one = await firn("consume", "t", "-n", "1", "--format", "{topic} {headers} {time} {timestamp} {key_bytes} {{}}")
+    assert one.out == "t h=1 2013-07-01 00:00:00.000Z 1372636800000 2 {}\n"
+
+
+async def test_produce_tells_programs_what_it_did(firn: Firn, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("a\nb\nc\n")
+    done = await firn("produce", "t", str(tmp_path / "lines"), "--json", "-p", "0")
+    answer = done.json
+    answer.pop("seconds")
+    assert answer == {
+        "topic": "t",
+        "records": 3,
+        "failed": 0,
+        "bytes": 6,
+        "partitions": [{"partition": 0, "first_offset": 0, "end_offset": 3}],
+    }
+
+
+async def test_a_line_without_its_key_ends_produce_after_the_lines_before_it(firn: Firn, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("a:1\nb:2\nbroken\nc:3\n")
+    done = await firn("produce", "t", str(tmp_path / "lines"), "-k", ":")
+    assert (done.code, "Line 3 has no key separator ':'" in done.err) == (2, True)
+    assert (await firn("consume", "t")).out == "1\n2\n"
+
+
+async def test_consume_begins_and_stops_where_it_is_told(firn: Firn, tmp_path: Path) -> None:
+    for day in range(1, 4):
+        (tmp_path / "lines").write_text("".join(f"{day}.{number}\n" for number in range(3)))
+        await firn("produce", "t", str(tmp_path / "lines"), "--timestamp", f"2013-07-0{day}")
+
+    async def read(*arguments: str) -> list[str]:
+        done = await firn("consume", "t", *arguments)
+        assert done.code == 0, done.err
+        return done.out.split()
+
+    everything = [f"{day}.{number}" for day in range(1, 4) for number in range(3)]
+    assert await read() == everything
+    assert await read("--from", "end") == []
+    assert await read("--from", "7") == everything[7:]
+    assert await read("--from", "last:2") == everything[7:]
+    assert await read("--until", "2") == everything[:2]
+    assert await read("--from", "2013-07-02", "--until", "2013-07-03T00:00:00Z") == everything[3:6]
+    assert await read("--from", "@1372723200000") == everything[3:]
+    assert await read("--count", "4") == everything[:4]
+    assert await read("--follow", "--count", "9") == everything
+    assert await read("--count", "0") == []
+    past = await firn("consume", "t", "--from", "50")
+    assert (past.out, "t-0 ends at offset 9" in past.err) == ("", True)
+
+
+async def test_consume_as_json_is_a_line_per_record_and_keeps_bytes(firn: Firn, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"k:v\xff\nk:\n")
+    await firn("produce", "t", str(tmp_path / "lines"), "-k", ":", "--timestamp", "@5", "--empty-is-null")
+    first, second = map(json.loads, (await firn("consume", "t", "--json")).out.splitlines())
+    assert first == {
+        "topic": "t",
+        "partition": 0,
+        "offset": 0,
+        "timestamp": 5,
+        "key": "k",
+        "value": {"base64": "dv8="},
+        "headers": [],
+    }
+    assert second["value"] is None
+
+
+async def test_topics_are_made_shown_changed_and_removed(firn: Firn, tmp_path: Path) -> None:
+    made = await firn("topic", "create", "t", "-p", "2", "-s", "retention.ms=7000", "--json")
+    assert made.json == {"topic": "t", "created": True, "partitions_count": 2, "replication_factor": 1}
+    assert (await firn("topic", "create", "t")).code == 1
+    again = await firn("topic", "create", "t", "--if-not-exists", "--json")
+    assert (again.code, again.json["created"]) == (0, False)
+    (tmp_path / "lines").write_text("x\n" * 10)
+    await firn("produce", "t", str(tmp_path / "lines"), "-p", "1")
+    (listed,) = (await firn("topic", "list", "--json")).json
+    assert (listed["topic"], listed["partitions_count"], listed["records"]) == ("t", 2, 10)
+    described = (await firn("topic", "describe", "t", "--json")).json
+    assert [partition["records"] for partition in described["partitions"]] == [0, 10]
+    assert described["configs"] == {
+        "retention.ms": {"value": "7000", "source": "DYNAMIC_TOPIC_CONFIG", "default": False}
+    }
+    table = (await firn("topic", "describe", "t")).out
+    assert "10 records: " in table
+    assert "retention.ms   7000    this topic" in table
+    assert (await firn("topic", "alter", "t", "-s", "segment.ms=60000", "-u", "retention.ms")).code == 0
+    configs = (await firn("topic", "describe", "t", "--json")).json["configs"]
+    assert list(configs) == ["segment.ms"]
+    assert (await firn("topic", "add-partitions", "t", "-t", "5")).err == "Topic t has 5 partitions now.\n"
+    unasked = await firn("topic", "delete", "t")
+    assert (unasked.code, "add --yes" in unasked.err) == (2, True)
+    assert (await firn("topic", "delete", "t", "-y", "--json")).json == {"topic": "t", "deleted": True}
+    assert (await firn("topic", "list")).err == "There are no topics yet. `firn topic create NAME` makes one.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ("topic create bad/name", 2, "not valid"),
+        ("topic create t -s segment.byte=1", 2, "Did you mean segment.bytes?"),
+        ("topic create t -s segment.bytes=x", 2, "segment.bytes"),
+        ("topic create t --replication-factor 3", 2, "replicat"),
+        ("topic describe nowhere", 1, "There is no topic nowhere."),
+        ("topic delete nowhere -y", 1, "no topic"),
+        ("topic alter nowhere", 2, "There is nothing to change"),
+        ("topic add-partitions nowhere -t 3", 1, "nowhere"),
+        ("consume nowhere", 1, "There is no topic nowhere."),
+        ("consume t --from yesterday", 1, "There is no topic t."),
+        ("consume nowhere --format {x}", 2, "none of topic, partition, offset"),
+        ("consume nowhere --follow --until 3", 2, "give one of them"),
+        ("produce t /nowhere/at/all", 1, "/nowhere/at/all: no such file or directory."),
+        ("produce t -H x", 2, "--header 'x' is not of the form name=value"),
+        ("tier status nowhere", 1, "There is no topic nowhere."),
+        ("tier segments nowhere", 1, "There is no topic nowhere."),
+        ("topic list -b :::", 2, "--bootstrap ':::' is not an address"),
+        ("topic list -b ,", 2, "names no broker"),
+        ("topic list -b 127.0.0.1:1", 1, "Start one with `firn serve`, or name another with --bootstrap."),
+        ("http --listen nowhere", 2, "--listen 'nowhere' names no port"),
+    ],
+)
+async def test_what_goes_wrong_is_one_sentence(firn: Firn, arguments: str, code: int, words: str) -> None:
+    done = await firn(*arguments.split())
+    assert (done.code, done.out) == (code, "")
+    assert words in done.err
+    assert done.err.startswith("firn: ")
+    assert "Traceback" not in done.err
+
+
+async def test_tiers_are_shown_for_people_and_for_programs(firn: Firn, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("x\n" * 10)
+    await firn("produce", "t", str(tmp_path / "lines"))
+    (status,) = (await firn("tier", "status", "--json")).json
+    assert (status["topic"], status["partition"], status["high_watermark"]) == ("t", 0, 10)
+    assert (await firn("tier", "status", "t")).out.startswith("PARTITION ")
+    (segment,) = (await firn("tier", "segments", "t", "--json")).json
+    assert (segment["partition"], segment["tier"], segment["base_offset"], segment["end_offset"]) == (0, "local", 0, 10)
+    assert "local" in (await firn("tier", "segments", "t", "-p", "0")).out
+    assert "no partition 3" in (await firn("tier", "segments", "t", "-p", "3")).err
+
+
+async def test_verify_proves_a_store_and_finds_damage(firn: Firn, broker: RunningBroker, tmp_path: Path) -> None:
+    await broker.create_topic("t", 1, retention_ms="-1")
+    (tmp_path / "lines").write_text("some text\n" * 5_000)
+    await firn("produce", "t", str(tmp_path / "lines"), "--timestamp", "2013-07-01")
+    broker.log("t").roll()
+    store = (tmp_path / "store").as_uri()
+    broker.node.remote_log_manager.kick()
+    while (await firn("topic", "describe", "t", "--json")).json["partitions"][0]["tiered_end_offset"] < 5_000:
+        await asyncio.sleep(0.01)
+    (segment,) = (tmp_path / "store" / "data").rglob("*.seg")
+    sound = await firn("verify", "--store", store, "--json")
+    assert (sound.code, sound.json["sound"], sound.json["records"], sound.json["segments"]) == (0, True, 5_000, 1)
+    assert "Every checksum is right" in (await firn("verify", "--store", store)).out
+    data = bytearray(segment.read_bytes())
+    data[100] ^= 1
+    segment.chmod(0o600)
+    segment.write_bytes(data)
+    damaged = await firn("verify", "--store", store)
+    assert damaged.code == 1
+    assert "DAMAGE  t-0: object damaged" in damaged.out
+    assert "Damage in 1 place." in damaged.out
+
+
+async def test_verify_and_doctor_refuse_what_is_no_store(firn: Firn, tmp_path: Path) -> None:
+    assert (await firn("verify", "--store", "file:///nowhere")).code == 2
+    assert (await firn("verify", "--store", tmp_path.as_uri())).code == 2
+    assert not Path("/nowhere").exists()
+    assert (await firn("doctor", "--store", "ftp://x")).code == 2
+
+
+async def test_the_doctor_checks_machine_disk_and_store_and_leaves_nothing(firn: Firn, tmp_path: Path) -> None:
+    store = tmp_path / "bucket"
+    done = await firn("doctor", "--data-dir", str(tmp_path / "new" / "data"), "--store", store.as_uri(), "--json")
+    checks = {check["name"]: check for check in done.json["checks"]}
+    assert checks["data directory"]["passed"]
+    assert checks["store: conditional write"]["passed"]
+    assert not list(tmp_path.rglob(".firn-doctor*"))
+    assert not [path for path in store.rglob("*") if path.is_file()]
+    assert not (tmp_path / "new").exists()
+    text = await firn("doctor", "--data-dir", str(tmp_path), "--store", store.as_uri())
+    assert "ok    store: conditional write" in text.out

@@ -1,0 +1,145 @@
+"""``firn`` as a process: help, wrong usage, signals, pipes, and a whole broker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def firn(*arguments: str, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("FIRN_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "app.cli", *arguments],
+        input=stdin,
+        capture_output=True,
+        cwd=environment.pop("cwd", ROOT),
+        env={**clean, "PYTHONPATH": str(ROOT), "COLUMNS": "100", **environment},
+        timeout=60,
+        check=False,
+    )
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def test_help_names_every_command() -> None:
+    done = firn("--help")
+    assert done.returncode == 0
+    for command in ("serve", "http", "demo", "topic", "produce", "consume", "tier", "verify", "doctor"):
+        assert f" {command} " in done.stdout
+    assert firn("--version").stdout == "firn 0.1.0\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("serv", "No such command 'serv'"),
+        ("serve --lisen x", "No such option"),
+        ("serve --listen x", "--listen 'x' (listeners) is not allowed"),
+        ("serve --store x", "it must be file:///path or s3://bucket/prefix"),
+        ("serve --set log.segment.byte=1", "Did you mean log.segment.bytes?"),
+        ("serve --config /nowhere.toml", "--config /nowhere.toml cannot be read"),
+        ("topic create", "Missing argument"),
+        ("consume t --count many", "valid integer"),
+    ],
+)
+def test_wrong_usage_is_one_sentence_and_exit_code_2(arguments: str, words: str) -> None:
+    done = firn(*arguments.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("firn: ")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_wrong_variable_is_found_by_serve() -> None:
+    done = firn("serve", FIRN_LISTN="x")
+    assert (done.returncode, "Did you mean FIRN_LISTEN?" in done.stderr) == (2, True)
+
+
+def test_every_setting_is_listed() -> None:
+    done = firn("serve", "--list-settings")
+    assert done.returncode == 0
+    assert "log.segment.bytes " in done.stdout
+    assert "FIRN_DURABILITY " in done.stdout
+
+
+def test_the_source_of_an_error_is_shown_on_demand() -> None:
+    assert "Traceback" in firn("topic", "list", "-b", "127.0.0.1:1", FIRN_DEBUG="1").stderr
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_serve_greets_works_and_stops_in_order(tmp_path: Path) -> None:
+    kafka, http = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "app.cli", "serve", "--listen", kafka, "--http", http]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    log = (tmp_path / "log").open("wb")
+    broker = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=log)
+    try:
+        assert broker.stdout is not None
+        greeting = ""
+        while "Ctrl-C" not in greeting:
+            line = broker.stdout.readline().decode()
+            assert line, (tmp_path / "log").read_text()
+            greeting += line
+        for shown in (kafka, f"http://{http}", str(tmp_path / "firn-data"), (tmp_path / "firn-data-store").as_uri()):
+            assert shown in greeting
+        # The commands that the greeting proposes.
+        assert firn("produce", "greetings", "-b", kafka, stdin=b"hello\n").returncode == 0
+        assert firn("consume", "greetings", "-b", kafka).stdout == "hello\n"
+        # A reader of our output that has seen enough.
+        assert firn("produce", "greetings", "-b", kafka, stdin=b"x" * 99 + b"\n" + b"line\n" * 100_000).returncode == 0
+        consume = f"{sys.executable} -m app.cli consume greetings -b {kafka}"
+        piped = subprocess.run(
+            ["bash", "-c", f"{consume} | head -1; exit ${{PIPESTATUS[0]}}"],
+            env=environment, capture_output=True, cwd=ROOT, timeout=60, check=False,
+        )  # fmt: skip
+        assert (piped.returncode, piped.stdout, piped.stderr) == (0, b"hello\n", b"")
+        # Ctrl-C while waiting for records.
+        following = subprocess.Popen(
+            [sys.executable, "-m", "app.cli", "consume", "greetings", "-b", kafka, "--from", "last:1", "--follow"],
+            cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert following.stdout is not None
+        assert following.stdout.readline() == b"line\n"
+        following.send_signal(signal.SIGINT)
+        assert following.communicate(timeout=20) == (b"", b"")
+        assert following.returncode == 130
+        # A second broker on the same data.
+        second = firn("serve", "--http", "off", "--listen", "127.0.0.1:0", cwd=str(tmp_path))
+        assert second.returncode in (1, 2)
+        assert second.stderr.count("\n") == 1
+        assert "Traceback" not in second.stderr
+    finally:
+        broker.send_signal(signal.SIGINT)
+        try:
+            broker.wait(20)
+        except subprocess.TimeoutExpired:
+            broker.kill()
+            broker.wait()
+        log.close()
+        assert broker.stdout is not None
+        broker.stdout.close()
+    assert broker.returncode == 0, (tmp_path / "log").read_text()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(kafka.rpartition(":")[2])), 1).close()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", int(http.rpartition(":")[2])), 1).close()
+        except OSError:
+            break
+    else:
+        pytest.fail("the HTTP process outlived its broker")

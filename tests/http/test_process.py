@@ -1,0 +1,182 @@
+"""The HTTP process as the broker starts it: real sockets, answers while the body still comes, and an end in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.broker import RunningBroker, running_broker
+
+
+class Http:
+    """One process and the descriptor that ends it."""
+
+    def __init__(self, process: asyncio.subprocess.Process, port: int, leash: socket.socket) -> None:
+        self.process = process
+        self.port = port
+        self.leash = leash
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 22)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[RunningBroker]:
+    async with running_broker(tmp_path) as running:
+        await running.create_topic("t", 1)
+        yield running
+
+
+@pytest.fixture
+async def http(broker: RunningBroker) -> AsyncIterator[Http]:
+    port = free_port()
+    ours, theirs = socket.socketpair()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "app.http", "--bootstrap", broker.bootstrap),
+        *("--listen", f"127.0.0.1:{port}", "--parent-fd", str(theirs.fileno())),
+        pass_fds=[theirs.fileno()],
+        stderr=asyncio.subprocess.PIPE,
+    )
+    theirs.close()
+    try:
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except ConnectionRefusedError:
+                assert process.returncode is None, await process.stderr.read() if process.stderr else ""
+                await asyncio.sleep(0.02)
+            else:
+                writer.close()
+                break
+        yield Http(process, port, ours)
+    finally:
+        ours.close()
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def head(reader: asyncio.StreamReader) -> tuple[int, str]:
+    lines = (await reader.readuntil(b"\r\n\r\n")).decode()
+    return int(lines.split(" ", 2)[1]), lines.lower()
+
+
+async def chunk(reader: asyncio.StreamReader) -> bytes:
+    size = int(await reader.readline(), 16)
+    return (await reader.readexactly(size + 2))[:-2]
+
+
+def as_chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+async def begin_stream(http: Http, broker: RunningBroker) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await http.connect()
+    path = f"/v3/clusters/{broker.node.controller.image.cluster_id}/topics/t/records"
+    writer.write(f"POST {path} HTTP/1.1\r\nHost: firn\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+    return reader, writer
+
+
+async def test_each_receipt_comes_while_the_body_is_still_open(http: Http, broker: RunningBroker) -> None:
+    reader, writer = await begin_stream(http, broker)
+    for number in range(3):
+        writer.write(as_chunk(b'{"value":{"data":%d}}' % number))
+        if not number:
+            status, headers = await head(reader)
+            assert (status, "transfer-encoding: chunked" in headers) == (200, True)
+        receipt: dict[str, Any] = json.loads(await chunk(reader))
+        assert (receipt["error_code"], receipt["offset"]) == (200, number)
+    writer.write(b"0\r\n\r\n")
+    assert await chunk(reader) == b""
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: firn\r\n\r\n")
+    assert (await head(reader))[0] == 200, "the connection serves the next request"
+    writer.close()
+
+
+async def test_a_client_that_leaves_takes_back_nothing_that_was_accepted(http: Http, broker: RunningBroker) -> None:
+    reader, writer = await begin_stream(http, broker)
+    writer.write(as_chunk(b'{"value":{"data":1}}'))
+    await head(reader)
+    writer.write(as_chunk(b'{"value":{"data":2}}{"value":'))
+    writer.transport.abort()
+    while broker.log("t").log_end_offset < 2:
+        await asyncio.sleep(0.01)
+    reader, writer = await http.connect()
+    writer.write(b"GET /readyz HTTP/1.1\r\nHost: firn\r\n\r\n")
+    assert (await head(reader))[0] == 200
+    writer.close()
+
+
+async def test_a_client_that_never_reads_its_receipts_stops_being_read(http: Http, broker: RunningBroker) -> None:
+    _, writer = await begin_stream(http, broker)
+    records = as_chunk(b'{"value":{"data":1}}\n' * 500)
+    writer.transport.set_write_buffer_limits(0)
+    written = 0
+    while written < 50_000_000:
+        writer.write(records)
+        try:
+            async with asyncio.timeout(1):
+                await writer.drain()
+        except TimeoutError:
+            break  # Nobody takes more of the body.
+        written += len(records)
+    assert written < 50_000_000
+    stored = -1
+    while stored != broker.log("t").log_end_offset:
+        stored = broker.log("t").log_end_offset
+        await asyncio.sleep(0.5)
+    assert 0 < stored < written / len(b'{"value":{"data":1}}\n'), "part of the body was never read"
+    writer.transport.abort()
+
+
+async def test_it_ends_at_once_when_its_parent_is_gone(http: Http) -> None:
+    reader, writer = await http.connect()
+    http.leash.close()
+    async with asyncio.timeout(5):
+        assert await http.process.wait() == 0
+    with contextlib.suppress(ConnectionResetError):
+        assert await reader.read() == b""
+    writer.close()
+
+
+async def test_it_ends_in_order_at_a_signal(http: Http, broker: RunningBroker) -> None:
+    reader, writer = await begin_stream(http, broker)
+    writer.write(as_chunk(b'{"value":{"data":1}}'))
+    await head(reader)
+    http.process.send_signal(signal.SIGTERM)
+    writer.write(as_chunk(b'{"value":{"data":2}}') + b"0\r\n\r\n")
+    rest = (await reader.read()).decode()
+    assert rest.count('"error_code":200') == 2, "what was under way was answered"
+    async with asyncio.timeout(10):
+        assert await http.process.wait() in (0, -signal.SIGTERM)
+    writer.close()
+
+
+async def test_an_address_in_use_is_said_in_one_sentence(http: Http, broker: RunningBroker) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "app.http", "--bootstrap", broker.bootstrap, "--listen", f"127.0.0.1:{http.port}"),
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": "."},
+    )
+    _, stderr = await process.communicate()
+    assert (process.returncode, stderr.decode()) == (
+        2,
+        f"HTTP cannot listen on 127.0.0.1:{http.port}: address already in use.\n",
+    )
