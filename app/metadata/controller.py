@@ -151,6 +151,7 @@ class Controller:
         self._queue: deque[_Change] = deque()
         self._work_waits = asyncio.Event()
         self._started = False
+        self._took_over = False
         self._fenced: FencedError | None = None
 
     # --- what is known ----------------------------------------------------------------------------------------------
@@ -169,6 +170,15 @@ class Controller:
     def fenced(self) -> bool:
         """Whether another has taken over."""
         return self._fenced is not None
+
+    @property
+    def took_over(self) -> bool:
+        """Whether the node id was bound to another data directory when this broker started.
+
+        The broker before may still be running then: each led partition's manifest must be sealed, and read after that, before
+        a produce is accepted (``SegmentManifest.seal``).
+        """
+        return self._took_over
 
     def effective_config(self, topic: TopicImage) -> TopicConfig:
         """The settings of a topic on this broker: its overrides, the dynamic ones of brokers, the static ones."""
@@ -209,6 +219,8 @@ class Controller:
                     f"Another broker is starting with node id {self.identity.broker_id} or in this cluster at this"
                     " moment: see which one is to run, and start only that one."
                 ) from None
+            bound = image.brokers.get(self.identity.broker_id)
+            self._took_over = bound is not None and bound.directory_id != self.identity.directory_id
             self._started = True
             self._publish()
             return

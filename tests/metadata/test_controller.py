@@ -79,6 +79,7 @@ def test_the_bound_directory_starts_at_once_and_finds_everything() -> None:
         assert again.image.controller.epoch == 1
         assert again.image.brokers[1].broker_epoch == 1
         assert again.effective_config(topic).retention_ms == -1
+        assert not again.took_over
 
     on_virtual_time(main)
 
@@ -109,6 +110,7 @@ def test_another_directory_starts_after_thirty_seconds_of_silence() -> None:
         new = make(store, 2)
         await new.start()
         assert new.image.brokers[1].directory_id == uuid_of(2)
+        assert (old.took_over, new.took_over) == (False, True)
         with pytest.raises(FencedError, match="taken over by data directory"):
             await old.heartbeat()
 
