@@ -175,8 +175,8 @@ class Controller:
     def took_over(self) -> bool:
         """Whether the node id was bound to another data directory when this broker started.
 
-        The broker before may still be running then: each led partition's manifest must be sealed, and read after that, before
-        a produce is accepted (``SegmentManifest.seal``).
+        The broker before may still be running then: each led partition's manifest must be sealed, and read after that,
+        before a produce is accepted (``SegmentManifest.seal``).
         """
         return self._took_over
 
