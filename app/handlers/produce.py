@@ -99,7 +99,12 @@ def serve_produce(connection: Connection, version: int, correlation_id: int, fra
         raise ProtocolError(f"version {version} of Produce is not served", ErrorCode.UNSUPPORTED_VERSION)
     context = connection.context
     request = decode_produce(version, frame[parse_request_header(frame).body_start :])
-    if len(request.topics) == 1 and request.acks in (1, -1) and request.transactional_id is None:
+    if (
+        len(request.topics) == 1
+        and request.acks in (1, -1)
+        and request.transactional_id is None
+        and not request.rest_bytes
+    ):
         topic, partitions = request.topics[0]
         if len(partitions) == 1:
             index, records = partitions[0]

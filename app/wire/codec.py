@@ -8,6 +8,10 @@ Decoding promises that any bytes whatsoever give a message or ProtocolError, wit
 bytes and the bounds of ``app/limits.py``. Encoding trusts its caller: a value that a field cannot hold, or null where the
 version has no null, is ValueError, our own mistake. A field that the version lacks is not written, whatever it holds; one
 that a version lacks has its default when read.
+
+Bytes behind a request are ignored, as Apache Kafka ignores them in every API: librdkafka writes the null list of a request
+for the metadata of all topics (version 9 and up) in four bytes, of which one is read, so that three are left at the end.
+The frame bounds what there can be. Behind a response, or a message of Firn's own keys, nothing may follow.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ _encoders: Final[dict[tuple[int, int, bool], tuple[Encoder, str]]] = {}
 
 
 def decode_request(key: int, version: int, view: Buffer) -> Any:
-    """The request that ``view`` is, to its last byte: an object of ``app.wire.apis.<api>``'s request class.
+    """The request that ``view`` begins with: an object of ``app.wire.apis.<api>``'s request class. What follows is ignored.
 
     Nothing in it refers to ``view`` but ``records``, which are slices of it. Requests of Firn's own keys are ``bytes``.
     Raises: ProtocolError, with UNSUPPORTED_VERSION if this API and version have no schema.
@@ -52,7 +56,7 @@ def decode_request(key: int, version: int, view: Buffer) -> Any:
 
 
 def decode_response(key: int, version: int, view: Buffer) -> Any:
-    """The response that ``view`` is, without its header; as ``decode_request``."""
+    """The response that ``view`` is, without its header, to its last byte; else as ``decode_request``."""
     return _decode(key, version, view, False)
 
 
@@ -102,7 +106,8 @@ def _compile_decoder(key: int, version: int, is_request: bool) -> tuple[Decoder,
             raise ProtocolError(f"{name} is not known", ErrorCode.UNSUPPORTED_VERSION)
         struct = struct_name(key, is_request)
         has_records = any(row[1] == "records" for rows in shape.rows.values() for row in rows)
-        made = (DecoderSource(shape, from_bytes=not has_records).compile(struct), not has_records, name)
+        writer = DecoderSource(shape, from_bytes=not has_records, ignores_rest=is_request)
+        made = (writer.compile(struct), not has_records, name)
     _decoders[key, version, is_request] = made
     return made
 
@@ -146,7 +151,7 @@ def message_name(key: int, version: int, is_request: bool) -> str:
 
 
 def decode_opaque(buffer: Buffer) -> bytes:
-    """The only field of a private message: compact bytes."""
+    """The only field of a private message: compact bytes, with nothing behind them."""
     size, position = read_uvarint(buffer, 0)
     if size == 0:
         raise refuse_null("the body")

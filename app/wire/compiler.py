@@ -169,10 +169,11 @@ class DecoderSource:
     In the source ``b`` is the buffer, ``p`` the position, ``end`` its length and ``left`` the elements still allowed.
     """
 
-    def __init__(self, shape: Shape, *, from_bytes: bool) -> None:
+    def __init__(self, shape: Shape, *, from_bytes: bool, ignores_rest: bool) -> None:
         self.shape = shape
         self.source = Source()
         self.from_bytes = from_bytes
+        self.ignores_rest = ignores_rest
         self.run: list[tuple[str, str, str]] = []
         """Fixed-size pieces not yet read: (struct code, variable, statement to run after it is read)."""
 
@@ -182,8 +183,9 @@ class DecoderSource:
         source("end = len(b)")
         source("left = ELEMENTS_MAX")
         result = self.read_struct(struct)
-        with source.block("if p != end:"):
-            source("raise refuse_rest(end - p)")
+        if not self.ignores_rest:
+            with source.block("if p != end:"):
+                source("raise refuse_rest(end - p)")
         source(f"return {result}")
         return source.function("decode(b)")
 

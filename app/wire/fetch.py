@@ -31,7 +31,6 @@ from app.wire.primitives import (
     refuse_count,
     refuse_length,
     refuse_null,
-    refuse_rest,
     refuse_tag_size,
     skip_tagged_fields,
     tagged_field_count,
@@ -118,7 +117,7 @@ _new = tuple.__new__
 
 
 def decode_fetch(version: int, view: Buffer) -> FetchRequest:
-    """The Fetch request that ``view`` is, to its last byte. Nothing in it refers to ``view``.
+    """The Fetch request that ``view`` begins with; what follows is ignored. Nothing in it refers to ``view``.
 
     The follower's directory id and high watermark, which only Kafka's metadata quorum uses, are checked and dropped.
     Raises: ProtocolError, with UNSUPPORTED_VERSION outside of versions 4 to 18.
@@ -220,8 +219,6 @@ def _decode_classic(version: int, view: Buffer) -> FetchRequest:
             raise refuse_length(size, "rack_id")
         request.rack_id = str(view[position:stop], "utf-8")
         position = stop
-    if position != end:
-        raise refuse_rest(end - position)
     return request
 
 
@@ -308,8 +305,6 @@ def _decode_flexible(version: int, view: Buffer) -> FetchRequest:
         request.rack_id = str(view[position:stop], "utf-8")
     position = stop
     position = _read_request_tags(version, view, position, request) if view[position] else position + 1
-    if position != end:
-        raise refuse_rest(end - position)
     return request
 
 

@@ -10,7 +10,7 @@ Records are slices of the buffer that was given and never copied; whoever keeps 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from uuid import UUID
@@ -33,7 +33,6 @@ from app.wire.primitives import (
     refuse_count,
     refuse_length,
     refuse_null,
-    refuse_rest,
     skip_tagged_fields,
     uuid_of,
     uvarint,
@@ -64,6 +63,8 @@ class ProduceRequest:
     timeout_ms: int
     topics: list[tuple[TopicRef, list[tuple[int, memoryview | None]]]]
     """``[(topic, [(partition index, records)])]`` in the order of the wire."""
+    rest_bytes: int = field(default=0, compare=False)
+    """Bytes behind the request, which mean nothing (``app.wire.codec``)."""
 
 
 class PartitionResult(NamedTuple):
@@ -96,7 +97,7 @@ NAMED_FLEXIBLE: Final = tuple(Struct(f">{size}sBi") for size in range(127))
 
 
 def decode_produce(version: int, view: memoryview) -> ProduceRequest:
-    """The Produce request that ``view`` is, to its last byte.
+    """The Produce request that ``view`` begins with. What follows is counted and ignored.
 
     Records are slices of ``view``. Their content is not looked at.
     Raises: ProtocolError, with UNSUPPORTED_VERSION outside of versions 3 to 13.
@@ -209,9 +210,7 @@ def _decode_classic(view: memoryview) -> ProduceRequest:
             else:
                 raise refuse_length(size, "records")
         topics.append((name, partitions))
-    if position != end:
-        raise refuse_rest(end - position)
-    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics, end - position)
 
 
 def _decode_flexible(version: int, view: memoryview) -> ProduceRequest:
@@ -274,9 +273,7 @@ def _decode_flexible(version: int, view: memoryview) -> ProduceRequest:
         position = skip_tagged_fields(view, position) if view[position] else position + 1
         topics.append((topic, partitions))
     position = skip_tagged_fields(view, position)
-    if position != end:
-        raise refuse_rest(end - position)
-    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics, end - position)
 
 
 # --- encoding responses -----------------------------------------------------------------------------------------------

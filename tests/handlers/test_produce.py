@@ -286,3 +286,19 @@ async def test_a_bug_met_by_one_request_ends_its_connection_alone(start, connect
     bench.logs.add("v")
     assert (await produce(first, 9, "v", batch(1))).error_code == 0
     assert (await produce(second, 9, "v", batch(1))).error_code == 0
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_bytes_behind_a_request_change_neither_it_nor_what_is_learnt_from_it(start, connect, version):
+    bench = await start()
+    log = bench.logs.add("t")
+    client = await connect(bench)
+    topic = ref(bench, version)
+    for rest in (b"\0", b"\0\0\0", b"\xff" * 4, b""):
+        pieces = encode_produce_request(version, 5, "test", [(topic, [(0, batch(2))])], acks=-1, timeout_ms=1000)
+        frame = b"".join(bytes(piece) for piece in pieces)[4:] + rest
+        client.writer.write(len(frame).to_bytes(4, "big") + frame)
+        _, answer = await client.answer(PRODUCE, version)
+        assert only(answer).error_code == ErrorCode.NONE
+        assert only(await client.produce(version, [(topic, [(0, batch(1))])])).error_code == ErrorCode.NONE
+    assert [header.base_offset for _, header in iter_headers(log.file.data)] == [0, 2, 3, 5, 6, 8, 9, 11]

@@ -55,12 +55,13 @@ class Listener:
                 frame = await reader.readexactly(framing.frame_bytes(prefix))
                 head = header.parse_request_header(frame)
                 key, version = head.api_key, head.api_version
-                name = f"{ApiKey(key).name} {version}"
-                frames.setdefault(name, (prefix + frame).hex())
                 if key == ApiKey.API_VERSIONS and not negotiation.is_api_versions_known(version):
+                    frames.setdefault(f"{ApiKey(key).name} {version}", (prefix + frame).hex())
                     writer.write(negotiation.unknown_api_versions_frame(head.correlation_id))
                     continue
                 request = codec.decode_request(key, version, frame[head.body_start :])
+                everything = " of all topics" if key == ApiKey.METADATA and request.topics is None else ""
+                frames.setdefault(f"{ApiKey(key).name} {version}{everything}", (prefix + frame).hex())
                 answer = self.answer(key, request)
                 writer.write(framing.response_frame(key, version, head.correlation_id, answer))
         writer.close()
@@ -128,6 +129,7 @@ def librdkafka(address: str) -> None:
     ]:
         with contextlib.suppress(Exception):
             future.result(3)
+    admin.list_topics(timeout=3)
 
 
 def kafka_python(address: str) -> None:
