@@ -79,6 +79,7 @@ def segments(
     partition: Annotated[
         int | None, typer.Option("--partition", "-p", min=0, help="Only this partition; all if not given.")
     ] = None,
+    keys: Annotated[bool, typer.Option("--keys", help="Show the key of each object, which is long.")] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -111,7 +112,17 @@ def segments(
             )
             return
         print_table(
-            (">PARTITION", "TIER", ">FROM", ">TO", ">RECORDS AT MOST", ">BYTES", "NEWEST RECORD", "STATE", "OBJECT"),
+            (
+                ">PARTITION",
+                "TIER",
+                ">FROM",
+                ">TO",
+                ">OFFSETS",
+                ">BYTES",
+                "NEWEST RECORD",
+                "STATE",
+                *(("OBJECT",) if keys else ()),
+            ),
             [
                 (
                     str(index),
@@ -122,7 +133,7 @@ def segments(
                     bytes_text(segment.size_bytes),
                     time_text(segment.max_timestamp),
                     segment.state,
-                    segment.object_key,
+                    *((segment.object_key,) if keys else ()),
                 )
                 for index, segment in found
             ],
