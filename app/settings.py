@@ -63,7 +63,8 @@ FLAGS: Final[Mapping[str, str]] = {
 # Kubernetes gives every pod variables named after the services beside it; a service called "firn" would otherwise be
 # mistaken for settings.
 _FOREIGN_ENVIRONMENT: Final = re.compile(r"FIRN_(PORT(_\d+_(TCP|UDP)(_\w+)?)?|SERVICE_(HOST|PORT(_\w+)?))")
-_OWN_ENVIRONMENT: Final = frozenset({"FIRN_DEBUG", "FIRN_BOOTSTRAP", "FIRN_CONFIG"})
+_OWN_ENVIRONMENT: Final = frozenset({"FIRN_DEBUG", "FIRN_BOOTSTRAP", "FIRN_CONFIG", "FIRN_KAFKA_LIBS"})
+"""Read elsewhere; the last tells tests and measurements where Apache Kafka's jars are."""
 
 
 class Address(NamedTuple):

@@ -12,7 +12,7 @@ import pytest
 from app import settings
 from app.configs import Durability
 from app.errors import ConfigError
-from app.settings import Address, catalogue, environment_name, load, parse_address
+from app.settings import Address, catalogue, environment_name, from_environment, load, parse_address
 
 
 @pytest.fixture
@@ -147,6 +147,7 @@ def test_a_wrong_variable_or_file_is_named(toml: Any, tmp_path: Path) -> None:
     assert unknown == (
         "The environment variable FIRN_LOG_SEGMENT_BYTE is no setting of Firn. Did you mean FIRN_LOG_SEGMENT_BYTES?"
     )
+    assert from_environment({name: "x" for name in ("FIRN_DEBUG", "FIRN_CONFIG", "FIRN_KAFKA_LIBS")}).values == {}
     assert "FIRN_NODE_ID 'x' (node.id) is not allowed" in complaint(environment={"FIRN_NODE_ID": "x"})
     path = toml("node.id = 'x'")
     assert complaint(config_path=path).startswith(f"node.id in {path} 'x' is not allowed")
