@@ -21,7 +21,7 @@ from typing import Final
 from app.broker.partitions import Partitions
 from app.broker.sweeping import Sweeping
 from app.configs import BrokerConfig
-from app.errors import ConfigError, FencedError, StorageFull
+from app.errors import ConfigError, FencedError, FirnError, StorageFull
 from app.handlers.context import Context
 from app.handlers.dispatch import api_table
 from app.handlers.fetch_sessions import FetchSessions
@@ -160,10 +160,14 @@ class Node:
             on_fenced=self._on_fenced,
             timings=around.timings,
         )
-        async with asyncio.TaskGroup() as together:
-            loading = together.create_task(self.logs.load_all())
-            together.create_task(self.controller.start())
-        self.load_report = report = loading.result()
+        loading = asyncio.create_task(self.logs.load_all())
+        try:
+            await self.controller.start()
+        except BaseException:
+            loading.cancel()
+            await asyncio.wait([loading])
+            raise
+        self.load_report = report = await loading
         for problem in report.problems:
             self._log_line(problem)
         if meta is None:
@@ -235,15 +239,14 @@ class Node:
             family, kind, protocol, _, address = socket.getaddrinfo(
                 host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )[0]
-            bound = socket.socket(family, kind, protocol)
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind(address)
+            self._socket = socket.socket(family, kind, protocol)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind(address)
         except OSError as error:
             raise ConfigError(
                 f"cannot listen on {host}:{port}: {error.strerror or error}; free the address or give another --listen"
             ) from error
-        self._socket = bound
-        self.port = int(bound.getsockname()[1])
+        self.port = int(self._socket.getsockname()[1])
 
     # --- running -------------------------------------------------------------------------------------------------
 
@@ -266,20 +269,23 @@ class Node:
                 background.append(tasks.create_task(self.partitions.run()))
                 background.append(tasks.create_task(self._sweeping.run()))
                 background.append(tasks.create_task(self._watch_room()))
-                if self._socket is not None:
-                    await self.server.listen(self._socket)
-                else:
-                    self.server.attach()
-                if ready is not None:
-                    ready()
-                await self._stopping.wait()
-                await self.server.close()
+                try:
+                    if self._socket is not None:
+                        await self.server.listen(self._socket)
+                    else:
+                        self.server.attach()
+                    if ready is not None:
+                        ready()
+                    await self._stopping.wait()
+                finally:
+                    await self.server.close()
                 for task in background:
                     task.cancel()
         except BaseExceptionGroup as failures:
-            if self._fenced is not None and failures.split(FencedError)[1] is None:
-                raise self._fenced from None
-            raise
+            _, bugs = failures.split((FirnError, asyncio.CancelledError))
+            if bugs is not None:
+                raise
+            raise self._fenced or first_error(failures) from None
         finally:
             self._tasks = None
         if self._fenced is not None:
@@ -338,3 +344,11 @@ class Node:
             await self.logs.close()
         else:
             self.logs.lock().close()
+
+
+def first_error(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error of a group that is not itself a group."""
+    first: BaseException = failures
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first

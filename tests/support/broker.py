@@ -82,6 +82,7 @@ async def running_broker(
         listen_port=settings.pop("listen_port", 0),
         http_address="off",
         topic_defaults=topic_defaults or TopicConfig(),
+        firn_log_dir_free_bytes_min=settings.pop("firn_log_dir_free_bytes_min", 0),
         **settings,
     )
     node = Node(
@@ -109,15 +110,17 @@ async def running_broker(
                 broker.fenced = error
                 ready.set()
 
-        async with asyncio.TaskGroup() as group:
-            serving = group.create_task(serve())
-            waiting = group.create_task(ready.wait())
-            await asyncio.wait([serving, waiting], return_when=asyncio.FIRST_COMPLETED)
-            waiting.cancel()
-            try:
-                yield broker
-            finally:
-                node.request_stop()
+        serving = asyncio.create_task(serve())
+        waiting = asyncio.create_task(ready.wait())
+        await asyncio.wait([serving, waiting], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if serving.done():
+            await serving
+        try:
+            yield broker
+        finally:
+            node.request_stop()
+            await serving
     finally:
         await node.stop()
         pool.close()

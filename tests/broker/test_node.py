@@ -1,0 +1,261 @@
+"""A whole broker in the test's loop: starting, stopping, losing things, being replaced; records in both tiers."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.errors import ConfigError, ConflictError, FirnError
+from app.metadata.changes import ConfigChange, Operation
+from app.metadata.controller import StartRefused
+from app.records.batch import iter_headers
+from app.units import TopicIdPartition
+from app.wire.apikeys import ApiKey
+from app.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest
+from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
+from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
+from tests.handlers.conversation import Talk, batch, talk
+from tests.support.broker import RunningBroker, running_broker
+
+FETCH = 1
+
+
+async def produce(client: Talk, topic: str, *batches: bytes, partition: int = 0) -> list[int]:
+    offsets = []
+    for one in batches:
+        answer = await client.produce(9, [(topic, [(partition, one)])])
+        found = answer.responses[0].partition_responses[0]
+        assert found.error_code == 0, found
+        offsets.append(found.base_offset)
+    return offsets
+
+
+async def fetch_all(client: Talk, topic: str, *, start: int = 0, partition: int = 0, end: int) -> bytes:
+    """Everything from ``start`` to ``end``, as a consumer reads it."""
+    data = bytearray()
+    offset = start
+    async with asyncio.timeout(20):
+        while offset < end:
+            client.correlation_id += 1
+            request = FetchRequest(
+                max_wait_ms=1000, topics=[(topic, [FetchPartition(partition, -1, offset, partition_max_bytes=1 << 22)])]
+            )
+            client.writer.write(encode_fetch_request(12, client.correlation_id, "test", request))
+            _, answer = await client.answer(FETCH, 12)
+            found = answer.responses[0].partitions[0]
+            assert found.error_code == 0, found.error_code
+            records = bytes(found.records or b"")
+            data += records
+            for header in headers(records):
+                offset = header.end_offset
+    return bytes(data)
+
+
+def headers(data: bytes) -> list[Any]:
+    return [header for _, header in iter_headers(data)]
+
+
+async def until(condition: Any, seconds: float = 10) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def tier_everything(broker: RunningBroker, topic: str, partition: int = 0) -> None:
+    """Roll, copy, and drop the local copies."""
+    log = broker.log(topic, partition)
+    log.roll()
+    broker.node.remote_log_manager.kick()
+    await until(lambda: broker.node.remote_log_manager.tiered_end(log.topic_id, log.partition) == log.log_end_offset)
+
+
+async def test_records_come_back_after_a_clean_stop(tmp_path: Path):
+    async with running_broker(tmp_path) as broker:
+        cluster_id = broker.node.controller.image.cluster_id
+        await broker.create_topic("t", 3)
+        async with talk(broker.port) as client:
+            for n in range(3):
+                await produce(client, "t", batch(4), batch(5), partition=n)
+            before = await fetch_all(client, "t", end=9)
+    async with running_broker(tmp_path) as broker:
+        assert broker.node.load_report.clean
+        assert broker.node.controller.image.cluster_id == cluster_id
+        assert broker.log("t").leader_epoch == 0
+        async with talk(broker.port) as client:
+            assert await fetch_all(client, "t", end=9) == before
+            assert await produce(client, "t", batch(1)) == [9]
+
+
+async def test_after_an_unclean_stop_records_are_there_and_leader_epochs_rise(tmp_path: Path):
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 2)
+        async with talk(broker.port) as client:
+            await produce(client, "t", batch(4), batch(5))
+        # What a kill leaves: the files as they are, and no marker.
+        shutil.copytree(tmp_path / "data", tmp_path / "killed")
+    shutil.rmtree(tmp_path / "data")
+    (tmp_path / "killed").rename(tmp_path / "data")
+    async with running_broker(tmp_path) as broker:
+        assert not broker.node.load_report.clean
+        assert [broker.log("t", n).leader_epoch for n in (0, 1)] == [1, 1]
+        async with talk(broker.port) as client:
+            assert len(headers(await fetch_all(client, "t", end=9))) == 2
+            assert await produce(client, "t", batch(1)) == [9]
+            assert headers(await fetch_all(client, "t", start=9, end=10))[0].leader_epoch == 1
+
+
+async def test_records_roll_tier_leave_the_disk_and_come_back_byte_for_byte(tmp_path: Path):
+    async with running_broker(tmp_path, remote_log_manager_task_interval_ms=50) as broker:
+        await broker.create_topic("t", 1, segment_bytes="1048576", local_retention_ms="0", retention_ms="-1")
+        async with talk(broker.port) as client:
+            await produce(client, "t", *[batch(10, value=b"%d" % n * 30_000) for n in range(8)])
+            sent = await fetch_all(client, "t", end=80)
+            await tier_everything(broker, "t")
+            log = broker.log("t")
+            await until(lambda: log.local_log_start_offset == 80)
+            assert log.log_start_offset == 0
+            assert await fetch_all(client, "t", end=80) == sent
+            assert await fetch_all(client, "t", start=35, end=80) == sent[sent.index(headers_at(sent, 30)) :]
+            assert await produce(client, "t", batch(1)) == [80]
+            for place, offset in ((-2, 0), (-4, 80), (-5, 79), (-6, 80), (-1, 81), (1_700_000_000_000, 0)):
+                request = ListOffsetsRequest(
+                    replica_id=-1, topics=[ListOffsetsTopic("t", [ListOffsetsPartition(0, timestamp=place)])]
+                )
+                answer = await client.ask(ApiKey.LIST_OFFSETS, 11, request)
+                assert answer.topics[0].partitions[0].offset == offset, place
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        assert (await fetch_all(client, "t", end=81))[: len(sent)] == sent
+
+
+def headers_at(data: bytes, offset: int) -> bytes:
+    """The first bytes of the batch at ``offset``."""
+    position = next(position for position, header in iter_headers(data) if header.base_offset == offset)
+    return data[position : position + 61]
+
+
+async def test_an_empty_data_directory_is_rebuilt_from_the_store(tmp_path: Path):
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 2, segment_bytes="1048576", retention_ms="-1")
+        async with talk(broker.port) as client:
+            await produce(client, "t", *[batch(10, value=b"%d" % n * 1000) for n in range(4)])
+            await produce(client, "t", batch(3), partition=1)
+            sent = await fetch_all(client, "t", end=40)
+            await tier_everything(broker, "t")
+            await produce(client, "t", batch(10))
+    shutil.rmtree(tmp_path / "data")
+    async with running_broker(tmp_path, take_over=True) as broker:
+        assert any("t-0 goes on at its tiered end 40" in line for line in broker.lines)
+        assert broker.node.controller.image.topic("t").configs["retention.ms"] == "-1"
+        log = broker.log("t")
+        assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (0, 40, 40)
+        assert log.leader_epoch >= 1
+        async with talk(broker.port) as client:
+            assert await fetch_all(client, "t", end=40) == sent
+            assert await produce(client, "t", batch(1)) == [40]
+            assert await produce(client, "t", batch(1), partition=1) == [0]
+
+
+async def test_a_second_broker_on_the_same_directory_is_refused(tmp_path: Path):
+    async with running_broker(tmp_path):
+        with pytest.raises(ConflictError, match="in use by another process"):
+            async with running_broker(tmp_path):
+                pass
+
+
+async def test_a_second_broker_with_the_same_node_id_is_refused_and_told_how_to_take_over(tmp_path: Path):
+    async with running_broker(tmp_path) as broker:
+        with pytest.raises(StartRefused, match="--take-over"):
+            async with running_broker(tmp_path, data_dir=tmp_path / "other", seed=8):
+                pass
+        async with talk(broker.port) as client:
+            assert (await client.ask(ApiKey.METADATA, 9, MetadataRequest(topics=None))).brokers
+
+
+async def test_after_a_take_over_the_old_broker_stops_by_itself(tmp_path: Path):
+    async with running_broker(tmp_path) as old:
+        await old.create_topic("t")
+        async with running_broker(tmp_path, data_dir=tmp_path / "other", take_over=True, seed=8) as new:
+            with pytest.raises(FirnError):
+                await old.create_topic("u")
+            await until(lambda: old.fenced is not None)
+            with pytest.raises(ConnectionError):
+                await asyncio.open_connection("127.0.0.1", old.port)
+            async with talk(new.port) as client:
+                assert await produce(client, "t", batch(1)) == [0]
+
+
+async def test_a_directory_of_another_node_is_refused(tmp_path: Path):
+    async with running_broker(tmp_path):
+        pass
+    with pytest.raises(ConfigError, match="belongs to node 1"):
+        async with running_broker(tmp_path, node_id=2):
+            pass
+
+
+async def test_an_address_in_use_is_refused_in_one_sentence(tmp_path: Path):
+    async with running_broker(tmp_path) as broker:
+        with pytest.raises(ConfigError, match="cannot listen on 127"):
+            async with running_broker(tmp_path / "b", node_id=2, listen_port=broker.port):
+                pass
+
+
+async def test_topics_are_made_by_asking_for_them_and_deleted_with_all_they_have(tmp_path: Path):
+    async with running_broker(tmp_path, num_partitions=3) as broker, talk(broker.port) as client:
+        request = MetadataRequest(topics=[MetadataRequestTopic(name="auto")], allow_auto_topic_creation=True)
+        for _ in range(2):
+            answer = await client.ask(ApiKey.METADATA, 9, request)
+        assert [len(topic.partitions) for topic in answer.topics] == [3]
+        assert await produce(client, "auto", batch(2), partition=2) == [0]
+        await tier_everything(broker, "auto", 2)
+        topic = broker.node.controller.image.topic("auto")
+        await broker.node.controller.delete_topic("auto")
+        assert broker.node.logs.get("auto", 2) is None
+        assert broker.node.remote_log_manager.manifest_of(TopicIdPartition(topic.topic_id, 2)) is None
+        await until(lambda: not broker.node.controller.image.deleting)
+        left = await broker.store.list_objects(f"topics/{topic.topic_id}")
+        assert left == []
+        assert await broker.store.list_objects("data/") == []
+        await broker.create_topic("auto", 1)
+        assert await produce(client, "auto", batch(2)) == [0]
+
+
+async def test_topic_settings_reach_the_log_at_once(tmp_path: Path):
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await client.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest([CreatableTopic("t", 1, 1)], 1000))
+        await produce(client, "t", batch(1, value=b"x" * 2000))
+        await broker.node.controller.alter_configs(2, "t", [ConfigChange("max.message.bytes", Operation.SET, "1000")])
+        answer = await client.produce(9, [("t", [(0, batch(1, value=b"x" * 2000))])])
+        assert answer.responses[0].partition_responses[0].error_code == 10
+
+
+async def test_idempotence_survives_a_restart(tmp_path: Path):
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        async with talk(broker.port) as client:
+            first = batch(2, producer_id=5, producer_epoch=0, base_sequence=0)
+            assert await produce(client, "t", first, first) == [0, 0]
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        assert await produce(client, "t", first) == [0]
+        second = batch(1, producer_id=5, producer_epoch=0, base_sequence=2)
+        assert await produce(client, "t", second) == [2]
+        gap = batch(1, producer_id=5, producer_epoch=0, base_sequence=9)
+        answer = await client.produce(9, [("t", [(0, gap)])])
+        assert answer.responses[0].partition_responses[0].error_code == 45
+
+
+async def test_disk_durability_is_answered_after_the_sync(tmp_path: Path):
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t", 1, firn_durability="disk")
+        assert await produce(client, "t", batch(2), batch(1)) == [0, 2]
+        log = broker.log("t")
+        assert log.synced_end_offset == 3
+        for _ in range(20):
+            client.send_produce(9, [("t", [(0, batch(1))])])
+        for n in range(20):
+            _, answer = await client.answer(0, 9)
+            assert answer.responses[0].partition_responses[0].base_offset == 3 + n
