@@ -77,7 +77,7 @@ async def tier_everything(broker: RunningBroker, topic: str, partition: int = 0)
 async def test_records_come_back_after_a_clean_stop(tmp_path: Path):
     async with running_broker(tmp_path) as broker:
         cluster_id = broker.node.controller.image.cluster_id
-        await broker.create_topic("t", 3)
+        await broker.create_topic("t", 3, retention_ms="-1")
         async with talk(broker.port) as client:
             for n in range(3):
                 await produce(client, "t", batch(4), batch(5), partition=n)
@@ -93,7 +93,7 @@ async def test_records_come_back_after_a_clean_stop(tmp_path: Path):
 
 async def test_after_an_unclean_stop_records_are_there_and_leader_epochs_rise(tmp_path: Path):
     async with running_broker(tmp_path) as broker:
-        await broker.create_topic("t", 2)
+        await broker.create_topic("t", 2, retention_ms="-1")
         async with talk(broker.port) as client:
             await produce(client, "t", batch(4), batch(5))
         # What a kill leaves: the files as they are, and no marker.
@@ -235,7 +235,7 @@ async def test_topic_settings_reach_the_log_at_once(tmp_path: Path):
 
 async def test_idempotence_survives_a_restart(tmp_path: Path):
     async with running_broker(tmp_path) as broker:
-        await broker.create_topic("t")
+        await broker.create_topic("t", retention_ms="-1")
         async with talk(broker.port) as client:
             first = batch(2, producer_id=5, producer_epoch=0, base_sequence=0)
             assert await produce(client, "t", first, first) == [0, 0]
@@ -250,7 +250,7 @@ async def test_idempotence_survives_a_restart(tmp_path: Path):
 
 async def test_disk_durability_is_answered_after_the_sync(tmp_path: Path):
     async with running_broker(tmp_path) as broker, talk(broker.port) as client:
-        await broker.create_topic("t", 1, firn_durability="disk")
+        await broker.create_topic("t", 1, firn_durability="disk", retention_ms="-1")
         assert await produce(client, "t", batch(2), batch(1)) == [0, 2]
         log = broker.log("t")
         assert log.synced_end_offset == 3

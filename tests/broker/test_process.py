@@ -1,0 +1,191 @@
+"""The broker as a process with its children: signals, kills, restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from app.client.firn_api import MetricsRequest, MetricsResponse, pack, unpack
+from app.wire.apikeys import ApiKey
+from app.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest
+from tests.broker.test_node import fetch_all, produce
+from tests.handlers.conversation import Talk, batch, talk
+
+pytestmark = pytest.mark.faults
+
+SCRIPT = """
+import json, os, sys
+from app.broker import serve
+from app.configs import BrokerConfig
+from app.errors import FirnError
+
+def ready(broker):
+    print(json.dumps({"port": broker.node.port, "store": broker.store_process_id}), flush=True)
+
+settings = json.loads(sys.argv[1])
+try:
+    serve(BrokerConfig(**settings), on_ready=ready)
+except FirnError as error:
+    print(json.dumps({"error": str(error)}), flush=True)
+    sys.exit(3)
+"""
+
+
+class Running:
+    def __init__(self, process: asyncio.subprocess.Process, told: dict[str, Any]) -> None:
+        self.process = process
+        self.pid = process.pid
+        self.told = told
+
+    @property
+    def port(self) -> int:
+        return int(self.told["port"])
+
+    def store_process(self) -> psutil.Process | None:
+        for child in psutil.Process(self.pid).children():
+            try:
+                if "app.tiering.store_process" in child.cmdline():
+                    return child
+            except psutil.Error:
+                continue
+        return None
+
+
+async def start(path: Path, **settings: Any) -> Running:
+    config = {
+        "data_dir": str(path / "data"),
+        "store_url": f"file://{path}/store",
+        "listen_port": 0,
+        "http_address": "off",
+        "firn_log_dir_free_bytes_min": 0,
+    } | settings
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SCRIPT, json.dumps(config), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(30):
+        line = await process.stdout.readline()
+    if not line:
+        assert process.stderr is not None
+        raise AssertionError((await process.stderr.read()).decode())
+    return Running(process, json.loads(line))
+
+
+@asynccontextmanager
+async def broker(path: Path, **settings: Any) -> AsyncIterator[Running]:
+    running = await start(path, **settings)
+    try:
+        yield running
+    finally:
+        if running.process.returncode is None:
+            running.process.terminate()
+        async with asyncio.timeout(20):
+            await running.process.communicate()
+
+
+async def make_topic(client: Talk, name: str, **configs: str) -> None:
+    from app.wire.apis.create_topics import CreatableTopicConfig
+
+    answer = await client.ask(
+        ApiKey.CREATE_TOPICS,
+        7,
+        CreateTopicsRequest(
+            [
+                CreatableTopic(
+                    name,
+                    1,
+                    1,
+                    configs=[CreatableTopicConfig(key.replace("_", "."), value) for key, value in configs.items()],
+                )
+            ],
+            20_000,
+        ),
+    )
+    assert answer.topics[0].error_code == 0, answer
+
+
+async def gone(process: psutil.Process) -> None:
+    async with asyncio.timeout(10):
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            await asyncio.sleep(0.02)
+
+
+async def test_sigterm_stops_in_order_and_takes_the_children_along(tmp_path: Path):
+    async with broker(tmp_path) as running:
+        async with talk(running.port) as client:
+            await make_topic(client, "t", retention_ms="-1")
+            await produce(client, "t", batch(3))
+        store = running.store_process()
+        assert store is not None
+        running.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(20):
+            assert await running.process.wait() == 0
+        await gone(store)
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+    async with broker(tmp_path) as running, talk(running.port) as client:
+        assert len(await fetch_all(client, "t", end=3)) > 0
+
+
+async def test_after_kill_9_nothing_acknowledged_is_gone_and_no_child_is_left(tmp_path: Path):
+    async with broker(tmp_path) as running:
+        store = running.store_process()
+        assert store is not None
+        async with talk(running.port) as client:
+            await make_topic(client, "t", retention_ms="-1")
+            await produce(client, "t", *[batch(2, value=b"%d" % n) for n in range(50)])
+            sent = await fetch_all(client, "t", end=100)
+            os.kill(running.pid, signal.SIGKILL)
+            await running.process.wait()
+            await gone(store)
+    async with broker(tmp_path) as running, talk(running.port) as client:
+        assert await fetch_all(client, "t", end=100) == sent
+        assert await produce(client, "t", batch(1)) == [100]
+
+
+async def test_a_killed_store_process_is_replaced_and_nobody_notices(tmp_path: Path):
+    async with broker(tmp_path) as running, talk(running.port) as client:
+        await make_topic(client, "t", retention_ms="-1")
+        first = running.store_process()
+        assert first is not None
+        for n in range(3):
+            victim = running.store_process()
+            if victim is not None:
+                victim.kill()
+            assert await produce(client, "t", batch(1)) == [n]
+            await make_topic(client, f"after-{n}")
+        second = running.store_process()
+        assert second is not None
+        assert second.pid != first.pid
+        answer = unpack(MetricsResponse, await client.ask(ApiKey.FIRN_METRICS, 0, pack(MetricsRequest())))
+        processes = {value for sample in answer.samples for name, value in sample.labels if name == "process"}
+        assert processes == {"broker", "store"}
+
+
+async def test_a_store_that_cannot_be_opened_is_told_in_one_sentence(tmp_path: Path):
+    (tmp_path / "file").write_text("not a directory")
+    running = await start(tmp_path, store_url=f"file://{tmp_path}/file/store")
+    assert "could not open" in running.told["error"]
+    _, errors = await running.process.communicate()
+    assert running.process.returncode == 3
+    assert "Traceback" not in errors.decode()
+
+
+async def test_a_broker_whose_place_is_taken_exits_with_one_sentence(tmp_path: Path):
+    async with broker(tmp_path) as old:
+        async with broker(tmp_path, data_dir=str(tmp_path / "other"), take_over=True), talk(old.port) as client:
+            client.send(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest([CreatableTopic("t", 1, 1)], 20_000))
+            assert old.process.stdout is not None
+            async with asyncio.timeout(20):
+                told = json.loads(await old.process.stdout.readline())
+                assert await old.process.wait() == 3
+        assert "taken over" in told["error"]
