@@ -147,7 +147,7 @@ def test_a_wrong_variable_or_file_is_named(toml: Any, tmp_path: Path) -> None:
     assert unknown == (
         "The environment variable FIRN_LOG_SEGMENT_BYTE is no setting of Firn. Did you mean FIRN_LOG_SEGMENT_BYTES?"
     )
-    assert from_environment({name: "x" for name in ("FIRN_DEBUG", "FIRN_CONFIG", "FIRN_KAFKA_LIBS")}).values == {}
+    assert from_environment(dict.fromkeys(("FIRN_DEBUG", "FIRN_CONFIG", "FIRN_KAFKA_LIBS"), "x")).values == {}
     assert "FIRN_NODE_ID 'x' (node.id) is not allowed" in complaint(environment={"FIRN_NODE_ID": "x"})
     path = toml("node.id = 'x'")
     assert complaint(config_path=path).startswith(f"node.id in {path} 'x' is not allowed")
