@@ -12,12 +12,12 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import __version__
 from app.errors import FirnError
-from app.http import metrics, records, topics
+from app.http import documentation, metrics, records, topics
 from app.http.bodies import JSON_TYPE, ClientLeft
 from app.http.errors import RestAnswer, RestError, answer_of
 from app.http.gateway import Gateway, HttpSettings, open_gateway
@@ -40,11 +40,12 @@ def create_app(settings: HttpSettings, *, clock: Clock, rng: random.Random) -> F
             yield
 
     app = FastAPI(
-        title="Firn", version=__version__, description=DESCRIPTION, lifespan=lifespan, redoc_url=None, docs_url="/docs"
+        title="Firn", version=__version__, description=DESCRIPTION, lifespan=lifespan, redoc_url=None, docs_url=None
     )
     app.include_router(records.router)
     app.include_router(topics.router)
     app.add_api_route("/", _welcome, include_in_schema=False)
+    app.add_api_route("/docs", _documentation, include_in_schema=False)
     app.add_api_route("/healthz", _healthz, tags=["Health"], summary="Whether this process runs")
     app.add_api_route("/readyz", _readyz, tags=["Health"], summary="Whether a broker answers this process")
     app.add_api_route(
@@ -64,6 +65,10 @@ async def _welcome(request: Request) -> Response:
     base = request.base_url
     links = {"clusters": f"{base}v3/clusters", "documentation": f"{base}docs", "metrics": f"{base}metrics"}
     return JSONResponse({"name": "Firn", "version": __version__, **links})
+
+
+async def _documentation(request: Request) -> Response:
+    return HTMLResponse(documentation.page(request.app.openapi()))
 
 
 async def _healthz() -> Response:
