@@ -53,8 +53,8 @@ OWN_FRAME_BYTES_MIN: Final = 16 * KIB
 """A longer unfinished frame gets a buffer of its own: below this, copying it twice is cheaper than a further read."""
 EXACT_FRAME_BYTES_MIN: Final = 128 * KIB
 """From this size on a frame is read up to its end and the next one's size prefix, so that steady streams never copy."""
-SEND_BYTES: Final = 1 * MIB
-"""Read from a file and written to a socket at a time: a fetched partition of the usual size in one go."""
+SEND_BYTES: Final = 1 * MIB + 64 * KIB
+"""Read from a file and written to a socket at a time: a fetched partition of the usual size and its header in one go."""
 SEND_BURST_BYTES: Final = 4 * MIB
 """Written to one connection before the loop turns to the others."""
 OUT_BYTES_MAX: Final = 1 * MIB

@@ -414,9 +414,10 @@ def answer(context: Context, version: int, correlation_id: int, plan: FetchPlan,
         )
     topics: dict[TopicRef, list[PartitionData]] = {}
     leaders: set[int] = set()
+    in_session = plan.session is not None
     for one in attempt.found:
         cached = one.cached
-        if not plan.includes(
+        if in_session and not plan.includes(
             cached,
             error=one.error,
             high_watermark=one.high_watermark,
@@ -451,7 +452,7 @@ def answer(context: Context, version: int, correlation_id: int, plan: FetchPlan,
             correlation_id,
             list(topics.items()),
             session_id=plan.session_id,
-            node_endpoints=node_endpoints(context, leaders),
+            node_endpoints=node_endpoints(context, leaders) if leaders else (),
         )
     )
 
