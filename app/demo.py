@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from app.errors import ConfigError, FirnError
@@ -49,6 +49,8 @@ TOPIC_SETTINGS: Final = {
 RANGE_START: Final = "2013-07-01T00:00:00Z"
 RANGE_END: Final = "2013-08-01T00:00:00Z"
 DEADLINE_S: Final = 120.0
+WARNINGS: Final = 4
+"""librdkafka's log level: what is worth a person's attention."""
 
 
 class DemoFailed(FirnError):
@@ -182,8 +184,8 @@ def _wait_for_port(process: subprocess.Popen[bytes], address: str, log_path: Pat
 def _progress(console: Console) -> Progress:
     return Progress(
         TextColumn("  {task.description}"),
-        BarColumn(bar_width=36),
-        MofNCompleteColumn(),
+        BarColumn(bar_width=30),
+        TaskProgressColumn(),
         TextColumn("{task.fields[note]}"),
         TimeElapsedColumn(),
         console=console,
@@ -194,7 +196,7 @@ def _create_topic(bootstrap: str) -> None:
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
 
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": WARNINGS})
     topic = NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1, config=TOPIC_SETTINGS)
     admin.create_topics([topic], operation_timeout=30)[TOPIC].result(30)
 
@@ -334,7 +336,7 @@ def _question(bootstrap: str, partitions: int) -> dict[str, float]:
     """Mean departure delay per carrier of [RANGE_START, RANGE_END), the range found by timestamp."""
     from confluent_kafka import Consumer, TopicPartition
 
-    finder = Consumer({"bootstrap.servers": bootstrap, "group.id": "firn-demo"})
+    finder = Consumer({"bootstrap.servers": bootstrap, "group.id": "firn-demo", "log_level": WARNINGS})
     try:
         bounds = []
         for moment in (RANGE_START, RANGE_END):
@@ -394,7 +396,7 @@ def _wait_until_tiered(console: Console, broker: _Broker) -> tuple[_Tiers, float
         bar = progress.add_task("tier   ", total=max(first.local_bytes, 1), note="")
         while True:
             now = _Tiers.look(broker)
-            note = f"bytes left the local disk; {now.store_objects} segments in the object store"
+            note = f"{now.store_objects} segments stored"
             progress.update(bar, completed=max(first.local_bytes - now.local_bytes, 0), note=note)
             if now.local_bytes == 0:
                 progress.update(bar, completed=max(first.local_bytes, 1))
@@ -441,18 +443,17 @@ def _run(console: Console, root: Path) -> None:
     console.print(f"  {len(flights):,} flights out of New York in 2013, {_mib(raw_bytes)} of JSON, keyed by carrier")
 
     with _serving(root) as broker:
-        console.print(f"[bold]2. A broker[/] on {broker.bootstrap}, object store in {broker.bucket}, no other server")
+        console.print(f"[bold]2. A broker[/] on {broker.bootstrap}, its object store a directory, no other server")
         _create_topic(broker.bootstrap)
-        settings = ", ".join(f"{name}={value}" for name, value in TOPIC_SETTINGS.items())
-        console.print(f"  topic {TOPIC}, {PARTITIONS} partitions, {settings}")
+        console.print(f"  topic {TOPIC}, {PARTITIONS} partitions")
+        for name, value in TOPIC_SETTINGS.items():
+            console.print(f"    {name}={value}", highlight=False)
 
         console.print("[bold]3. Produce[/] over the Kafka protocol with librdkafka, idempotent, acks=all")
         sent, produce_s = _produce(console, broker.bootstrap, flights)
-        rolled = len(list(broker.data_dir.glob(f"{TOPIC}-*/*.log")))
-        console.print(
-            f"  {len(flights) / produce_s:,.0f} records/s, {raw_bytes / produce_s / 1e6:.0f} MB/s; "
-            f"{rolled} segments on the local disk by now"
-        )
+        console.print(f"  {len(flights) / produce_s:,.0f} records/s, {raw_bytes / produce_s / 1e6:.0f} MB/s")
+        now = _Tiers.look(broker)
+        console.print(f"  by now {now.store_objects} segments in the object store, {_mib(now.local_bytes)} still local")
 
         console.print("[bold]4. Tier[/]: segments roll, go to the object store, and leave the local disk")
         tiers, tier_s = _wait_until_tiered(console, broker)
@@ -486,8 +487,9 @@ def _ask(console: Console, broker: _Broker, table: pa.Table) -> None:
     }:
         raise DemoFailed(f"The replay says {answer}, the source says {truth}.")
     worst = sorted(answer.items(), key=lambda pair: -pair[1])
-    console.print("  " + "  ".join(f"{carrier} {mean:.1f} min" for carrier, mean in worst))
-    console.print("  the same as computed from the source")
+    for start in range(0, len(worst), 6):
+        console.print("  " + "".join(f"{carrier} {mean:5.1f}   " for carrier, mean in worst[start : start + 6]))
+    console.print("  minutes; the same as computed from the source")
 
 
 def _show_tiers(console: Console, broker: _Broker, tiers: _Tiers) -> None:
@@ -503,8 +505,9 @@ def _show_tiers(console: Console, broker: _Broker, tiers: _Tiers) -> None:
 def _where_next(console: Console, root: Path) -> None:
     console.print(
         "Where to look next:\n"
-        f"  find {root}/bucket | head          the object store: segments, manifests, cluster log\n"
+        f"  find {root}/bucket | less    segments, manifests and the cluster log, as objects\n"
         f"  firn verify --store {(root / 'bucket').resolve().as_uri()}\n"
-        "  firn serve                         a broker of your own on 127.0.0.1:9092",
+        "  firn serve                     a broker of your own on 127.0.0.1:9092",
         highlight=False,
+        soft_wrap=True,
     )
