@@ -153,13 +153,14 @@ def write_whole(file: File, data: Buffer, position: int) -> None:
         written += count
 
 
-def replace_file(fs: FileSystem, path: str, data: bytes, *, durable: bool) -> None:
+def replace_file(fs: FileSystem, path: str, data: bytes, *, durable: bool, writer: str = "") -> None:
     """Put ``data`` at ``path`` in one step: readers see the old bytes or the new.
 
     With ``durable`` they also survive a loss of power once this returns; otherwise after such a loss the file may be empty or
-    missing, and what reads it must be able to do without.
+    missing, and what reads it must be able to do without. Of one ``writer`` (``.name``) only one may be at work on a path:
+    another thread needs another name, or one would rename the other's half-written temporary file away.
     """
-    temporary = f"{path}.tmp"
+    temporary = f"{path}{writer}.tmp"
     file = fs.open(temporary, create=True)
     try:
         file.truncate(0)

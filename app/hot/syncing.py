@@ -8,7 +8,7 @@ point may move.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from app.hot.checkpoints import LEADER_EPOCHS_FILE
 from app.hot.files import FULL_ERRNOS, File, FileSystem, replace_file, unlink_quietly, write_whole
@@ -17,6 +17,10 @@ from app.hot.producers import SnapshotRow, encode_snapshot
 from app.hot.recovery import list_snapshots, snapshot_path
 from app.hot.segments import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment
 from app.units import Offset
+
+
+WRITER: Final = ".sync"
+"""A sync writes on a pool thread, while the event loop may write the same leader epochs or snapshot."""
 
 
 class SyncItem(NamedTuple):
@@ -106,14 +110,15 @@ class SyncPlan:
             )
         for offset, rows in self.snapshots.items():
             path = snapshot_path(self.directory, Offset(offset))
-            replace_file(fs, path, encode_snapshot(rows), durable=True)
+            replace_file(fs, path, encode_snapshot(rows), durable=True, writer=WRITER)
         if self.snapshots:
             newest = max(self.snapshots)
             for offset in list_snapshots(fs.list_dir(self.directory)):
                 if offset not in self.bases and offset != newest:
                     unlink_quietly(fs, snapshot_path(self.directory, offset))
         if self.epochs is not None:
-            replace_file(fs, f"{self.directory}/{LEADER_EPOCHS_FILE}", self.epochs, durable=True)
+            path = f"{self.directory}/{LEADER_EPOCHS_FILE}"
+            replace_file(fs, path, self.epochs, durable=True, writer=WRITER)
 
     def _write_at(self, path: str, data: bytes, position: int) -> None:
         file = self.fs.open(path, create=True)

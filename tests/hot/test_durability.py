@@ -9,6 +9,7 @@ import pytest
 from app.configs import Durability
 from app.errors import RequestRejected, StorageFull, StorageUnavailable
 from app.hot.log import WRITE_BACK_BYTES, PartitionLog
+from app.units import LeaderEpoch
 from tests.hot.helpers import DATA, NOW, GatedPool, batch, idempotent, manager_over, new_log, read_all, running, sim
 
 LOG_PATH = f"{DATA}/t-0/00000000000000000000.log"
@@ -232,3 +233,27 @@ async def test_reads_above_the_high_watermark_are_empty_and_past_the_end_refused
             log.read(3, 1000, end_offset=log.high_watermark)
         await log.flush()
         assert len(await read_all(log)) == len(batch(2))
+
+
+async def test_a_sync_and_the_loop_write_the_same_side_files_without_taking_each_others_place() -> None:
+    fs = sim()
+    manager = manager_over(fs)
+    log = new_log(manager)
+    append(log)
+    log.request_checkpoint()
+    rename = fs.rename
+    met = []
+
+    def raising_the_epoch_meanwhile(source: str, target: str) -> None:
+        # What the event loop does while the sync's thread is between writing its file and renaming it.
+        if target == f"{log.path}/leader-epoch-checkpoint" and not met:
+            met.append(source)
+            log.become_leader(LeaderEpoch(7))
+        rename(source, target)
+
+    log.become_leader(LeaderEpoch(6))
+    fs.rename = raising_the_epoch_meanwhile  # type: ignore[method-assign]
+    await log.sync()
+    assert met
+    assert manager.offline_reason is None
+    assert log.leader_epochs()[-1] == (7, 1)
