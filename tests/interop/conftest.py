@@ -1,0 +1,24 @@
+"""One broker process for the tests of a module; at its end it must have had nothing to complain about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.interop.serving import Served, firn_serving
+
+
+@pytest.fixture(scope="module")
+def firn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with firn_serving(tmp_path_factory.mktemp("firn")) as served:
+        yield served
+    assert not served.troubles
+
+
+@pytest.fixture
+def quiet(firn: Served) -> Iterator[Served]:
+    """The broker, which must not have had to complain during this test."""
+    before = len(firn.troubles)
+    yield firn
+    assert not firn.troubles[before:]
