@@ -63,5 +63,11 @@ def raise_descriptor_limit() -> int:
 def log_line(text: str) -> None:
     """One line for the operator, on standard error with the time, in one write so that lines of processes do not mix."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
-    line = text.replace("\n", " ")
-    os.write(sys.stderr.fileno(), f"{stamp}Z {line}\n".encode())
+    os.write(sys.stderr.fileno(), f"{stamp}Z {one_line(text)}\n".encode(errors="backslashreplace"))
+
+
+def one_line(text: str) -> str:
+    """``text`` as what it is on a terminal: peers' names in it end no line and move no cursor."""
+    return "".join(
+        character if character.isprintable() else ascii(character)[1:-1] for character in text.replace("\n", " ")
+    )
