@@ -18,7 +18,6 @@ from app.hot.recovery import list_snapshots, snapshot_path
 from app.hot.segments import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment
 from app.units import Offset
 
-
 WRITER: Final = ".sync"
 """A sync writes on a pool thread, while the event loop may write the same leader epochs or snapshot."""
 
