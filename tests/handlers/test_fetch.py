@@ -227,6 +227,9 @@ async def test_a_reader_that_stops_reading_costs_one_buffer(start, connect):
     for _ in range(30):
         await fill(client, "t", big)
     client.writer.transport.pause_reading()
+    taken: list[memoryview] = []
+    take = bench.server.buffers.take
+    bench.server.buffers.take = lambda size: taken.append(take(size)) or taken[-1]
     asked = FetchPartition(0, partition_max_bytes=1 << 30)
     for _ in range(3):
         send(client, 12, request(asked))
@@ -240,6 +243,8 @@ async def test_a_reader_that_stops_reading_costs_one_buffer(start, connect):
     for _ in range(3):
         assert bytes(only((await client.answer(FETCH, 12))[1]).records) == bytes(log.file.data)
     assert log.handle.users == 0
+    assert connection._send_buffer is None
+    assert len({id(buffer) for buffer in taken}) == 1, "the buffer is used again, not another"
 
 
 async def test_read_committed_ends_at_the_last_stable_offset_and_names_aborted_transactions(start, connect):
