@@ -78,6 +78,8 @@ class LogDirectory:
         """Told once, when the directory goes offline."""
         self.recovery_points_moved = 0
         """Since the checkpoint file was last written."""
+        self.write_checkpoint: Callable[[], None] = _nothing
+        """Writes the recovery points of all logs at once, blocking: set by the owner of the logs."""
         self.housekeeping = asyncio.Event()
         """Set when there is something for the owner's background work."""
         self._trash: list[str] = []
@@ -119,6 +121,10 @@ class LogDirectory:
             log = by_handle.get(handle)
             if log is not None:
                 self.syncer.request(log)
+
+
+def _nothing() -> None:
+    return None
 
 
 class IndexCache:

@@ -1248,22 +1248,34 @@ class PartitionLog:
 
         The log start offset stays. Readers at work finish. Whoever calls this has made sure that the records are on the tier or no
         longer wanted (INV-4). Answers what was dropped; the bytes are freed in the background.
+
+        Raises: StorageFull (nothing was dropped), StorageUnavailable.
         """
-        dropped: list[SegmentView] = []
-        while len(self._segments) > 1:
-            segment = self._segments[0]
+        count = 0
+        for segment in self._segments[:-1]:
             if segment.end_offset > offset or segment.holds:
                 break
-            dropped.append(self._view(segment))
-            del self._segments[0], self._bases[0]
-            self._discard(segment)
-        if dropped:
-            first = self._segments[0].base_offset
-            for snapshot in list_snapshots(self._directory.fs.list_dir(self.path)):
+            count += 1
+        if count == 0:
+            return []
+        first = self._bases[count]
+        fs = self._directory.fs
+        dropped = [self._view(segment) for segment in self._segments[:count]]
+        try:
+            rows = self._pending_snapshots.get(first)
+            if rows:
+                # What producers did in the segments that go is known from nowhere else once they have gone.
+                replace_file(fs, snapshot_path(self.path, Offset(first)), encode_snapshot(rows), durable=True)
+            for segment in self._segments[:count]:
+                self._discard(segment)
+            del self._segments[:count], self._bases[:count]
+            for snapshot in list_snapshots(fs.list_dir(self.path)):
                 if snapshot < first:
-                    unlink_quietly(self._directory.fs, snapshot_path(self.path, snapshot))
-            for pending in [pending for pending in self._pending_snapshots if pending < first]:
-                del self._pending_snapshots[pending]
+                    unlink_quietly(fs, snapshot_path(self.path, snapshot))
+        except OSError as error:
+            raise storage_error(error, f"cannot delete segments of {self.topic}-{self.partition}") from error
+        for pending in [pending for pending in self._pending_snapshots if pending < first]:
+            del self._pending_snapshots[pending]
         return dropped
 
     def _discard(self, segment: Segment) -> None:
@@ -1345,6 +1357,8 @@ class PartitionLog:
         self._generation += 1
         fs = self._directory.fs
         try:
+            # The cut is at a batch's edge at or below the offset; the segment's base is surely no higher.
+            self._lower_recovery_point(self._bases[max(0, bisect_right(self._bases, offset) - 1)])
             while len(self._segments) > 1 and self._segments[-1].base_offset >= offset:
                 self._discard(self._segments.pop())
                 self._bases.pop()
@@ -1356,6 +1370,8 @@ class PartitionLog:
                     unlink_quietly(fs, snapshot_path(self.path, snapshot))
             self._epochs.truncate_from_end(Offset(segment.end_offset))
             self._write_epochs()
+            # A dropped segment that came back after a loss of power could continue what is appended from now on.
+            fs.fsync_dir(self.path)
             self._reload()
         except OSError as error:
             failure = storage_error(error, f"cannot truncate {self.path}")
@@ -1364,6 +1380,12 @@ class PartitionLog:
         self._high_watermark = min(self._high_watermark, self._end_offset)
         self._notify()
         return True
+
+    def _lower_recovery_point(self, offset: int) -> None:
+        """Recovery must not trust what is appended from ``offset`` on: durable before anything is dropped."""
+        if self._recovery_point > offset:
+            self._recovery_point = offset
+            self._directory.write_checkpoint()
 
     def _truncate_segment(self, segment: Segment, offset: int) -> None:
         position, header = (
@@ -1446,6 +1468,7 @@ class PartitionLog:
         fs = self._directory.fs
         self._generation += 1
         try:
+            self._lower_recovery_point(0)
             for segment in self._segments:
                 self._discard(segment)
             for snapshot in list_snapshots(fs.list_dir(self.path)):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os.path
 import random
 import re
+import threading
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -116,6 +118,11 @@ class LogManager:
         self._doomed: list[_Doomed] = []
         self._lock: DirectoryLock | None = None
         self._closed = False
+        self._checkpoint_lock = threading.Lock()
+        """Around the writing itself: a truncation writes from the loop, and may not be overwritten by an older plan in the pool."""
+        self._checkpoints_planned = 0
+        self._checkpoint_written = 0
+        self.log_directory.write_checkpoint = lambda: self._plan_checkpoint()()
         if registry is not None:
             registry.gauge("firn_log_local_bytes", "Bytes of a partition's log on the local disk", self._sizes)
             registry.gauge("firn_log_offline", "Whether the log directory is offline", self._offline)
@@ -137,6 +144,8 @@ class LogManager:
         if self._lock is None:
             try:
                 self._fs.make_dirs(self.data_dir)
+                # Its name must outlive a loss of power as the records in it do.
+                self._fs.fsync_dir(os.path.dirname(os.path.abspath(self.data_dir)))
             except OSError as error:
                 raise storage_error(error, f"cannot make {self.data_dir}") from error
             self._lock = lock_directory(self._fs, self.data_dir)
@@ -186,6 +195,15 @@ class LogManager:
             return await self._load_all(config_of if config_of is not None else lambda _: TopicConfig())
         except OSError as error:
             raise storage_error(error, f"cannot open the logs in {self.data_dir}") from error
+        except BaseExceptionGroup as failures:
+            # Several logs are opened at once; the first that fails speaks for all.
+            if failures.split(OSError)[1] is not None:
+                raise
+            first: BaseException = failures
+            while isinstance(first, BaseExceptionGroup):
+                first = first.exceptions[0]
+            assert isinstance(first, OSError)
+            raise storage_error(first, f"cannot open the logs in {self.data_dir}") from first
 
     async def _load_all(self, config_of: Callable[[str], TopicConfig]) -> LoadReport:
         fs, data_dir = self._fs, self.data_dir
@@ -244,6 +262,9 @@ class LogManager:
                         group.create_task(load(name, key))
                 elif _DELETED_DIR.match(name):
                     self._doomed.append(_Doomed(f"{data_dir}/{name}", now_ms, None))
+        if any(log.recovery_point < recovery_points.get(log.topic_partition, 0) for log in self._logs.values()):
+            # A log ends before its recovery point: what is appended there must not be trusted by the next recovery.
+            await run_to_end(self._pool, self._plan_checkpoint())
         report.logs = len(self._logs)
         metrics = self.log_directory.metrics
         metrics.truncated_bytes.value += report.truncated_bytes
@@ -414,21 +435,31 @@ class LogManager:
         """Write the recovery points and log start offsets of all logs, durably."""
         if self.log_directory.offline_reason is not None:
             return
+        try:
+            await run_to_end(self._pool, self._plan_checkpoint())
+        except OSError as error:
+            failure = storage_error(error, f"cannot write the checkpoints of {self.data_dir}")
+            if not isinstance(failure, StorageFull):
+                self.log_directory.go_offline(str(failure))
+
+    def _plan_checkpoint(self) -> Callable[[], None]:
+        """What a checkpoint says, as of now, and the work to write it. Of two the later one stays, whoever writes first."""
         fs, data_dir = self._fs, self.data_dir
         self.log_directory.recovery_points_moved = 0
         recovery_points = {log.topic_partition: log.recovery_point for log in self._logs.values()}
         log_starts = {log.topic_partition: log.log_start_offset for log in self._logs.values()}
+        self._checkpoints_planned += 1
+        number = self._checkpoints_planned
 
         def work() -> None:
-            replace_file(fs, f"{data_dir}/{RECOVERY_POINTS_FILE}", encode_offsets(recovery_points), durable=True)
-            replace_file(fs, f"{data_dir}/{LOG_STARTS_FILE}", encode_offsets(log_starts), durable=True)
+            with self._checkpoint_lock:
+                if number < self._checkpoint_written:
+                    return
+                replace_file(fs, f"{data_dir}/{RECOVERY_POINTS_FILE}", encode_offsets(recovery_points), durable=True)
+                replace_file(fs, f"{data_dir}/{LOG_STARTS_FILE}", encode_offsets(log_starts), durable=True)
+                self._checkpoint_written = number
 
-        try:
-            await run_to_end(self._pool, work)
-        except OSError as error:
-            failure = storage_error(error, f"cannot write the checkpoints of {data_dir}")
-            if not isinstance(failure, StorageFull):
-                self.log_directory.go_offline(str(failure))
+        return work
 
     async def close(self) -> None:
         """Sync and close everything and leave the clean-shutdown marker; then let go of the lock. ``run`` has been cancelled.

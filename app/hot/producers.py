@@ -260,9 +260,9 @@ class ProducerStates:
         return len(expired)
 
     def clear(self) -> None:
-        self.entries.clear()
-        self.open_transactions.clear()
-        self._undecided.clear()
+        self.entries = {}
+        self.open_transactions = {}
+        self._undecided = {}
 
     # --- files ---
 
@@ -305,6 +305,20 @@ class ProducerStates:
             if first_offset >= 0:
                 opened.append((first_offset, producer_id))
         self.open_transactions = {producer_id: first_offset for first_offset, producer_id in sorted(opened)}
+
+    def correct(self, rows: Iterable[SnapshotRow]) -> None:
+        """Take a snapshot's word for what was replayed up to it from an unknown beginning; keep the older batches that fit."""
+        replayed = self.entries.copy()
+        self.load_rows(rows)
+        for producer_id, entry in self.entries.items():
+            known = replayed.get(producer_id)
+            if (
+                known is not None
+                and known.epoch == entry.epoch
+                and entry.batches
+                and known.batches[-1:] == entry.batches
+            ):
+                entry.batches = known.batches
 
     def remember_older(self, headers: Iterable[BatchHeader]) -> None:
         """Fill in the batches before the last one from the log; ``headers`` come in order of offset.

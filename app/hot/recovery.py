@@ -19,7 +19,7 @@ from typing import Final
 
 from app.configs import Durability, TopicConfig
 from app.errors import CorruptionError
-from app.hot.checkpoints import LEADER_EPOCHS_FILE, EpochStart, parse_leader_epochs
+from app.hot.checkpoints import LEADER_EPOCHS_FILE, EpochStart, encode_leader_epochs, parse_leader_epochs
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.hot.epochs import LeaderEpochs
 from app.hot.files import File, FileSystem, read_file, replace_file, unlink_quietly
@@ -153,6 +153,11 @@ def load_log(
         loaded.epochs.replace(())
     loaded.log_start_offset = start
     loaded.epochs.truncate_from_end(loaded.end_offset)
+    if loaded.epochs.dirty:
+        # At once: an epoch that is in the file but not in the log would claim what is appended from now on.
+        epochs = encode_leader_epochs(loaded.epochs.entries())
+        replace_file(fs, f"{directory}/{LEADER_EPOCHS_FILE}", epochs, durable=True)
+        loaded.epochs.dirty = False
     return loaded
 
 
@@ -184,6 +189,9 @@ class _Loader:
             else:
                 names.append(name)
         segments = self._list_segments(names)
+        if self._recovery_point < FOR_EVER and self._config.firn_durability is Durability.DISK:
+            # What is found here counts as stored from now on, so its names must not get lost either.
+            fs.fsync_dir(directory)
         epochs = self._load_epochs()
         segments = self._find_end(segments)
         rebuild_epochs = epochs is None
@@ -389,15 +397,12 @@ class _Loader:
                 return self._replay(segments, epochs, epochs_from)
             except _DamageBelow as damage:
                 # Bytes that were synced are not what was written. All that can be kept is what comes before them.
-                number = segments.index(damage.segment)
                 self._problems.append(str(damage))
-                file = self._fs.open(damage.segment.handle.path)
+                number = segments.index(damage.segment)
                 try:
-                    if damage.segment.index is None:
-                        damage.segment.index = SegmentIndex()
-                    self._cut(damage.segment, file, damage.position, damage.end_offset)
-                finally:
-                    file.close()
+                    self._reindex(damage.segment)
+                except CorruptionError as error:
+                    self._problems.append(str(error))
                 self._drop(segments[number + 1 :])
                 del segments[number + 1 :]
 
@@ -409,7 +414,11 @@ class _Loader:
         producers, start = self._load_snapshot(segments, Offset(end), min(self._recovery_point, indexes_end))
         snapshots = set(list_snapshots(self._fs.list_dir(self._directory)))
         walk_from = start if epochs_from is None else min(start, epochs_from)
+        # Without a snapshot where the walk begins, and with segments gone before it, the next snapshot knows better.
+        unknown_before = 0 < start == segments[0].base_offset and start not in snapshots
         for number, segment in enumerate(segments):
+            if unknown_before and segment.base_offset > start:
+                self._correct(producers, segment.base_offset, snapshots)
             trusted_end = min(self._recovery_point, indexes_end, segment.end_offset)
             if segment.end_offset <= walk_from and number < len(segments) - 1:
                 continue
@@ -419,6 +428,8 @@ class _Loader:
             if segment.end_offset > walk_from and segment.size_bytes:
                 self._replay_segment(segment, producers, epochs, aborted, start, walk_from, trusted_end)
             segment.aborted = aborted
+        if unknown_before:
+            self._correct(producers, Offset(end), snapshots)
         if producers.entries and start > segments[0].base_offset:
             producers.remember_older(self._headers_before(segments, start))
         newest_base = segments[-1].base_offset
@@ -428,6 +439,13 @@ class _Loader:
             if offset not in bases and offset != newest:
                 unlink_quietly(self._fs, snapshot_path(self._directory, offset))
         return producers
+
+    def _correct(self, producers: ProducerStates, offset: Offset, snapshots: set[Offset]) -> None:
+        if offset in snapshots:
+            try:
+                producers.correct(parse_snapshot(read_file(self._fs, snapshot_path(self._directory, offset))))
+            except CorruptionError as error:
+                self._problems.append(f"{snapshot_path(self._directory, offset)}: {error}")
 
     def _sound_transaction_indexes_end(self, segments: list[Segment]) -> Offset:
         """Base offset of the first segment whose transaction index is damaged; ``FOR_EVER`` if none is."""
@@ -451,7 +469,8 @@ class _Loader:
                 continue
             if offset < first:
                 break
-            if offset > usable_end:
+            if offset > usable_end and offset != first:
+                # What is left of the log begins at the first segment, so its snapshot is all there is to know before it.
                 continue
             try:
                 producers.load_rows(parse_snapshot(read_file(self._fs, path)))
@@ -484,9 +503,8 @@ class _Loader:
         index = segment.index
         start = 0 if index is None else index.position_before(max(0, walk_from - segment.base_offset))
         file = self._fs.open(segment.handle.path, read_only=True)
-        position, end_offset = start, int(segment.base_offset)
         try:
-            for at, header, view in walk(file, start, segment.size_bytes, verify=False):
+            for _, header, view in walk(file, start, segment.size_bytes, verify=False):
                 if header.leader_epoch > epochs.latest:
                     epochs.assign(header.leader_epoch, header.base_offset)
                 if header.base_offset >= state_from and header.producer_id >= 0:
@@ -496,40 +514,43 @@ class _Loader:
                         completed = producers.apply_marker(marker)
                         if completed is not None and completed.aborted and marker.offset >= trusted_end:
                             aborted.append(aborted_entry(completed, producers.last_stable_offset_after(completed)))
-                position, end_offset = at + header.size_bytes, header.end_offset
         except CorruptionError as error:
-            raise _DamageBelow(segment, position, end_offset, f"{segment.handle.path}: {error}") from error
+            raise _DamageBelow(segment, str(error)) from error
         finally:
             file.close()
 
     def _headers_before(self, segments: list[Segment], offset: int) -> list[BatchHeader]:
-        """Headers of the batches in the last few MiB before ``offset``."""
+        """Headers of the batches in the last few MiB before ``offset``; fewer where something is damaged."""
+        parts: list[list[BatchHeader]] = []
+        room = OLDER_BATCHES_BYTES
         for segment in reversed(segments):
-            if segment.base_offset < offset and segment.size_bytes:
-                break
-        else:
-            return []
-        index = segment.index
-        if index is None:
+            if segment.base_offset >= offset or segment.size_bytes == 0:
+                continue
             try:
-                index = read_index(self._fs, segment)
-            except (CorruptionError, FileNotFoundError):
-                return []
-        stop = segment.size_bytes
-        if offset < segment.end_offset:
-            stop = index.position_before(offset - 1 - segment.base_offset)
-        slot = index.slot_at_most(stop - OLDER_BATCHES_BYTES)
+                index = segment.index if segment.index is not None else read_index(self._fs, segment)
+                stop = segment.size_bytes
+                if offset < segment.end_offset:
+                    stop = index.position_before(offset - 1 - segment.base_offset)
+                slot = index.slot_at_most(stop - room)
+                start = index.positions[slot] if slot >= 0 and stop > room else 0
+                parts.append(self._headers_between(segment, start, offset))
+            except (CorruptionError, FileNotFoundError) as error:
+                self._problems.append(f"{segment.handle.path}: older batches of producers are not known: {error}")
+                break
+            room -= stop - start
+            if room <= 0:
+                break
+        return [header for part in reversed(parts) for header in part]
+
+    def _headers_between(self, segment: Segment, start: int, offset: int) -> list[BatchHeader]:
         file = self._fs.open(segment.handle.path, read_only=True)
         try:
             headers = []
-            for _, header, _ in walk(file, index.positions[slot] if slot >= 0 else 0, segment.size_bytes, verify=False):
+            for _, header, _ in walk(file, start, segment.size_bytes, verify=False):
                 if header.base_offset >= offset:
                     break
                 headers.append(header)
             return headers
-        except CorruptionError as error:
-            self._problems.append(f"{segment.handle.path}: {error}")
-            return []
         finally:
             file.close()
 
@@ -621,8 +642,6 @@ def replay_producers(fs: FileSystem, directory: str, segments: list[Segment], of
 class _DamageBelow(Exception):
     """A walk of synced bytes met damage; the loader cuts it off and starts the step again."""
 
-    def __init__(self, segment: Segment, position: int, end_offset: int, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, segment: Segment, message: str) -> None:
+        super().__init__(f"{segment.handle.path}: {message}")
         self.segment = segment
-        self.position = position
-        self.end_offset = end_offset
