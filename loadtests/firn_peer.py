@@ -34,6 +34,18 @@ class FirnPeer:
         return f"{self.host}:{self.port}"
 
 
+def serve_command(
+    directory: Path, port: int, *, settings: Mapping[str, str] | None = None, store: str | None = None
+) -> list[str]:
+    """The command line of a broker with its data and its bucket in ``directory``."""
+    assignments = [part for name, value in (settings or {}).items() for part in ("--set", f"{name}={value}")]
+    return [
+        *(sys.executable, "-m", "app.cli", "serve", "--listen", f"127.0.0.1:{port}", "--http", "off"),
+        *("--data-dir", str(directory / "data"), "--store", store or (directory / "bucket").resolve().as_uri()),
+        *assignments,
+    ]
+
+
 @contextmanager
 def firn_running(
     directory: Path, *, cores: str | None = None, settings: Mapping[str, str] | None = None, store: str | None = None
@@ -44,13 +56,8 @@ def firn_running(
     """
     directory.mkdir(parents=True, exist_ok=True)
     port = free_port()
-    assignments = [part for name, value in (settings or {}).items() for part in ("--set", f"{name}={value}")]
-    command = [
-        *([] if cores is None else ["taskset", "-c", cores]),
-        *(sys.executable, "-m", "app.cli", "serve", "--listen", f"127.0.0.1:{port}", "--http", "off"),
-        *("--data-dir", str(directory / "data"), "--store", store or (directory / "bucket").resolve().as_uri()),
-        *assignments,
-    ]
+    pin = [] if cores is None else ["taskset", "-c", cores]
+    command = [*pin, *serve_command(directory, port, settings=settings, store=store)]
     with (directory / "firn.out").open("ab") as out:
         started = time.monotonic()
         process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)

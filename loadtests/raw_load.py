@@ -20,7 +20,9 @@ import sys
 import time
 from collections import deque
 from pathlib import Path
+from select import select
 from struct import Struct
+from typing import Any
 
 from crc32c import crc32c
 
@@ -31,6 +33,7 @@ from app.records.builder import build_batch
 from app.wire.apikeys import ApiKey
 from app.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic
 from app.wire.apis.init_producer_id import InitProducerIdRequest
+from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from app.wire.codec import decode_response
 from app.wire.framing import request_frame
@@ -41,7 +44,8 @@ INT32 = Struct(">i")
 SEQUENCE_POSITION = 53
 CRC_POSITION = 17
 CRC_START = 21
-FETCH_OFFSET = Struct(">q")
+PARTITION_ANSWER = Struct(">ihqqqi")
+EARLIEST_LOCAL = -4
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -70,7 +74,7 @@ class Wire:
         (size,) = INT32.unpack(self.read_exactly(4))
         return self.read_exactly(size)
 
-    def ask(self, key: int, version: int, message: object) -> object:
+    def ask(self, key: int, version: int, message: object) -> Any:
         self.socket.sendall(request_frame(key, version, 1, "raw-load", message))
         answer = self.read_frame()
         return decode_response(key, version, answer[parse_response_header(answer, key, version).body_start :])
@@ -96,7 +100,9 @@ def make_batch(record_count: int, batch_bytes: int, producer_id: int, rng: rando
     value_bytes = max(1, (batch_bytes - HEADER_BYTES) // record_count - 10)
     now_ms = int(time.time() * 1000)
     records = [(now_ms, None, rng.randbytes(value_bytes), ()) for _ in range(record_count)]
-    fields = {} if producer_id < 0 else {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0}
+    fields: dict[str, Any] = (
+        {} if producer_id < 0 else {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0}
+    )
     return bytearray(build_batch(records, **fields))
 
 
@@ -109,6 +115,19 @@ def ensure_topic(wire: Wire, topic: str) -> int:
             return len(found.partitions)
         time.sleep(0.1)
     raise SystemExit(f"topic {topic} does not come to be")
+
+
+def special_offsets(wire: Wire, topic: str, partitions: int, special: int) -> list[int]:
+    """What ListOffsets answers for one of its negative timestamps, for every partition."""
+    asked = [
+        ListOffsetsPartition(partition_index=p, current_leader_epoch=-1, timestamp=special) for p in range(partitions)
+    ]
+    message = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=asked)])
+    answer = wire.ask(ApiKey.LIST_OFFSETS, 9, message)
+    found = {one.partition_index: one for one in answer.topics[0].partitions}
+    if any(one.error_code for one in found.values()):
+        raise SystemExit(f"ListOffsets of {topic} answers errors")
+    return [found[p].offset for p in range(partitions)]
 
 
 def produce(arguments: argparse.Namespace) -> dict[str, object]:
@@ -124,7 +143,12 @@ def produce(arguments: argparse.Namespace) -> dict[str, object]:
     requests: list[bytearray] = []
     for partition in range(partitions):
         pieces = encode_produce_request(
-            9, 1, "raw-load", [(arguments.topic, [(partition, batch)])], acks=arguments.acks, timeout_ms=30_000
+            9,
+            1,
+            "raw-load",
+            [(arguments.topic, [(partition, memoryview(batch))])],
+            acks=arguments.acks,
+            timeout_ms=30_000,
         )
         requests.append(bytearray(b"".join(pieces)))
     start = bytes(requests[0]).index(bytes(batch))
@@ -151,7 +175,7 @@ def produce(arguments: argparse.Namespace) -> dict[str, object]:
         raise SystemExit(f"Produce answers error {first.error_code}: {first.error_message}")
     answer_bytes = 4 + len(answer)
 
-    def run(seconds: float) -> tuple[int, float, list[float]]:
+    def run(seconds: float, requests_max: int = 0) -> tuple[int, float, list[float]]:
         sent_at: deque[float] = deque()
         latencies: list[float] = []
         pending = bytearray()
@@ -166,18 +190,30 @@ def produce(arguments: argparse.Namespace) -> dict[str, object]:
             now = clock()
             room = arguments.pipeline - (count - received)
             if rate:
-                room = min(room, int((now - started) * rate) - count)
+                # Held to a rate, a request is due whether or not earlier ones are answered, and waits from then on.
+                room = min(room, int((now - started) * rate) + 1 - count)
+            if requests_max and count + room >= requests_max:
+                room = requests_max - count
+                if not room:
+                    deadline = now
             if now < deadline and room > 0:
                 if plain:
                     wire.socket.sendall(joined[room])
                 else:
                     wire.socket.sendall(b"".join(bytes(next_request(count + i)) for i in range(room)))
-                sent_at.extend([now] * room)
+                if rate:
+                    sent_at.extend(started + (count + i) / rate for i in range(room))
+                else:
+                    sent_at.extend([now] * room)
                 count += room
-            elif count == received:
-                if now >= deadline:
-                    break
-                time.sleep(0.0002)
+            elif count == received and now >= deadline:
+                break
+            if rate and now < deadline and count - received < arguments.pipeline:
+                # Until the next one is due or an answer is there.
+                wait_s = max(0.0, started + count / rate - now)
+                if not select([wire.socket], (), (), wait_s)[0]:
+                    continue
+            if count == received:
                 continue
             got = wire.socket.recv_into(wire.view[len(pending) :])
             if not got:
@@ -198,7 +234,8 @@ def produce(arguments: argparse.Namespace) -> dict[str, object]:
     error_position = 4 + 5 + 1 + 1 + name + 1 + 4
     run(arguments.warm_up)
     before = cpu_seconds(arguments.server_pid) if arguments.server_pid else 0.0
-    count, seconds, latencies = run(arguments.seconds)
+    limit = arguments.megabytes * 1_000_000 // len(batch)
+    count, seconds, latencies = run(arguments.seconds if not limit else float("inf"), limit)
     report: dict[str, object] = {
         "requests": count,
         "request_bytes": len(requests[0]),
@@ -217,8 +254,16 @@ def produce(arguments: argparse.Namespace) -> dict[str, object]:
 def fetch(arguments: argparse.Namespace) -> dict[str, object]:
     wire = Wire(arguments.host, arguments.port)
     partitions = arguments.partitions or ensure_topic(wire, arguments.topic)
-    size_position = 0
-    offsets = [arguments.offset] * partitions
+    starts = [arguments.offset] * partitions
+    if arguments.offset < 0:
+        starts = special_offsets(wire, arguments.topic, partitions, arguments.offset)
+    # A reader of cold data starts over where the local log begins.
+    ends = [1 << 62] * partitions
+    if arguments.end == "earliest-local":
+        ends = special_offsets(wire, arguments.topic, partitions, EARLIEST_LOCAL)
+        if ends == starts:
+            raise SystemExit(f"nothing of {arguments.topic} is in the tier alone")
+    offsets = list(starts)
 
     def build() -> bytearray:
         message = FetchRequest(
@@ -253,10 +298,8 @@ def fetch(arguments: argparse.Namespace) -> dict[str, object]:
             count += 1
             got = advance(answer)
             total += got
-            if not got:
-                if arguments.once:
-                    break
-                offsets[:] = [arguments.offset] * partitions
+            if arguments.once and all(offset >= end for offset, end in zip(offsets, ends, strict=True)):
+                break
         return count, total, clock() - started, latencies
 
     def advance(answer: memoryview) -> int:
@@ -271,7 +314,7 @@ def fetch(arguments: argparse.Namespace) -> dict[str, object]:
             (count,) = INT32.unpack_from(answer, position)
             position += 4
             for _ in range(count):
-                partition, error, _, _, _, aborted = Struct(">ihqqqi").unpack_from(answer, position)
+                partition, error, high_watermark, _, _, aborted = PARTITION_ANSWER.unpack_from(answer, position)
                 if error:
                     raise SystemExit(f"Fetch answers error {error} for partition {partition}")
                 position += 34 + 16 * max(aborted, 0) + 4
@@ -286,13 +329,17 @@ def fetch(arguments: argparse.Namespace) -> dict[str, object]:
                         break
                     last = header[0] + header[6] + 1
                     position += 12 + header[1]
+                if not arguments.once and last >= min(high_watermark, ends[partition]):
+                    last = starts[partition]
+                elif arguments.once and last >= high_watermark:
+                    ends[partition] = last
                 offsets[partition] = last
                 position = end
         return total
 
-    del size_position
     if arguments.warm_up:
         run(arguments.warm_up)
+        offsets[:] = starts if arguments.once else offsets
     before = cpu_seconds(arguments.server_pid) if arguments.server_pid else 0.0
     count, total, seconds, latencies = run(arguments.seconds)
     report: dict[str, object] = {
@@ -325,16 +372,20 @@ def main() -> None:
     group.add_argument("--records", type=int, default=8, help="records in a batch")
     group.add_argument("--pipeline", type=int, default=20, help="requests in flight")
     group.add_argument("--acks", type=int, default=-1, choices=(1, -1))
+    group.add_argument("--megabytes", type=int, default=0, help="stop after so much instead of after --seconds")
     group.add_argument("--idempotent", action="store_true", help="with a producer id and sequences")
     group.add_argument("--rate", type=float, default=0, help="requests per second at most; 0 is as fast as it goes")
     group = parser.add_argument_group("fetch")
     group.add_argument("--max-bytes", type=int, default=1 << 20, help="for each partition")
     group.add_argument("--partitions", type=int, default=0, help="the first so many; 0 is all")
-    group.add_argument("--offset", type=int, default=0, help="where to start")
+    group.add_argument("--offset", type=int, default=0, help="where to start; -2 is the log start, -4 the local start")
+    group.add_argument("--end", choices=("high-watermark", "earliest-local"), default="high-watermark")
+    group.add_argument("--priority", type=int, default=0, help="niceness of this process")
     group.add_argument("--once", action="store_true", help="stop at the end of the log instead of starting over")
     arguments = parser.parse_args()
     if arguments.cpu >= 0:
         os.sched_setaffinity(0, {arguments.cpu})
+    os.nice(arguments.priority)
     work = produce if arguments.work == "produce" else fetch
     print(json.dumps({"work": arguments.work, "topic": arguments.topic, **work(arguments)}))
 
