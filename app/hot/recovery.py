@@ -29,6 +29,7 @@ from app.hot.segments import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    RELATIVE_OFFSET_MAX,
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -42,7 +43,7 @@ from app.hot.segments import (
 from app.hot.state_file import LogState
 from app.limits import MIB
 from app.records.batch import HEADER_BYTES, BatchHeader, parse_header
-from app.records.control import parse_marker
+from app.records.control import EndTransactionMarker, parse_marker
 from app.units import NO_OFFSET, NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs
 
 OLDER_BATCHES_BYTES: Final = 8 * MIB
@@ -253,7 +254,7 @@ class _Loader:
                 if not last and segment.end_offset <= self._recovery_point:
                     self._trust(segment)
                     continue
-                self._check(segment)
+                self._check(segment, last)
             except CorruptionError as error:
                 self._problems.append(str(error))
             else:
@@ -300,15 +301,15 @@ class _Loader:
                 return
         self._reindex(segment)
 
-    def _reindex(self, segment: Segment) -> None:
+    def _reindex(self, segment: Segment, *, verify: bool = False) -> None:
         """Build a complete segment's indexes anew. Raises: CorruptionError, after cutting off what is damaged."""
         segment.index = SegmentIndex()
         segment.index_written = segment.times_written = 0
         segment.max_timestamp, segment.max_timestamp_offset = NO_TIMESTAMP, NO_OFFSET
-        self._walk_to_end(segment, segment.index, 0, verify=False)
+        self._walk_to_end(segment, segment.index, 0, verify=verify, gaps=True)
         finish_times(segment, segment.index)
 
-    def _check(self, segment: Segment) -> None:
+    def _check(self, segment: Segment, active: bool) -> None:
         """Check a segment from the recovery point on. Raises: CorruptionError, after cutting off what is damaged."""
         verify = self._recovery_point < FOR_EVER
         try:
@@ -330,9 +331,11 @@ class _Loader:
         if index.times:
             segment.max_timestamp = index.times[-1]
             segment.max_timestamp_offset = segment.base_offset + index.time_offsets[-1]
-        self._walk_to_end(segment, index, index.positions[-1] if index.positions else 0, verify=verify)
+        start = index.positions[-1] if index.positions else 0
+        # Compaction leaves gaps, but never in the active segment.
+        self._walk_to_end(segment, index, start, verify=verify, gaps=self._config.compacted or not active)
 
-    def _walk_to_end(self, segment: Segment, index: SegmentIndex, start: int, *, verify: bool) -> None:
+    def _walk_to_end(self, segment: Segment, index: SegmentIndex, start: int, *, verify: bool, gaps: bool) -> None:
         """Walk a segment from an indexed batch (or 0) to its end; cut off what is damaged, and then raise CorruptionError."""
         file = self._fs.open(segment.handle.path)
         indexed = bool(index.positions)
@@ -341,7 +344,7 @@ class _Loader:
         synced = start if verify else segment.size_bytes
         try:
             for at, header, _ in walk(file, start, segment.size_bytes, verify=verify):
-                self._check_order(segment, header, at, expected)
+                self._check_order(segment, header, at, expected, gaps)
                 if at == start and indexed:
                     if header.base_offset + header.last_offset_delta != segment.base_offset + index.offsets[-1]:
                         raise CorruptionError(f"{segment.path(INDEX_SUFFIX)} does not fit its log")
@@ -365,7 +368,7 @@ class _Loader:
                 segment.bytes_since_index_entry = 0
                 segment.max_timestamp, segment.max_timestamp_offset = NO_TIMESTAMP, NO_OFFSET
                 self._problems.append(f"{segment.path(INDEX_SUFFIX)}: {error}; it is rebuilt from the log")
-                self._walk_to_end(segment, index, 0, verify=verify)
+                self._walk_to_end(segment, index, 0, verify=verify, gaps=gaps)
                 return
             lost = segment.size_bytes - position
             self._cut(segment, file, position, max(expected, segment.base_offset))
@@ -374,8 +377,13 @@ class _Loader:
             file.close()
 
     @staticmethod
-    def _check_order(segment: Segment, header: BatchHeader, position: int, expected: int) -> None:
-        if header.base_offset < max(expected, segment.base_offset):
+    def _check_order(segment: Segment, header: BatchHeader, position: int, expected: int, gaps: bool) -> None:
+        # The CRC does not cover the base offset, so its place among the others has to tell.
+        if (
+            header.base_offset < max(expected, segment.base_offset)
+            or header.end_offset - 1 - segment.base_offset > RELATIVE_OFFSET_MAX
+            or (not gaps and expected >= 0 and header.base_offset != expected)
+        ):
             raise CorruptionError(f"offset {header.base_offset} at position {position} is out of order")
 
     def _cut(self, segment: Segment, file: File, position: int, end_offset: int) -> None:
@@ -400,7 +408,7 @@ class _Loader:
                 self._problems.append(str(damage))
                 number = segments.index(damage.segment)
                 try:
-                    self._reindex(damage.segment)
+                    self._reindex(damage.segment, verify=True)
                 except CorruptionError as error:
                     self._problems.append(str(error))
                 self._drop(segments[number + 1 :])
@@ -510,7 +518,7 @@ class _Loader:
                 if header.base_offset >= state_from and header.producer_id >= 0:
                     if not header.is_control:
                         producers.apply_header(header)
-                    elif (marker := parse_marker(view)) is not None:
+                    elif (marker := self._marker(segment, view)) is not None:
                         completed = producers.apply_marker(marker)
                         if completed is not None and completed.aborted and marker.offset >= trusted_end:
                             aborted.append(aborted_entry(completed, producers.last_stable_offset_after(completed)))
@@ -519,6 +527,14 @@ class _Loader:
         finally:
             file.close()
 
+    def _marker(self, segment: Segment, batch: memoryview) -> EndTransactionMarker | None:
+        try:
+            return parse_marker(batch)
+        except CorruptionError as error:
+            # Its CRC may be right all the same: it is what was written, and means nothing to us.
+            self._problems.append(f"{segment.handle.path}: {error}")
+            return None
+
     def _headers_before(self, segments: list[Segment], offset: int) -> list[BatchHeader]:
         """Headers of the batches in the last few MiB before ``offset``; fewer where something is damaged."""
         parts: list[list[BatchHeader]] = []
@@ -526,13 +542,14 @@ class _Loader:
         for segment in reversed(segments):
             if segment.base_offset >= offset or segment.size_bytes == 0:
                 continue
+            stop, start = segment.size_bytes, 0
             try:
-                index = segment.index if segment.index is not None else read_index(self._fs, segment)
-                stop = segment.size_bytes
-                if offset < segment.end_offset:
-                    stop = index.position_before(offset - 1 - segment.base_offset)
-                slot = index.slot_at_most(stop - room)
-                start = index.positions[slot] if slot >= 0 and stop > room else 0
+                if offset < segment.end_offset or stop > room:
+                    index = segment.index if segment.index is not None else read_index(self._fs, segment)
+                    if offset < segment.end_offset:
+                        stop = index.position_before(offset - 1 - segment.base_offset)
+                    slot = index.slot_at_most(stop - room)
+                    start = index.positions[slot] if slot >= 0 else 0
                 parts.append(self._headers_between(segment, start, offset))
             except (CorruptionError, FileNotFoundError) as error:
                 self._problems.append(f"{segment.handle.path}: older batches of producers are not known: {error}")

@@ -1,0 +1,248 @@
+"""Damage of every kind, and what is left after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from app.configs import Durability, TopicConfig
+from app.hot.log import PartitionLog
+from app.hot.manager import LoadReport, LogManager
+from app.records.control import ControlType
+from app.units import LeaderEpoch, Offset, ProducerEpoch, ProducerId
+from tests.hot.helpers import DATA, NOW, batch, headers, idempotent, manager_over, new_log, read_all, sim
+from tests.support.simfs import SimFileSystem
+
+SIZE = len(idempotent(0))
+SETTINGS = {"segment_bytes": 5 * SIZE, "index_interval_bytes": SIZE}
+FIRST = f"{DATA}/t-0/00000000000000000000"
+SECOND = f"{DATA}/t-0/00000000000000000005"
+
+
+async def filled(fs: SimFileSystem, count: int, **settings: object) -> tuple[LogManager, PartitionLog]:
+    manager = manager_over(fs)
+    await manager.load_all()
+    log = new_log(manager, **{**SETTINGS, **settings})
+    for sequence in range(count):
+        log.append_as_leader(idempotent(sequence, timestamp=NOW + sequence), now_ms=NOW)
+    return manager, log
+
+
+async def reopened(fs: SimFileSystem, **settings: object) -> tuple[PartitionLog, LoadReport]:
+    fs.kill()
+    manager = manager_over(fs)
+    report = await manager.load_all(lambda _: TopicConfig(**{**SETTINGS, **settings}))  # type: ignore[arg-type]
+    log = manager.get("t", 0)
+    assert log is not None
+    return log, report
+
+
+async def test_nothing_is_lost_by_a_kill() -> None:
+    fs = sim()
+    _, log = await filled(fs, 8)
+    before = await read_all(log)
+    log, report = await reopened(fs)
+    assert await read_all(log) == before
+    assert (report.clean, report.scanned, report.truncated_bytes, report.problems) == (False, 1, 0, [])
+    assert log.producers.entries[1].last_sequence == 7
+    result = log.append_as_leader(idempotent(4), now_ms=NOW)  # the last five are known across a roll
+    assert (result.base_offset, result.duplicate) == (4, True)
+
+
+@pytest.mark.parametrize("position", [0, 5, 7, 10, 16, 18, 30, 60, SIZE - 1])
+async def test_the_first_damaged_batch_and_all_after_it_are_cut_off(position: int) -> None:
+    fs = sim()
+    await filled(fs, 9)
+    fs.flip_bit(f"{SECOND}.log", 2 * SIZE + position, 4)
+    log, report = await reopened(fs)
+    assert log.log_end_offset == 7
+    assert report.truncated_bytes == 2 * SIZE
+    assert len(report.problems) == 1
+    assert [header.base_offset for header in headers(await read_all(log))] == list(range(7))
+    assert log.append_as_leader(idempotent(7), now_ms=NOW).base_offset == 7
+
+
+async def test_a_torn_tail_is_cut_off() -> None:
+    fs = sim()
+    await filled(fs, 8)
+    for cut in (1, SIZE - 1, SIZE + 30):
+        fs.open(f"{SECOND}.log").truncate(3 * SIZE - cut)
+        log, _ = await reopened(fs)
+        assert log.log_end_offset == 8 - -(-cut // SIZE)
+
+
+async def test_segments_after_a_damaged_one_are_dropped() -> None:
+    fs = sim()
+    await filled(fs, 14)
+    fs.flip_bit(f"{FIRST}.log", 3 * SIZE + 40)
+    log, report = await reopened(fs)
+    assert log.log_end_offset == 3
+    assert report.truncated_bytes == 11 * SIZE
+    assert [name for name in fs.list_dir(f"{DATA}/t-0") if name.endswith(".log")] == ["00000000000000000000.log"]
+    assert log.append_as_leader(idempotent(3), now_ms=NOW).base_offset == 3
+
+
+async def test_a_missing_segment_ends_the_log_before_it() -> None:
+    fs = sim()
+    await filled(fs, 14)
+    fs.unlink(f"{SECOND}.log")
+    log, report = await reopened(fs)
+    assert log.log_end_offset == 5
+    assert len(report.problems) == 2
+
+
+async def test_nothing_below_the_recovery_point_is_checked_again() -> None:
+    fs = sim()
+    manager, log = await filled(fs, 9)
+    await log.flush()
+    await manager.checkpoint()
+    fs.flip_bit(f"{FIRST}.log", 3 * SIZE + 40)
+    log.append_as_leader(idempotent(9), now_ms=NOW)
+    log, report = await reopened(fs)
+    assert (log.log_end_offset, report.problems) == (10, [])
+
+
+async def test_a_log_cut_below_its_recovery_point_ends_there_and_is_not_trusted_later() -> None:
+    fs = sim()
+    manager, log = await filled(fs, 4)
+    await log.flush()
+    await manager.checkpoint()
+    fs.open(f"{FIRST}.log").truncate(2 * SIZE)
+    log, _ = await reopened(fs)
+    assert (log.log_end_offset, log.recovery_point) == (2, 2)
+    for sequence in (2, 3):
+        log.append_as_leader(idempotent(sequence), now_ms=NOW)
+    fs.flip_bit(f"{FIRST}.log", 3 * SIZE + 40)
+    log, _ = await reopened(fs)
+    assert log.log_end_offset == 3
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda fs: fs.unlink(f"{FIRST}.index"),
+        lambda fs: fs.unlink(f"{SECOND}.index"),
+        lambda fs: fs.unlink(f"{FIRST}.timeindex"),
+        lambda fs: fs.unlink(f"{SECOND}.timeindex"),
+        lambda fs: fs.flip_bit(f"{SECOND}.index", 3, 6),
+        lambda fs: fs.flip_bit(f"{SECOND}.index", 7, 2),
+        lambda fs: fs.flip_bit(f"{SECOND}.timeindex", 11, 6),
+        lambda fs: fs.open(f"{SECOND}.index").truncate(3),
+        lambda fs: fs.unlink(f"{SECOND}.snapshot"),
+        lambda fs: fs.flip_bit(f"{SECOND}.snapshot", 20),
+        lambda fs: fs.flip_bit(f"{DATA}/t-0/00000000000000000009.snapshot", 20),
+        lambda fs: fs.unlink(f"{DATA}/t-0/leader-epoch-checkpoint"),
+        lambda fs: fs.flip_bit(f"{DATA}/t-0/leader-epoch-checkpoint", 0, 6),
+        lambda fs: fs.flip_bit(f"{DATA}/recovery-point-offset-checkpoint", 0, 6),
+    ],
+)
+@pytest.mark.parametrize("clean", [False, True])
+async def test_side_files_are_rebuilt_from_the_log(damage: Callable[[SimFileSystem], None], clean: bool) -> None:
+    fs = sim()
+    manager, log = await filled(fs, 9)
+    log.become_leader(LeaderEpoch(3))
+    log.append_as_leader(batch(timestamp=NOW + 50), now_ms=NOW)
+    log.truncate_to(9)
+    await log.flush()
+    before, state = await read_all(log), log.state()
+    await manager.checkpoint()
+    if clean:
+        await manager.close()
+        fs.unlink(f"{DATA}/.firn_log_state")
+    damage(fs)
+    log, _ = await reopened(fs)
+    assert await read_all(log) == before
+    assert log.state().producers == state.producers
+    assert log.leader_epochs() == ((0, 0),)
+    for offset in range(9):
+        assert await log.offset_for_timestamp(NOW + offset) == (NOW + offset, offset)
+    assert await log.max_timestamp_offset() == (NOW + 8, 8)
+
+
+async def test_transactions_are_rebuilt() -> None:
+    fs = sim()
+    manager, log = await filled(fs, 0)
+    expected = []
+    for sequence in range(6):
+        log.append_as_leader(idempotent(sequence, transactional=True), now_ms=NOW)
+        log.append_control(
+            ControlType.ABORT if sequence % 2 else ControlType.COMMIT,
+            producer_id=ProducerId(1),
+            producer_epoch=ProducerEpoch(0),
+            coordinator_epoch=0,
+            now_ms=NOW,
+        )
+        if sequence % 2:
+            expected.append((1, 2 * sequence, 2 * sequence + 1, 2 * sequence + 2))
+        if sequence == 3:
+            await log.flush()
+            await manager.checkpoint()
+    log.append_as_leader(idempotent(6, transactional=True), now_ms=NOW)
+    assert len(log.segments()) > 2
+    for damage in ("", "cut", "cut again"):
+        if damage:
+            path = next(f"{DATA}/t-0/{name}" for name in fs.list_dir(f"{DATA}/t-0") if name.endswith(".txnindex"))
+            fs.open(path).truncate(fs.file_size(path) - 1)
+        log, _ = await reopened(fs)
+        assert log.aborted_transactions(0, 100) == expected
+        assert log.last_stable_offset == 12
+        await log.flush()
+
+
+async def test_what_recovery_found_counts_as_stored_only_once_synced() -> None:
+    fs = sim()
+    _, log = await filled(fs, 3, firn_durability=Durability.DISK)
+    assert log.high_watermark == 0
+    fs.trace = []
+    log, _ = await reopened(fs, firn_durability=Durability.DISK)
+    assert log.high_watermark == 3
+    assert ("fdatasync", f"{FIRST}.log") in fs.trace
+
+
+async def test_a_start_past_the_end_begins_anew_there() -> None:
+    fs = sim()
+    manager, log = await filled(fs, 8)
+    log.advance_log_start(8)
+    await manager.checkpoint()
+    fs.open(f"{SECOND}.log").truncate(SIZE)
+    log, report = await reopened(fs)
+    assert (log.log_start_offset, log.log_end_offset, log.local_log_start_offset) == (8, 8, 8)
+    assert report.problems
+
+
+async def test_starting_anew_keeps_lineage_and_producers() -> None:
+    fs = sim()
+    manager, log = await filled(fs, 8)
+    snapshot, lineage = log.producer_snapshot(8), log.leader_epochs()
+    log.truncate_fully_and_start_at(20, lineage, snapshot, log_start_offset=2)
+    assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (2, 20, 20)
+    assert log.leader_epochs() == lineage
+    assert log.append_as_leader(idempotent(8), now_ms=NOW).base_offset == 20
+    await manager.checkpoint()
+    log, report = await reopened(fs)
+    assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (2, 20, 21)
+    assert log.producers.entries[1].last_sequence == 8
+    assert report.problems == []
+
+
+async def test_the_manifest_may_lower_the_log_start_and_lengthen_the_lineage() -> None:
+    _, log = await filled(sim(), 3)
+    log.truncate_fully_and_start_at(10)
+    log.become_leader(LeaderEpoch(4))
+    log.restore_log_start(1)
+    log.restore_leader_epochs([*log.leader_epochs(), *[type(log.leader_epochs()[0])(LeaderEpoch(2), Offset(1))]])
+    assert log.log_start_offset == 1
+    assert log.leader_epochs() == ((2, 1), (4, 10))
+
+
+async def test_a_snapshot_of_any_segment_can_be_had() -> None:
+    fs = sim()
+    manager, log = await filled(fs, 14)
+    pending = log.producer_snapshot(5)
+    await log.flush()
+    assert log.producer_snapshot(5) == pending == fs.open(f"{SECOND}.snapshot").pread(1000, 0)
+    fs.unlink(f"{SECOND}.snapshot")
+    assert log.producer_snapshot(5) == pending
+    assert log.producer_snapshot(14) != pending
+    assert manager.offline_reason is None
