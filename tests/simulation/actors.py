@@ -125,7 +125,7 @@ class Producer(Actor):
         super().__init__(world, name)
         self.idempotent = idempotent
         self.acks = acks
-        self.pause_s = world.rng.choice((0.02, 0.08, 0.3))
+        self.pause_s = world.rng.choice((0.03, 0.08, 0.3))
         self._streams: dict[tuple[UUID, int], _Stream] = {}
         self._producer_id = -1
         self._broken = False
@@ -254,11 +254,14 @@ class Producer(Actor):
                     self._broken = True  # one before it failed: all of them again, in order
                     return
                 if stream.losses == history.losses and history.rotten_from is None and machine is self.world.owner:
-                    raise Violation("INV-1", f"{history.name}: {code.name} for a producer whose records were kept")
+                    raise Violation(
+                        "INV-1",
+                        f"{history.name}: {code.name} for a producer whose records were kept ({stream.losses} losses)",
+                    )
                 self._producer_id = -1
                 self._broken = True
                 return
-            self.world.expect(code, EXPECTED, f"Produce to {history.name}", wire=wire)
+            self.world.expect(code, EXPECTED, f"Produce to {history.name} ({result.error_message})", wire=wire)
             if code in GONE:
                 if not history.deleting and machine is self.world.owner:
                     raise Violation("INV-1", f"{history.name} is not there any more")
@@ -282,13 +285,14 @@ class Consumer(Actor):
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
-        self.pause_s = world.rng.choice((0.05, 0.2, 0.5))
+        self.pause_s = world.rng.choice((0.1, 0.3, 0.6))
+        self.bytes_choices: tuple[int, ...] = (1, 700, 5000, 100_000)
 
     async def run(self) -> None:
         while True:
             await asyncio.sleep(self.rng.uniform(0.2, 1.8) * self.pause_s)
             alive = list(self.world.histories.values())
-            if not alive:
+            if not alive or not self.world.producing:
                 continue
             history = self.rng.choice(alive)
             try:
@@ -297,7 +301,7 @@ class Consumer(Actor):
                 else:
                     known = history.end
                     start = 0 if self.rng.random() < 0.5 else self.rng.randrange(known + 1)
-                    await self.read(history, max(start, history.log_start_acked), self.rng.randint(1, 6))
+                    await self.read(history, max(start, history.log_start_acked), self.rng.randint(1, 4))
             except Unreachable:
                 continue
 
@@ -322,11 +326,12 @@ class Consumer(Actor):
     ) -> tuple[list[int], int, int, int | None] | None:
         """One Fetch: ends of the batches, the high watermark, the log start, and another place to read from, if need be."""
         rng = self.rng
-        deleting, losses = history.deleting, history.losses
+        gone = history.gone
+        deleting, losses, high_watermark = history.deleting, history.losses, history.high_watermark
         request = FetchRequest(
             max_wait_ms=rng.choice((0, 50, 300)),
             min_bytes=1,
-            max_bytes=rng.choice((1, 3000, 100_000)),
+            max_bytes=rng.choice(self.bytes_choices),
             session_id=0,
             session_epoch=-1,
             topics=[
@@ -336,7 +341,7 @@ class Consumer(Actor):
                         FetchPartition(
                             partition=history.index,
                             fetch_offset=offset,
-                            partition_max_bytes=rng.choice((1, 700, 5000, 100_000)),
+                            partition_max_bytes=rng.choice(self.bytes_choices),
                         )
                     ],
                 )
@@ -350,7 +355,9 @@ class Consumer(Actor):
             return None
         part = answer.responses[0].partitions[0]
         code = ErrorCode(part.error_code)
-        self.world.trace("fetched", self.name, history.name, offset, code.name, len(part.records or b""))
+        self.world.trace(
+            "fetched", self.name, history.name, offset, code.name, len(part.records or b""), part.high_watermark
+        )
         deleting = deleting or history.deleting
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
             if (
@@ -371,7 +378,7 @@ class Consumer(Actor):
             if not deleting and owner:
                 raise Violation("INV-1", f"{history.name} is not there any more")
             return None
-        if history.gone and owner and code is ErrorCode.NONE:
+        if gone and owner and code is ErrorCode.NONE:
             raise Violation("INV-1", f"{history.name} was deleted and can be read")
         if code is not ErrorCode.NONE:
             self.world.expect(code, EXPECTED, f"Fetch of {history.name}", wire=self.wire)
@@ -381,6 +388,8 @@ class Consumer(Actor):
         records = memoryview(part.records or b"")
         for position, header in iter_headers(records):
             if header.end_offset <= offset or (header.base_offset != at and ends) or header.base_offset > at:
+                if machine is not None and machine.rotten:
+                    return None  # offsets are no part of a batch's CRC
                 raise Violation(
                     "INV-4", f"{history.name}: read from {at} on and got [{header.base_offset}, {header.end_offset})"
                 )
@@ -394,15 +403,15 @@ class Consumer(Actor):
                     header.leader_epoch,
                     visible=True,
                 )
-            elif tail not in history.sent:
+            elif tail not in history.sent and machine is not None and not machine.rotten:
                 raise Violation("INV-1", f"{history.name}: at {header.base_offset} are bytes that nobody sent")
             at = header.end_offset
             ends.append(at)
             if sink is not None:
                 sink.append(header.base_offset)
             self.world.reads += 1
-        if owner and not deleting:
-            self.world.committed_only.fetched(history, part.high_watermark, at if ends else 0)
+        if owner and not deleting and machine is not None and not machine.rotten:
+            self.world.committed_only.fetched(history, part.high_watermark, at if ends else 0, high_watermark)
         return ends, part.high_watermark, part.log_start_offset, None
 
     async def list_offset(self, history: PartitionHistory, timestamp: int) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -36,7 +37,7 @@ class AckedMeansKept:
 
     def acked(self, history: PartitionHistory, batch: Batch, base: int, machine: Machine) -> None:
         """A producer got an answer without error."""
-        if history.deleting:
+        if history.deleting or (history.rotten_from is not None and base >= history.rotten_from):
             return
         bound = history.bind(batch, base, machine.epoch_of(history, base))
         bound.acked = batch.acked = True
@@ -77,7 +78,6 @@ class AckedMeansKept:
         """A broker is about to serve the partition again; ``worst`` is the worst that has happened to its records."""
         if history.rotten_from is not None:
             history.drop_from(history.rotten_from)
-            history.rotten_from = None
         must_end = 0
         for bound in history.bound.values():
             if worst in ("clean", "kill") or bound.tiered or (worst == "power" and bound.needs_disk):
@@ -105,7 +105,9 @@ class AckedMeansKept:
                 continue
             batch = known.batch
             if places.get(batch.stream, -1) >= batch.place and not history.losses:
-                raise Violation("INV-1", f"{history.name}: batch {batch.number} at {base} is out of its producer's order")
+                raise Violation(
+                    "INV-1", f"{history.name}: batch {batch.number} at {base} is out of its producer's order"
+                )
             places[batch.stream] = batch.place
 
 
@@ -146,6 +148,8 @@ class OneWriter:
             raise Violation("INV-2", f"{key} was replaced")
         if named.is_snapshot:
             return
+        if self._world.is_deleted_prefix(named.prefix):
+            return  # whoever has not heard of it yet may write there; nobody reads it
         chain = self._chains.setdefault(named.prefix, _Chain())
         entry = decode_entry(key, named.sequence, data)
         if entry.is_seal:
@@ -199,13 +203,14 @@ class CommittedOnly:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def fetched(self, history: PartitionHistory, high_watermark: int, end: int) -> None:
+    def fetched(self, history: PartitionHistory, high_watermark: int, end: int, before: int) -> None:
+        """Records up to ``end`` were read; ``before`` was the high watermark that somebody knew when it was asked."""
         if end > high_watermark:
-            raise Violation("INV-3", f"{history.name}: records up to {end} were read, the high watermark is {high_watermark}")
-        if history.rotten_from is None and high_watermark < history.high_watermark and not history.deleting:
             raise Violation(
-                "INV-3", f"{history.name}: the high watermark went back from {history.high_watermark} to {high_watermark}"
+                "INV-3", f"{history.name}: records up to {end} were read, the high watermark is {high_watermark}"
             )
+        if history.rotten_from is None and high_watermark < before and not history.deleting:
+            raise Violation("INV-3", f"{history.name}: the high watermark went back from {before} to {high_watermark}")
         history.high_watermark = max(high_watermark, history.high_watermark)
 
 
@@ -224,13 +229,13 @@ class NoGapNoOverlap:
         if log is None or log.path != directory:
             return
         history = self._world.histories.get((log.topic_id, int(index)))
-        if history is None or history.deleting or machine is not self._world.owner:
-            return
+        if history is None or history.deleting or machine is not self._world.owner or not machine.up:
+            return  # before it serves a log may be begun anew; what of it may be lost is decided then
         base = int(name.partition(".")[0])
-        segments = log.segments()
-        if any(segment.base_offset == base for segment in segments):
-            return  # the whole log is begun anew: what may be lost is decided where it serves again
-        end = segments[0].base_offset
+        following = [segment.base_offset for segment in log.segments() if segment.base_offset > base]
+        if not following:
+            return
+        end = following[0]
         state = self._world.one_writer.manifest(history.topic_id, history.index)
         if end > max(state.tiered_end, state.log_start_offset):
             raise Violation(
@@ -343,9 +348,13 @@ class BucketIsEnough:
             await manifest.load()
             return manifest.state
 
-        async for finding in verify(world.bucket, read_manifest):
-            if finding.is_damage:
-                raise Violation("INV-5", f"{finding.kind}: {finding.object_key}: {finding.message}")
+        deleted = {history.topic_id for history in world.histories.values() if history.deleting}
+        async with aclosing(
+            verify(world.bucket, read_manifest, only=lambda one: one.topic_id not in deleted)
+        ) as findings:
+            damage = [finding async for finding in findings if finding.is_damage]
+        for finding in damage:
+            raise Violation("INV-5", f"{finding.kind}: {finding.object_key}: {finding.message}")
 
 
 class Bounded:

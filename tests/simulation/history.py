@@ -106,7 +106,7 @@ class PartitionHistory:
         at = bisect_left(self.bases, base)
         before = self.bound[self.bases[at - 1]] if at > 0 else None
         after = self.bases[at] if at < len(self.bases) else None
-        if before is not None and before.end > base or after is not None and after < end:
+        if (before is not None and before.end > base) or (after is not None and after < end):
             raise Violation("INV-1", f"{self.name}: [{base}, {end}) overlaps with batches that are there")
         if epoch >= 0:
             self._bind_epoch(batch, base, epoch)
@@ -134,6 +134,8 @@ class PartitionHistory:
     def drop_from(self, offset: int) -> None:
         """Forget what was at or past ``offset``: it was lost in a way that is allowed."""
         at = bisect_left(self.bases, offset)
+        if at > 0 and self.bound[self.bases[at - 1]].end > offset:
+            at -= 1
         for base in self.bases[at:]:
             gone = self.bound.pop(base)
             gone.batch.retired = True

@@ -55,6 +55,8 @@ class Machine:
         """A broker serves here."""
         self.worst = "clean"
         """The worst that has happened to this disk since the broker on it last began to serve: clean, kill or power."""
+        self.rotten = False
+        """Some bit of it has changed by itself."""
         self.exit: BaseException | None = None
         self.ended = asyncio.Event()
         self.wires: list[Wire] = []

@@ -53,9 +53,12 @@ class Process:
         self.dead = True
         loop = self.loop
         self.kept = [task for task in asyncio.all_tasks(loop) if isinstance(task, SimTask) and task.owner is self]
-        for handle in [one for one in loop._ready if one._context.get(CURRENT) is self]:
-            loop._ready.remove(handle)
-            self.frozen.append(handle)
+        nothing = asyncio.Handle(lambda: None, (), loop)
+        nothing.cancel()
+        for place, handle in enumerate(loop._ready):
+            if handle._context.get(CURRENT) is self:
+                self.frozen.append(handle)
+                loop._ready[place] = nothing  # the loop counts on their number
         loop._scheduled[:] = [one for one in loop._scheduled if one._context.get(CURRENT) is not self]
         heapq.heapify(loop._scheduled)
 

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import hashlib
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Awaitable, Callable, Iterator, Set
 from contextvars import copy_context
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from uuid import UUID
 
 from app.configs import TierCompression, TopicConfig
 from app.errors import ErrorCode, FencedError
 from app.metadata import layout
 from app.objectstore.memory import Fault, FaultKind
+from app.records.batch import iter_headers
 from tests.simulation.actors import Administrator, Consumer, Producer
 from tests.simulation.bucket import Bucket
 from tests.simulation.checkers import (
+    CRC_POSITION,
     AckedMeansKept,
     Bounded,
     BucketIsEnough,
@@ -95,9 +98,9 @@ class Shape:
         if "rot" in kinds and rng.random() < 0.5 and only is None:
             kinds.remove("rot")
         return cls(
-            seconds=rng.choice((4.0, 7.0, 12.0)),
+            seconds=rng.choice((1.5, 3.0, 6.0)),
             faults=tuple(kinds) or ("kill",),
-            pause_s=rng.choice((0.4, 1.0, 2.0)),
+            pause_s=rng.choice((0.2, 0.6, 1.2)),
             producers=rng.randint(1, 3),
             consumers=rng.randint(1, 2),
             disk_share=rng.choice((0.0, 0.5, 1.0)),
@@ -107,7 +110,9 @@ class Shape:
 class World:
     """See the module."""
 
-    def __init__(self, seed: int, loop: SimLoop, *, faults: tuple[str, ...] | None, keep: Callable[[str], None]) -> None:
+    def __init__(
+        self, seed: int, loop: SimLoop, *, faults: tuple[str, ...] | None, keep: Callable[[str], None]
+    ) -> None:
         self.seed = seed
         self.loop = loop
         self.rng = random.Random(f"world {seed}")
@@ -124,7 +129,7 @@ class World:
         self.topics_come_and_go = rng.random() < 0.4
         self.filler_bytes = rng.choice((20, 200))
         self.codec = rng.choice((0, 0, 3))
-        self.chunk_cache_bytes = rng.choice((1500, 6000, 1 << 20))
+        self.chunk_cache_bytes = rng.choice((12_000, 40_000, 1 << 20))
         self.topic_defaults = TopicConfig(
             segment_bytes=rng.choice((600, 1500, 4000)),
             index_interval_bytes=rng.choice((0, 150, 4096)),
@@ -157,6 +162,8 @@ class World:
         self.failure: BaseException | None = None
         self._failed = asyncio.Event()
         self._moving = False
+        self.script: Callable[[World], Awaitable[None]] | None = None
+        """What happens instead of clients and faults by chance."""
 
     # --- small things -----------------------------------------------------------------------------------------------
 
@@ -294,7 +301,7 @@ class World:
             await self._trouble(kind)
 
     async def _trouble(self, kind: str) -> None:
-        rng, owner, bucket = self.rng, self.owner, self.bucket
+        rng, owner = self.rng, self.owner
         self.trace("fault", kind)
         match kind:
             case "kill" | "power":
@@ -361,6 +368,7 @@ class World:
         if not paths:
             return
         path = self.rng.choice(paths)
+        machine.rotten = True
         directory, _, name = path.rpartition("/")
         topic, _, index = directory.rpartition("/")[2].rpartition("-")
         for history in self.histories.values():
@@ -368,7 +376,10 @@ class World:
                 base = int(name.partition(".")[0])
                 before = history.rotten_from
                 history.rotten_from = base if before is None else min(base, before)
-                machine.disk.flip_bit(path, self.rng.randrange(machine.disk.file_size(path)), self.rng.randrange(8))
+                data = bytes(machine.disk._file(path).current)
+                batches = [(at, header.size_bytes) for at, header in iter_headers(memoryview(data))]
+                at, size = self.rng.choice(batches)
+                machine.disk.flip_bit(path, at + self.rng.randrange(CRC_POSITION, size), self.rng.randrange(8))
                 self.trace("rot", path)
 
     async def _take_over(self) -> None:
@@ -392,14 +403,14 @@ class World:
         else:
             new = Machine(self, "abcdefg"[len(self.machines)])
             self.machines.append(new)
-        await self._bring_up(new)
+        await self.bring_up(new)
         if how == "cut off" and old.store is not None:
             await asyncio.sleep(rng.uniform(0.5, 4.0))
             old.store.cut_off = False
         if rng.random() < 0.5:
             await asyncio.sleep(rng.uniform(0.0, 2.0))
 
-    async def _bring_up(self, new: Machine) -> None:
+    async def bring_up(self, new: Machine) -> None:
         """Start a machine with take-over until it serves."""
         tries = 0
         while not new.up:
@@ -438,7 +449,10 @@ class World:
 
     async def _script(self, go: Callable[[object], asyncio.Task[None]]) -> None:
         self.owner.start()
-        await self._until(lambda: self.owner.up, 60, "the first start")
+        await self.until(lambda: self.owner.up, 60, "the first start")
+        if self.script is not None:
+            await self.script(self)
+            return
         go(self._keep_running())
         go(self._look())
         administrator = Administrator(self, "admin")
@@ -470,10 +484,10 @@ class World:
             self._moving = True
             self.owner.crash("kill")
             self.machines.append(Machine(self, "z"))
-            await self._bring_up(self.machines[-1])
+            await self.bring_up(self.machines[-1])
         else:
             return
-        await self._until(lambda: self.owner.up, 60, "the last start")
+        await self.until(lambda: self.owner.up, 60, "the last start")
         await self._read_all()
 
     def calm(self) -> None:
@@ -494,15 +508,14 @@ class World:
     async def _settle(self) -> None:
         """Let the broker come up, and the tier have all that it should have."""
         if self._moving:
-            self._moving = self.owner.process is not None and self.owner.process.dead and self._moving
-            new = self.machines[-1] if not self.owner.up else self.owner
-            await self._bring_up(new)
-        await self._until(lambda: self.owner.up and self._is_online(), 90, "a start without trouble")
+            await self.bring_up(self.owner)
+            self._moving = False
+        await self.until(lambda: self.owner.up and self._is_online(), 90, "a start without trouble")
         others = [one for one in self.machines if one is not self.owner]
-        await self._until(lambda: not any(one.up for one in others), 60, "fenced brokers to end")
+        await self.until(lambda: not any(one.up for one in others), 60, "fenced brokers to end")
         rotten = any(history.rotten_from is not None for history in self.histories.values())
         if not rotten:
-            await self._until(self._is_tiered, 150, "the tier to catch up")
+            await self.until(self._is_tiered, 150, "the tier to catch up")
 
     def _is_online(self) -> bool:
         node = self.owner.node
@@ -517,7 +530,7 @@ class World:
         wanted = {key for key, history in self.histories.items() if not history.deleting}
         return wanted <= led and all(one.lag_bytes == 0 and not one.copying for one in status)
 
-    async def _until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
+    async def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
         end_s = self.loop.time() + seconds
         while not condition():
             if self.loop.time() > end_s:
@@ -527,6 +540,7 @@ class World:
     async def _read_all(self) -> None:
         """Read every partition from its start to its end, and hold it against the truth."""
         reader = Consumer(self, "all")
+        reader.bytes_choices = (2000, 100_000)
         for history in list(self.histories.values()):
             if history.deleting:
                 continue
@@ -550,7 +564,8 @@ class World:
                 "INV-4", f"{history.name} starts at {start}: {history.log_start_acked}, {history.log_start_asked} asked"
             )
         offset, found = start, list[int]()
-        for _ in range(5000):
+        end_s = self.loop.time() + 100
+        while self.loop.time() < end_s:
             result = await reader.fetch(history, offset, found)
             if history.deleting or history.rotten_from is not None:
                 return True
@@ -568,9 +583,16 @@ class World:
 
 
 def run_seed(
-    seed: int, *, faults: tuple[str, ...] | None = None, keep: Callable[[str], None] = lambda _line: None
+    seed: int,
+    *,
+    faults: tuple[str, ...] | None = None,
+    keep: Callable[[str], None] = lambda _line: None,
+    script: Callable[[World], Awaitable[None]] | None = None,
+    topic_defaults: TopicConfig | None = None,
 ) -> Outcome:
     """Run one seed to its end, whatever that is. ``keep`` is told every line of the trace.
+
+    With ``script`` nothing happens by chance once the first broker serves, but what it does.
 
     Raises: what is no violation, but a bug of the broker or of the simulation.
     """
@@ -583,6 +605,9 @@ def run_seed(
     async def start() -> None:
         nonlocal world
         world = World(seed, loop, faults=faults, keep=keep)
+        world.script = script
+        if topic_defaults is not None:
+            world.topic_defaults = topic_defaults
         await world.run()
 
     def complain(_loop: object, context: dict[str, object]) -> None:
@@ -593,6 +618,7 @@ def run_seed(
             world.fail(error)
 
     loop.set_exception_handler(complain)
+    gc.disable()
     try:
         loop.run_until_complete(start())
     except Violation as found:
@@ -605,6 +631,7 @@ def run_seed(
             loop.bury(world.processes)
         asyncio.set_event_loop(None)
         loop.close()
+        gc.enable()
     assert world is not None
     tiered = sum(
         int(world.one_writer.manifest(history.topic_id, history.index).tiered_end)
@@ -621,6 +648,3 @@ def run_seed(
         violation,
         tuple(world.lines),
     )
-
-
-__all__ = ["FAULTS", "Outcome", "World", "replace", "run_seed"]

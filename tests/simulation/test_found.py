@@ -1,0 +1,284 @@
+"""What the simulation has found, each as the shortest story that shows it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from app.configs import TopicConfig
+from app.errors import ErrorCode, FencedError, StorageUnavailable
+from app.metadata import layout
+from app.objectstore.memory import Fault, FaultKind
+from app.records.builder import build_batch
+from app.wire.apikeys import ApiKey
+from app.wire.apis.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from app.wire.produce import encode_produce_request
+from tests.simulation.actors import Actor
+from tests.simulation.checkers import CRC_POSITION
+from tests.simulation.history import Batch
+from tests.simulation.machine import Machine
+from tests.simulation.world import World, run_seed
+
+SMALL = TopicConfig(
+    segment_bytes=600,
+    retention_ms=-1,
+    local_retention_ms=60_000,
+    firn_tier_max_lag_ms=600_000,
+    firn_tier_chunk_bytes=300,
+    file_delete_delay_ms=1000,
+)
+
+
+def play(script: Callable[[World], Awaitable[None]], *, topics: TopicConfig = SMALL) -> None:
+    """Tell a story to its end, with every invariant watched."""
+    outcome = run_seed(1, script=script, topic_defaults=topics)
+    assert outcome.violation is None, outcome.violation
+
+
+class Client(Actor):
+    """Makes one topic, writes to it, and looks at its log."""
+
+    async def create(self, durability: str = "memory") -> None:
+        request = CreateTopicsRequest(
+            topics=[
+                CreatableTopic(
+                    name="t",
+                    num_partitions=1,
+                    replication_factor=1,
+                    configs=[CreatableTopicConfig(name="firn.durability", value=durability)],
+                )
+            ],
+            timeout_ms=3000,
+        )
+        result = (await self.ask(ApiKey.CREATE_TOPICS, 7, request)).topics[0]
+        assert result.error_code == 0
+        self.topic_id = result.topic_id
+        self.world.know_topic("t", result.topic_id, 1, disk=durability == "disk", expires=False)
+
+    async def produce(self, records: int = 1, size: int = 50, timestamp: int = 0) -> ErrorCode:
+        wire = self.connect()
+        when = timestamp or int(self.world.clock.now_ms())
+        number = self.world.next_number()
+        data = build_batch([(when, None, b"%d" % number + b"v" * size, ())] * records)
+        history = self.world.histories[self.topic_id, 0]
+        batch = Batch(number, 0, number, records, data[CRC_POSITION:], (when,) * records, idempotent=False, attempts=1)
+        history.sent[batch.tail] = batch
+        frame = encode_produce_request(
+            13, wire.next_correlation_id(), "sim", [(self.topic_id, [(0, data)])], acks=-1, timeout_ms=3000
+        )
+        answer = await wire.send(ApiKey.PRODUCE, 13, b"".join(map(bytes, frame)))
+        result = answer.responses[0].partition_responses[0]
+        if not result.error_code and self.owns():
+            assert self.machine is not None
+            self.world.acked_means_kept.acked(history, batch, result.base_offset, self.machine)
+        return ErrorCode(result.error_code)
+
+    @property
+    def log(self) -> Any:
+        node = self.world.owner.node
+        assert node is not None
+        return node.logs.get("t", 0)
+
+    @property
+    def tiered_end(self) -> int:
+        return int(self.world.one_writer.manifest(self.topic_id, 0).tiered_end)
+
+
+async def restart(world: World, how: str) -> None:
+    world.owner.crash(how)
+    world.owner.start()
+    await world.until(lambda: world.owner.up, 30, "the start")
+
+
+async def move(world: World) -> Machine:
+    """Another machine with an empty disk takes over."""
+    new = Machine(world, "b")
+    world.machines.append(new)
+    await world.bring_up(new)
+    return new
+
+
+def test_a_full_disk_is_told_as_such_to_a_producer_whose_requests_look_all_the_same() -> None:
+    async def story(world: World) -> None:
+        client = Client(world, "c")
+        await client.create()
+        for _ in range(3):
+            assert await client.produce() is ErrorCode.NONE
+        world.owner.disk.capacity_bytes = world.owner.disk.used
+        assert await client.produce() is ErrorCode.KAFKA_STORAGE_ERROR
+        world.owner.disk.capacity_bytes = 1 << 40
+        assert await client.produce() is ErrorCode.NONE
+
+    play(story)
+
+
+def test_a_search_by_time_sees_segments_that_leave_the_disk_while_it_runs() -> None:
+    async def story(world: World) -> None:
+        client = Client(world, "c")
+        await client.create()
+        first = int(world.clock.now_ms())
+        for number in range(12):
+            assert await client.produce(size=200, timestamp=first + number) is ErrorCode.NONE
+        await world.until(lambda: client.tiered_end > 6, 30, "the tier")
+        world._pool_latency_s = (0.5, 0.5)
+        world.owner.disk.cold_rate = 1.0
+        asked = ListOffsetsPartition(partition_index=0, timestamp=first + 3)
+        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[asked])])
+        answer = asyncio.ensure_future(client.ask(ApiKey.LIST_OFFSETS, 9, request))
+        await asyncio.sleep(0.1)
+        client.log.delete_local_before(client.tiered_end)
+        assert (await answer).topics[0].partitions[0].offset == 3
+
+    play(story)
+
+
+def test_an_empty_directory_never_gives_an_epoch_and_offset_again_even_if_nothing_was_tiered() -> None:
+    async def story(world: World) -> None:
+        client = Client(world, "c")
+        await client.create()
+        assert await client.produce() is ErrorCode.NONE
+        epoch = client.log.leader_epoch
+        world.owner.crash("kill")
+        await move(world)
+        assert client.log.log_end_offset == 0
+        assert client.log.leader_epoch > epoch
+
+    play(story)
+
+
+def test_a_broker_that_was_replaced_cannot_finish_a_copy_over_the_end_that_its_successor_goes_on_from() -> None:
+    async def story(world: World) -> None:
+        client = Client(world, "c")
+        await client.create()
+        old = world.owner
+        # Nothing was tiered yet, so the old broker has never sealed the manifest and knows of no other.
+        old_client = Client(world, "old")
+        old_client.topic_id = client.topic_id
+        old_client.connect()
+        await move(world)
+        for _ in range(8):
+            assert await old_client.produce(size=300) is ErrorCode.NONE
+        assert old_client.machine is old
+        await asyncio.sleep(4.0)
+        assert client.tiered_end <= client.log.log_end_offset
+
+    play(story)
+
+
+def test_a_copy_that_its_uploader_did_not_finish_is_settled_before_the_log_goes_on() -> None:
+    async def story(world: World) -> None:
+        client = Client(world, "c")
+        await client.create()
+        prefix = layout.log_prefix(layout.manifest_prefix(client.topic_id, 0))
+        # The seal and COPY_STARTED pass.
+        world.bucket.faults = [Fault(FaultKind.UNAVAILABLE, "put_if_absent", prefix, skip=2)]
+        for _ in range(5):
+            assert await client.produce(size=300) is ErrorCode.NONE
+        await world.until(lambda: bool(world.bucket.keys_from(layout.DATA_PREFIX)), 30, "the upload")
+        world.owner.crash("kill")
+        world.bucket.faults = []
+        await move(world)
+        await asyncio.sleep(3.0)
+        assert client.log.log_end_offset >= client.tiered_end
+
+    play(story)
+
+
+def test_what_comes_after_a_loss_is_not_taken_for_records_that_were_deleted_before_it() -> None:
+    async def story(world: World) -> None:
+        client = Client(world, "c")
+        await client.create()
+        for _ in range(5):
+            assert await client.produce() is ErrorCode.NONE
+        (history,) = world.histories.values()
+        history.log_start_asked = history.high_watermark = 4
+        history.log_start_acked = 4
+        node = world.owner.node
+        assert node is not None
+        await node.remote_log_manager.advance_log_start(client.log.topic_id, client.log.partition, 4)  # type: ignore[arg-type]
+        await restart(world, "power")
+        assert client.log.log_start_offset == 4
+        assert client.log.log_end_offset >= 4
+        before = client.log.log_end_offset
+        assert await client.produce() is ErrorCode.NONE
+        await asyncio.sleep(3.0)
+        assert client.log.log_start_offset <= before
+
+    play(story)
+
+
+def test_a_broker_whose_signs_of_life_hang_still_hears_of_its_replacement() -> None:
+    async def story(world: World) -> None:
+        client = Client(world, "c")
+        await client.create()
+        old = world.owner
+        await move(world)
+        world.bucket.faults = [Fault(FaultKind.HANG, "put", layout.HEARTBEAT_PREFIX)]
+        await world.until(lambda: not old.up, 30, "the end of the old broker")
+        assert isinstance(old.exit, FencedError)
+
+    play(story)
+
+
+def test_a_broker_stops_although_the_store_does_not_answer_its_farewell() -> None:
+    async def story(world: World) -> None:
+        world.bucket.faults = [Fault(FaultKind.HANG, "delete")]
+        world.owner.stop()
+        await asyncio.wait_for(world.owner.ended.wait(), 20)
+        assert world.owner.exit is None
+
+    play(story)
+
+
+def test_a_disk_that_fails_while_the_logs_are_opened_is_told_in_one_sentence() -> None:
+    async def story(world: World) -> None:
+        client = Client(world, "c")
+        await client.create()
+        for _ in range(6):
+            assert await client.produce(size=300) is ErrorCode.NONE
+        world.owner.crash("kill")
+        world.owner.disk.capacity_bytes = world.owner.disk.used
+        disk, real = world.owner.disk, world.owner.disk.open
+
+        def full(path: str, **how: Any) -> Any:
+            if how.get("create") and "/t-0/" in path:
+                raise OSError(28, "No space left on device", path)
+            return real(path, **how)
+
+        disk.open = full  # type: ignore[method-assign]
+        for name in disk.list_dir("/data/t-0"):
+            if name.endswith((".snapshot", ".index", "checkpoint")):
+                disk.unlink(f"/data/t-0/{name}")
+        world.owner.start()
+        await asyncio.wait_for(world.owner.ended.wait(), 20)
+        assert isinstance(world.owner.exit, StorageUnavailable)
+
+    play(story)
+
+
+def test_the_name_of_a_new_data_directory_outlives_a_loss_of_power() -> None:
+    async def story(world: World) -> None:
+        client = Client(world, "c")
+        await client.create("disk")
+        assert await client.produce() is ErrorCode.NONE
+        disk = world.owner.disk
+        disk.rng = _Worst()  # type: ignore[assignment]
+        await restart(world, "power")
+        assert client.log.log_end_offset == 1
+
+    play(story)
+
+
+class _Worst:
+    """Chance that keeps nothing that was not made durable."""
+
+    def randint(self, low: int, high: int) -> int:
+        return low
+
+    def choice(self, of: tuple[float, ...]) -> float:
+        return of[0]
+
+    def random(self) -> float:
+        return 0.5
