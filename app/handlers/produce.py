@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from app.handlers.context import Context
     from app.hot.log import AppendResult, PartitionLog
 
+BASE_OFFSET: Final = Struct(">q")
 BATCH_LENGTH: Final = Struct(">i")
 BATCH_LENGTH_POSITION: Final = 8
 ATTRIBUTES_LOW_BYTE: Final = 22
@@ -86,6 +87,8 @@ def serve_shaped(
     try:
         return size, shape.log.append_as_leader(view[start:stop], now_ms=connection.now_ms)
     except FirnError:
+        # The log may have placed the batch before it met a full disk; the general way is to see what the producer sent.
+        BASE_OFFSET.pack_into(buffer, start, 0)
         return None
 
 
