@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
-from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
+from app.errors import ErrorCode, FirnError, RequestRejected, StorageUnavailable, kafka_code
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.handlers.partitions import check_leader_epoch, led_log
@@ -36,6 +36,8 @@ FIRST_VERSION: Final = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, E
 """The version that introduced each name; asked for in an older one it is UNSUPPORTED_VERSION."""
 READ_COMMITTED: Final = 1
 CONSUMER: Final = -1
+SEARCHES_MAX: Final = 8
+"""Searches of one partition that begin anew because local segments left while they ran."""
 
 Answer = ListOffsetsPartitionResponse
 
@@ -140,6 +142,19 @@ async def _search_all(
 
 
 async def _find_in_both_tiers(
+    context: Context, log: PartitionLog, asked: ListOffsetsPartition
+) -> tuple[TimestampMs, Offset] | None:
+    """Raises: StorageUnavailable, also if segments kept leaving the local disk while it was searched; FirnError."""
+    for _ in range(SEARCHES_MAX):
+        local_start = log.local_log_start_offset
+        found = await _search_both_tiers(context, log, asked)
+        if log.local_log_start_offset == local_start:
+            return found
+        # What left the local disk meanwhile was perhaps searched in neither tier.
+    raise StorageUnavailable(f"{log.topic}-{log.partition} moves to the tier faster than it can be searched")
+
+
+async def _search_both_tiers(
     context: Context, log: PartitionLog, asked: ListOffsetsPartition
 ) -> tuple[TimestampMs, Offset] | None:
     reader = context.remote_reader
