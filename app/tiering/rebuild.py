@@ -61,6 +61,11 @@ class RestorePlan:
     remote_segments: int
     remote_raw_bytes: int
 
+    @property
+    def next_offset(self) -> Offset:
+        """Of the first record to come: the tiered end, unless records past it were deleted before they were tiered."""
+        return max(self.tiered_end, self.log_start_offset)
+
 
 def log_start_of(manifest: SegmentManifest) -> Offset:
     """The first offset that can be read: as made durable, but not below the oldest readable segment."""
@@ -101,9 +106,9 @@ async def plan_restore(manifest: SegmentManifest, work: StoreWork) -> RestorePla
 
 
 def apply_plan(log: RestorableLog, plan: RestorePlan) -> None:
-    """Drop what is local and go on at the tiered end. Raises: as ``truncate_fully_and_start_at``."""
+    """Drop what is local and go on at the plan's next offset. Raises: as ``truncate_fully_and_start_at``."""
     log.truncate_fully_and_start_at(
-        plan.tiered_end, plan.leader_epochs, plan.producer_snapshot, log_start_offset=plan.log_start_offset
+        plan.next_offset, plan.leader_epochs, plan.producer_snapshot, log_start_offset=plan.log_start_offset
     )
 
 
@@ -112,6 +117,9 @@ def disagreement(log: RestorableLog, manifest: SegmentManifest) -> str | None:
     tiered_end = manifest.tiered_end
     if log.log_end_offset < tiered_end:
         return f"the local log ends at {log.log_end_offset}, below the tiered end {tiered_end}"
+    if log.log_end_offset < manifest.log_start_offset:
+        # What came next would be taken for records that were deleted long ago.
+        return f"the local log ends at {log.log_end_offset}, below the log start {manifest.log_start_offset}"
     if manifest.finished and log.local_log_start_offset < tiered_end:
         lineage = manifest.finished[-1].leader_epochs
         here = log.epoch_of(Offset(tiered_end - 1))
@@ -127,14 +135,14 @@ async def agree(log: RestorableLog, manifest: SegmentManifest, work: StoreWork) 
     epoch known. None if the log goes on as it was. Costs no request unless the log is emptied.
     Raises: StorageUnavailable, CorruptionError; then the log is as it was.
     """
-    if manifest.tiered_end == 0:
-        if manifest.log_start_offset > log.log_start_offset:
-            log.restore_log_start(min(manifest.log_start_offset, log.log_end_offset))
-        return None
     if disagreement(log, manifest) is not None:
         plan = await plan_restore(manifest, work)
         apply_plan(log, plan)
         return plan
+    if manifest.tiered_end == 0:
+        if manifest.log_start_offset > log.log_start_offset:
+            log.restore_log_start(manifest.log_start_offset)
+        return None
     local_start = log.local_log_start_offset
     wanted = log_start_of(manifest)
     if wanted < local_start:
