@@ -262,16 +262,27 @@ class Controller:
         """One sign of life, and one look for a replacement. Raises: FencedError, StorageUnavailable."""
         if self._fenced is not None:
             raise self._fenced
-        await self._liveness.beat(self.identity)
+        silent: StorageUnavailable | None = None
+        try:
+            async with asyncio.timeout(self._timings.attempt_timeout_s):
+                await self._liveness.beat(self.identity)
+        except TimeoutError:
+            silent = StorageUnavailable(f"a sign of life was not taken within {self._timings.attempt_timeout_s:g} s")
+        except StorageUnavailable as error:
+            silent = error
+        # Whether or not others hear of us, we must hear of a replacement.
         await self._catch_up()
+        if silent is not None:
+            raise silent
 
     async def leave(self) -> None:
         """After ``run`` has ended for good: let another directory start at once. A fenced broker says nothing."""
         if self._fenced is None:
             try:
-                await self._liveness.leave(self.identity)
-            except StorageUnavailable as error:
-                _logger.warning("the last sign of life stays: %s", error)
+                async with asyncio.timeout(self._timings.attempt_timeout_s):
+                    await self._liveness.leave(self.identity)
+            except (StorageUnavailable, TimeoutError) as error:
+                _logger.warning("the last sign of life stays: %s", str(error) or "no answer in time")
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
