@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 from uuid import UUID
 
@@ -94,40 +94,74 @@ class Partitions:
         existing = {(log.topic, int(log.partition)) for log in self._logs.logs()}
         for topic in image.topics_by_name.values():
             self._make_logs(topic)
+        manifests = await self._load_manifests()
+        foreign = [log for log in manifests if self._is_foreign(log, manifests[log], existing)]
+        await self._bump(manifests, self._logs.logs() if not clean else foreign)
         limit = asyncio.Semaphore(MANIFESTS_AT_ONCE)
-        lost: dict[TopicIdPartition, int] = {}
         restored: list[tuple[PartitionLog, RestorePlan]] = []
 
-        async def check(log: PartitionLog) -> None:
+        async def check(log: PartitionLog, manifest: SegmentManifest, seal: bool) -> None:
             async with limit:
-                manifest = await self._load_manifest(log)
-            known = [epoch for epoch, _ in manifest.state.leader_epochs()]
-            known += [entry.epoch for entry in log.leader_epochs()]
-            plan = await agree(log, manifest, self._work)
-            key = TopicIdPartition(log.topic_id, log.partition)
+                if seal:
+                    # Whoever wrote it with other local data may live and be about to finish a copy. Not any more.
+                    await manifest.seal(self._leader_epoch(log))
+                await self._tier.settle(manifest)
+                plan = await agree(log, manifest, self._work)
             if plan is not None:
                 restored.append((log, plan))
-            if plan is not None or (not clean and (log.topic, int(log.partition)) in existing):
-                lost[key] = max(known, default=-1)
             self._tier.attach(log, manifest)
 
         async with asyncio.TaskGroup() as group:
-            for log in self._logs.logs():
-                group.create_task(check(log))
+            for log, manifest in manifests.items():
+                group.create_task(check(log, manifest, log in foreign))
         self._unattached.clear()
         for log, plan in sorted(restored, key=lambda one: (one[0].topic, one[0].partition)):
+            at_end = plan.next_offset == plan.tiered_end
+            where = f"its tiered end {plan.tiered_end}" if at_end else f"its log start {plan.next_offset}"
             self._log_line(
-                f"{log.topic}-{log.partition} goes on at its tiered end {plan.tiered_end}: offsets from "
+                f"{log.topic}-{log.partition} goes on at {where}: offsets from "
                 f"{plan.log_start_offset} are in {plan.remote_segments} remote segments of {plan.remote_raw_bytes} bytes"
             )
-        if lost:
-            await self._controller.bump_leader_epochs(lost, above=lost)
-        image = self._controller.image
-        for log in self._logs.logs():
-            partition = image.partition(log.topic_id, log.partition)
-            if partition is not None:
-                log.become_leader(partition.leader_epoch)
+        if clean:
+            await self._bump(manifests, [log for log, _ in restored if log not in foreign])
+        for log in manifests:
+            log.become_leader(self._leader_epoch(log))
         self._controller.on_change(self._follow)
+
+    async def _load_manifests(self) -> dict[PartitionLog, SegmentManifest]:
+        """The manifest of every log, read some at a time. Raises: StorageUnavailable, CorruptionError."""
+        limit = asyncio.Semaphore(MANIFESTS_AT_ONCE)
+
+        async def load(log: PartitionLog) -> SegmentManifest:
+            async with limit:
+                return await self._load_manifest(log)
+
+        async with asyncio.TaskGroup() as group:
+            loading = {log: group.create_task(load(log)) for log in self._logs.logs()}
+        return {log: task.result() for log, task in loading.items()}
+
+    def _is_foreign(self, log: PartitionLog, manifest: SegmentManifest, existing: set[tuple[str, int]]) -> bool:
+        """Whether the partition was last led with other local data than ours, so that its end may not be what we have."""
+        if (log.topic, int(log.partition)) not in existing:
+            return True
+        identity = self._controller.identity
+        return bool(manifest.sealed_by) and not manifest.sealed_by.startswith(
+            f"{identity.broker_id}/{identity.directory_id}/"
+        )
+
+    async def _bump(self, manifests: Mapping[PartitionLog, SegmentManifest], logs: Iterable[PartitionLog]) -> None:
+        """Raise the leader epochs of ``logs`` above every epoch that is known of them. Raises: StorageUnavailable, FencedError."""
+        above: dict[TopicIdPartition, int] = {}
+        for log in logs:
+            known = [epoch for epoch, _ in manifests[log].state.leader_epochs()]
+            known += [entry.epoch for entry in log.leader_epochs()]
+            above[TopicIdPartition(log.topic_id, log.partition)] = max(known, default=-1)
+        if above:
+            await self._controller.bump_leader_epochs(above, above=above)
+
+    def _leader_epoch(self, log: PartitionLog) -> LeaderEpoch:
+        partition = self._controller.image.partition(log.topic_id, log.partition)
+        return log.leader_epoch if partition is None else partition.leader_epoch
 
     def _drop_foreign(self, image: ClusterImage) -> None:
         """Delete logs of topics that are gone, or that were made again under the same name. Raises: StorageUnavailable."""

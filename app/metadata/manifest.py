@@ -145,9 +145,19 @@ class SegmentManifest:
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    async def seal(self) -> None:
-        """Become the writer now rather than with the first change. A PUT and a LIST; nothing if we are already."""
+    @property
+    def sealed_by(self) -> str:
+        """``writer_id`` of whoever sealed last; empty if nobody ever has."""
+        return self._log.writer.writer_id
+
+    async def seal(self, leader_epoch: LeaderEpoch = LeaderEpoch(0)) -> None:
+        """Become the writer now rather than with the first change. A PUT and a LIST; nothing if we are already.
+
+        With an epoch above that of whoever may still write, that writer can never seal again. When this returns, ``state`` is
+        all that was and ever will be written before us.
+        """
         async with self._turn:
+            self._log.epoch = max(self._log.epoch, leader_epoch)
             for _ in range(CONFLICTS_MAX):
                 if self._log.is_writer:
                     return

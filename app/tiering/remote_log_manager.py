@@ -435,10 +435,12 @@ class RemoteLogManager:
 
     # --- what others, or our earlier self, left -----------------------------------------------------------------------
 
-    async def _settle_leftovers(self, partition: _Partition) -> None:
-        """Finish or give up every COPY_STARTED entry that was there when we came."""
-        self._set_phase(partition, "settling leftovers")
-        manifest = partition.manifest
+    async def settle(self, manifest: SegmentManifest) -> None:
+        """Finish or give up every COPY_STARTED entry that somebody left.
+
+        Await it before ``rebuild.agree``: a copy that is finished later would raise the tiered end over records that were
+        appended meanwhile. Costs nothing if there are none. Raises: StorageUnavailable, FencedError.
+        """
         for entry in sorted(manifest.state.pending_copies(), key=lambda entry: entry.base_offset):
             footer = await self._footer_if_whole(manifest, entry)
             if footer is not None and entry.base_offset >= manifest.tiered_end:
@@ -446,9 +448,13 @@ class RemoteLogManager:
                     await manifest.copy_finished(_finished_from_footer(entry, footer))
                     continue
                 except ConflictError:
-                    # It does not fit what is readable by now; the object is of no use.
-                    partition.last_error = f"{manifest.object_key(entry)} fits no more"
+                    pass  # it does not fit what is readable by now: the object is of no use
             await manifest.delete_started([entry.segment_id])
+
+    async def _settle_leftovers(self, partition: _Partition) -> None:
+        """What ``settle`` could not do before the partition was attached."""
+        self._set_phase(partition, "settling leftovers")
+        await self.settle(partition.manifest)
         partition.leftovers_checked = True
 
     async def _footer_if_whole(self, manifest: SegmentManifest, entry: SegmentEntry) -> SegmentFooter | None:
