@@ -1061,6 +1061,9 @@ class PartitionLog:
 
     def _finish_sync(self, plan: SyncPlan, side_files_written: bool) -> None:
         descriptors = self._directory.descriptors
+        if plan.epochs is not None and plan.epochs != encode_leader_epochs(self._epochs.entries()):
+            # An epoch began while the thread wrote; the file may hold what was true before.
+            self._write_epochs()
         if plan.generation != self._generation:
             # The log was truncated meanwhile; what was synced is no longer what it was. The next sync does it all again.
             self.request_checkpoint()

@@ -8,6 +8,8 @@ import pytest
 
 from app.configs import Durability
 from app.errors import RequestRejected, StorageFull, StorageUnavailable
+from app.hot.checkpoints import encode_leader_epochs
+from app.hot.files import read_file
 from app.hot.log import WRITE_BACK_BYTES, PartitionLog
 from app.units import LeaderEpoch
 from tests.hot.helpers import DATA, NOW, GatedPool, batch, idempotent, manager_over, new_log, read_all, running, sim
@@ -257,3 +259,5 @@ async def test_a_sync_and_the_loop_write_the_same_side_files_without_taking_each
     assert met
     assert manager.offline_reason is None
     assert log.leader_epochs()[-1] == (7, 1)
+    # The sync's older lineage came last, and is not what stays.
+    assert read_file(fs, f"{log.path}/leader-epoch-checkpoint") == encode_leader_epochs(log.leader_epochs())
