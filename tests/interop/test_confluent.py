@@ -337,7 +337,7 @@ def test_configs_are_described_and_changed(quiet: Served, admin: AdminClient) ->
     assert after["max.message.bytes"].value == "5000"
     assert set(after["cleanup.policy"].value.split(",")) == {"compact", "delete"}
     local = {"remote.storage.enable": "false"}
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="alter_configs"):
         futures = admin.alter_configs(
             [ConfigResource(ResourceType.TOPIC, "configured", {**local, "segment.ms": "70000"})]
         )
