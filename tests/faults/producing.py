@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.client.firn_api import MetricsRequest, MetricsResponse, pack, unpack
 from app.errors import ErrorCode
 from app.records.batch import iter_headers
 from app.records.builder import build_batch
@@ -94,6 +95,11 @@ class Link:
         wanted.configs = [CreatableTopicConfig(key, value) for key, value in (configs or {}).items()]
         (result,) = (await self.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest([wanted], 30_000))).topics
         assert result.error_code == 0, result
+
+    async def metric(self, name: str) -> float:
+        """A metric of the broker and its store process, summed over its labels; 0 if it is not there."""
+        answer = unpack(MetricsResponse, await self.ask(ApiKey.FIRN_METRICS, 0, pack(MetricsRequest())))
+        return sum(sample.value for sample in answer.samples if sample.name == name)
 
     async def producer_id(self) -> tuple[int, int]:
         answer = await self.ask(ApiKey.INIT_PRODUCER_ID, 4, InitProducerIdRequest(transactional_id=None))
