@@ -207,7 +207,13 @@ COLD_CONFIGS = {"segment.bytes": "1048576", "local.retention.bytes": "0", "reten
 """Of a topic whose closed segments leave the local disk as soon as they are in the store."""
 
 
-def wait_until_cold(port: int, topic: str, partition: int = 0) -> int:
-    """Wait until local copies have gone; the first offset that is still local, which is above 0."""
-    until(lambda: offset_of(port, topic, EARLIEST_LOCAL, partition) > 0, f"{topic} leaves the local disk")
-    return offset_of(port, topic, EARLIEST_LOCAL, partition)
+def wait_until_cold(firn: Served, topic: str, partition: int = 0) -> int:
+    """Wait until every closed segment has left the local disk; the first offset that is still local, which is above 0."""
+    directory = firn.data_dir / f"{topic}-{partition}"
+
+    def is_cold() -> bool:
+        (first, *others) = sorted(int(file.stem) for file in directory.glob("*.log"))
+        return first > 0 and not others
+
+    until(is_cold, f"{topic} leaves the local disk")
+    return offset_of(firn.port, topic, EARLIEST_LOCAL, partition)

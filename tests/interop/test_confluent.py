@@ -217,7 +217,7 @@ def cold(firn: Served) -> list[bytes]:
 
 @pytest.fixture
 def local_start(firn: Served, cold: list[bytes]) -> int:
-    return wait_until_cold(firn.port, "cold")
+    return wait_until_cold(firn, "cold")
 
 
 def test_history_is_read_back_whole_from_the_store(quiet: Served, cold: list[bytes], local_start: int) -> None:
