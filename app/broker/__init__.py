@@ -1,5 +1,5 @@
-"""The composition root: the only place that builds clocks, sockets, stores and processes."""
+"""The composition root: the only place that builds clocks, sockets, stores and processes.
 
-from app.broker.process import Broker, serve
-
-__all__ = ["Broker", "serve"]
+Nothing is imported here: ``process`` starts the store process before it imports what a node needs, and the commands that only
+want a clock get no broker with it.
+"""

@@ -29,7 +29,7 @@ from app.handlers.metrics import ApiMetrics
 from app.handlers.producer_ids import ProducerIds
 from app.handlers.server import KafkaServer
 from app.hot.checkpoints import MetaProperties
-from app.hot.files import FileSystem
+from app.hot.files import DirectoryLock, FileSystem
 from app.hot.manager import LoadReport, LogManager
 from app.metadata.cluster import ClusterImage, Endpoint, ImageDelta
 from app.metadata.controller import Controller
@@ -49,6 +49,8 @@ OWN_DIRECTORY: Final = ".firn"
 """In the data directory: what is not Kafka's."""
 ROOM_CHECK_S: Final = 1.0
 LOG_DESCRIPTORS_MAX: Final = 65_536
+PARTITIONS_NAMED_MAX: Final = 10
+"""In one line of the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,8 @@ class Surroundings:
     store: ObjectStore
     work: StoreWork
     log_line: Callable[[str], None]
+    lock: DirectoryLock | None = None
+    """Of the data directory, if it was taken already."""
     descriptors_max: int = 1024
     """Files and sockets together."""
     liveness: Liveness | None = None
@@ -92,6 +96,7 @@ class Node:
             descriptors_max=min(LOG_DESCRIPTORS_MAX, max(64, around.descriptors_max // 2)),
             registry=self.registry,
             producer_expiration_ms=config.producer_id_expiration_ms,
+            lock=around.lock,
         )
         self.remote_log_manager = RemoteLogManager(
             around.store,
@@ -288,8 +293,24 @@ class Node:
             raise self._fenced or first_error(failures) from None
         finally:
             self._tasks = None
+            if self._fenced is not None:
+                self._tell_what_stays_behind()
         if self._fenced is not None:
             raise self._fenced
+
+    def _tell_what_stays_behind(self) -> None:
+        """Name the records that whoever took over may not have: acknowledged here, and not known to be tiered."""
+        behind = []
+        for log in self.logs.logs():
+            start = max(self.remote_log_manager.tiered_end(log.topic_id, log.partition) or 0, log.log_start_offset)
+            if log.log_end_offset > start:
+                behind.append(f"{log.topic}-{log.partition} [{start}, {log.log_end_offset})")
+        if behind:
+            more = f" and {len(behind) - PARTITIONS_NAMED_MAX} more" if len(behind) > PARTITIONS_NAMED_MAX else ""
+            self._log_line(
+                f"offsets that were not in the store yet stay in {self.config.data_dir}, and whoever took over may have "
+                f"given them to other records: {', '.join(behind[:PARTITIONS_NAMED_MAX])}{more}"
+            )
 
     async def _run_controller(self) -> None:
         try:

@@ -5,8 +5,9 @@
     await broker.wait()       # until a stop is asked for, or another broker takes over
     await broker.stop()
 
-``serve`` does that for a command line, with the signals. The store process is started before anything else, since it needs
-as long to start as the rest together; it and the HTTP process are watched and started again.
+``serve`` does that for a command line, with the signals. The store process is started before anything else, even before
+the modules that a node needs are imported: each takes some tenths of a second, on a core of its own. It and the HTTP process
+are watched and started again.
 """
 
 from __future__ import annotations
@@ -16,21 +17,20 @@ import os
 import random
 import signal
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from app.broker.children import Child
-from app.broker.node import Node, Surroundings
 from app.broker.runtime import SystemClock, ThreadPool, log_line, raise_descriptor_limit
 from app.configs import BrokerConfig
 from app.errors import ConfigError, StorageUnavailable
-from app.hot.files import PosixFileSystem
-from app.metadata.liveness import Liveness
+from app.hot.files import DirectoryLock, PosixFileSystem, claim_directory
 from app.metrics import Sample
-from app.objectstore.proxy import StoreProxy
 from app.objectstore.rpc import RpcClient
 from app.objectstore.url import parse_store_url
-from app.tiering.store_process import decode_samples
-from app.tiering.store_proxy import ProxyStoreWork
+
+if TYPE_CHECKING:
+    from app.broker.node import Node
+    from app.metadata.liveness import Liveness
 
 OFF: Final = "off"
 REDIS_NAMESPACE: Final = "firn"
@@ -50,6 +50,8 @@ class Broker:
         self._rng = random.Random()
         self._pool = ThreadPool()
         self._rpc = RpcClient()
+        self._lock: DirectoryLock | None = None
+        """Until there is a node, which owns it then."""
         self._store: Child | None = None
         self._http: Child | None = None
         self.node: Node = None  # type: ignore[assignment] # until start
@@ -76,24 +78,8 @@ class Broker:
         FencedError. ``stop`` must be called then, too.
         """
         parse_store_url(self.store_url)
-        clock = SystemClock()
-        store = StoreProxy(self._rpc)
-        self.node = Node(
-            self.config,
-            Surroundings(
-                clock=clock,
-                rng=self._rng,
-                pool=self._pool,
-                fs=PosixFileSystem(),
-                store=store,
-                work=ProxyStoreWork(self._rpc),
-                log_line=self._log_line,
-                descriptors_max=raise_descriptor_limit(),
-                liveness=self._liveness(),
-                store_samples=self._store_samples,
-            ),
-        )
-        lock = self.node.logs.lock()
+        fs = PosixFileSystem()
+        self._lock = lock = claim_directory(fs, self.config.data_dir)
         self._store = Child(
             "store",
             lambda descriptor: (
@@ -105,6 +91,28 @@ class Broker:
             connected=self._rpc.connect,
         )  # fmt: skip
         await self._store.start()
+        # Nobody waits for this loop yet, and the store process starts meanwhile.
+        from app.broker.node import Node, Surroundings
+        from app.objectstore.proxy import StoreProxy
+        from app.tiering.store_proxy import ProxyStoreWork
+
+        self.node = Node(
+            self.config,
+            Surroundings(
+                clock=SystemClock(),
+                rng=self._rng,
+                pool=self._pool,
+                fs=fs,
+                store=StoreProxy(self._rpc),
+                work=ProxyStoreWork(self._rpc),
+                log_line=self._log_line,
+                lock=lock,
+                descriptors_max=raise_descriptor_limit(),
+                liveness=self._liveness(),
+                store_samples=self._store_samples,
+            ),
+        )
+        self._lock = None
         await self._await_store(self._store)
         self._watching.append(asyncio.create_task(self._store.watch()))
         await self.node.start()
@@ -170,6 +178,8 @@ class Broker:
         self._watching.append(asyncio.create_task(self._http.watch()))
 
     async def _store_samples(self) -> Sequence[Sample]:
+        from app.tiering.store_process import decode_samples
+
         return decode_samples(await self._rpc.call("process.metrics", timeout_s=SAMPLES_TIMEOUT_S))
 
     def request_stop(self) -> None:
@@ -197,6 +207,8 @@ class Broker:
             await self._http.stop()
         if self.node is not None:
             await self.node.stop()
+        if self._lock is not None:
+            self._lock.close()
         await self._rpc.close()
         if self._store is not None:
             await self._store.stop()

@@ -363,6 +363,17 @@ class PosixFileSystem:
         return _PosixLock(descriptor)
 
 
+def claim_directory(fs: FileSystem, directory: str) -> DirectoryLock:
+    """Make a data directory, durably, and take its lock. Raises: ConflictError, StorageUnavailable."""
+    try:
+        fs.make_dirs(directory)
+        # Its name must outlive a loss of power as the records in it do.
+        fs.fsync_dir(os.path.dirname(os.path.abspath(directory)))
+    except OSError as error:
+        raise storage_error(error, f"cannot make {directory}") from error
+    return lock_directory(fs, directory)
+
+
 def lock_directory(fs: FileSystem, directory: str) -> DirectoryLock:
     """Take ``directory``'s ``.lock``, as Kafka does, so that no second process works in it.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os.path
 import random
 import re
 import threading
@@ -34,7 +33,7 @@ from app.hot.epochs import LeaderEpochs
 from app.hot.files import (
     DirectoryLock,
     FileSystem,
-    lock_directory,
+    claim_directory,
     read_file,
     remove_tree,
     replace_file,
@@ -103,8 +102,12 @@ class LogManager:
         descriptors_max: int = DESCRIPTORS_DEFAULT,
         registry: Registry | None = None,
         producer_expiration_ms: int = 86_400_000,
+        lock: DirectoryLock | None = None,
     ) -> None:
-        """``descriptors_max``: files of logs open at once. Make it the process's limit less what sockets need."""
+        """``descriptors_max``: files of logs open at once. Make it the process's limit less what sockets need.
+
+        ``lock`` of the data directory, if the caller has taken it already; it is the manager's from now on.
+        """
         self.data_dir = data_dir
         self._fs = fs
         self._pool = pool
@@ -116,7 +119,7 @@ class LogManager:
         )
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._doomed: list[_Doomed] = []
-        self._lock: DirectoryLock | None = None
+        self._lock = lock
         self._closed = False
         self._checkpoint_lock = threading.Lock()
         """Around the writing itself: a truncation writes from the loop, and may not be overwritten by an older plan in the pool."""
@@ -142,13 +145,7 @@ class LogManager:
         Raises: ConflictError if another process has it; StorageUnavailable.
         """
         if self._lock is None:
-            try:
-                self._fs.make_dirs(self.data_dir)
-                # Its name must outlive a loss of power as the records in it do.
-                self._fs.fsync_dir(os.path.dirname(os.path.abspath(self.data_dir)))
-            except OSError as error:
-                raise storage_error(error, f"cannot make {self.data_dir}") from error
-            self._lock = lock_directory(self._fs, self.data_dir)
+            self._lock = claim_directory(self._fs, self.data_dir)
         return self._lock
 
     def read_meta(self) -> MetaProperties | None:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.faults
 
 SCRIPT = """
 import json, os, sys
-from app.broker import serve
+from app.broker.process import serve
 from app.configs import BrokerConfig
 from app.errors import FirnError
 
