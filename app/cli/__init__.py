@@ -40,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     sys.excepthook = _unexpected
     try:
-        result = application().main(args=arguments, prog_name="firn", standalone_mode=False)
+        command = application(sys.argv[1:] if arguments is None else arguments)
+        result = command.main(args=arguments, prog_name="firn", standalone_mode=False)
     except UsageError as error:
         return _wrong_usage(error)
     except ClickError as error:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -16,10 +18,25 @@ ClickError: type[Exception] = typer.BadParameter.__mro__[2]
 Stopped: type[BaseException] = typer.Abort
 
 
-def application() -> Any:
-    """The command ``firn``, to be called with ``main(args=…)``."""
-    from app.cli import consume, doctor, http, produce, serve, tier, topic, verify
+_FAMILIES: Final = {
+    "serve": ("serve", "serve"),
+    "http": ("http", "http"),
+    "demo": ("commands", "demo"),
+    "topic": ("topic", "app"),
+    "produce": ("produce", "produce"),
+    "consume": ("consume", "consume"),
+    "tier": ("tier", "app"),
+    "verify": ("verify", "verify"),
+    "doctor": ("doctor", "doctor"),
+}
+"""Command to its module of this package and what it is called there, in the order of the help."""
 
+
+def application(arguments: Sequence[str] = ()) -> Any:
+    """The command ``firn``, to be called with ``main(args=…)``.
+
+    If ``arguments`` begin with a command's name, no other command is imported: a broker need not wait for the rest.
+    """
     app = typer.Typer(
         name="firn",
         help="A Kafka-protocol log service whose home is the object store.",
@@ -28,15 +45,14 @@ def application() -> Any:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    app.command()(serve.serve)
-    app.command()(http.http)
-    app.command()(demo)
-    app.add_typer(topic.app, name="topic")
-    app.command()(produce.produce)
-    app.command()(consume.consume)
-    app.add_typer(tier.app, name="tier")
-    app.command()(verify.verify)
-    app.command()(doctor.doctor)
+    named = arguments[0] if arguments and arguments[0] in _FAMILIES else None
+    for name, (module, attribute) in _FAMILIES.items():
+        if named is None or name == named:
+            command = getattr(import_module(f"app.cli.{module}"), attribute)
+            if isinstance(command, typer.Typer):
+                app.add_typer(command, name=name)
+            else:
+                app.command(name=name)(command)
     return typer.main.get_command(app)
 
 
