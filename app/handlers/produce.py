@@ -351,7 +351,10 @@ def check_request(version: int, records: memoryview) -> None:
         raise RequestRejected(
             ErrorCode.INVALID_RECORD if size == 0 else ErrorCode.CORRUPT_MESSAGE, "not a record batch"
         )
-    if BATCH_LENGTH.unpack_from(records, BATCH_LENGTH_POSITION)[0] + LENGTH_PREFIX_BYTES < size:
+    batch_size = BATCH_LENGTH.unpack_from(records, BATCH_LENGTH_POSITION)[0] + LENGTH_PREFIX_BYTES
+    if batch_size < BATCH_OVERHEAD_BYTES:
+        raise RequestRejected(ErrorCode.CORRUPT_MESSAGE, f"a batch says that it has {batch_size} bytes")
+    if batch_size < size:
         raise RequestRejected(ErrorCode.INVALID_RECORD, "a request carries one record batch for a partition")
     attributes = records[ATTRIBUTES_LOW_BYTE]
     if attributes & CONTROL:
