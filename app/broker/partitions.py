@@ -205,6 +205,8 @@ class Partitions:
         changed: Iterable[UUID] = image.topics_by_id if delta.broker_configs else delta.topics
         for topic_id in tuple(changed):
             self._settle(image, topic_id)
+        if self._unmade:
+            self._wake.set()
         if delta.broker_configs or delta.topics:
             self._tier.kick()
 
@@ -218,7 +220,6 @@ class Partitions:
         except FirnError as error:
             self._log_line(f"cannot bring a topic's logs in line, will try again: {error}")
             self._unmade[topic_id] = None
-            self._wake.set()
         else:
             self._unmade.pop(topic_id, None)
 
@@ -239,13 +240,14 @@ class Partitions:
         """Read manifests of new partitions, try again what failed, write changed manifests to disk. Until cancelled."""
         delay_s = RETRY_S_MIN
         while True:
+            # Whoever comes while this round waits is not in it any more, and wakes the next one.
+            self._wake.clear()
             for topic_id in tuple(self._unmade):
                 self._settle(self._controller.image, topic_id)
             await self._attach_new()
             failed = bool(self._unmade or self._unattached)
             delay_s = min(delay_s * 2, RETRY_S_MAX) if failed else RETRY_S_MIN
             await self.write_caches()
-            self._wake.clear()
             try:
                 async with asyncio.timeout(delay_s if failed else CACHE_WRITE_S):
                     await self._wake.wait()

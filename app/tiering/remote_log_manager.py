@@ -55,6 +55,8 @@ POLL_S: Final = 1.0
 """How often a partition is looked at for a segment that has rolled."""
 POLL_SLICE: Final = 64
 """Partitions looked at before other work gets a turn."""
+ATTACH_WAIT_S: Final = 10.0
+"""Longest that a change of a log's start waits for a partition that has just been made."""
 RECONCILE_S: Final = 60.0
 SWEEP_S: Final = 6 * 3600.0
 """Between two looks for orphans of a partition: they only cost room, and a look costs two LISTs."""
@@ -266,6 +268,8 @@ class RemoteLogManager:
         self._partitions: dict[TopicIdPartition, _Partition] = {}
         self._group: asyncio.TaskGroup | None = None
         self._kick = asyncio.Event()
+        self._attached = asyncio.Event()
+        """Set, and replaced, whenever a partition is attached."""
         count = registry.counter
         self._copied = count("firn_tier_copied_segments_total", "Segments copied to the object store")
         self._copied_bytes = count("firn_tier_copied_bytes_total", "Raw bytes of the segments copied")
@@ -288,6 +292,8 @@ class RemoteLogManager:
         partition = self._partitions[key] = _Partition(log, manifest, key)
         partition.sweep_at_s = _now_s() + SWEEP_S * self._rng.random()
         self._kick.set()
+        attached, self._attached = self._attached, asyncio.Event()
+        attached.set()
 
     def detach(self, topic_id: TopicId, partition: PartitionIndex) -> None:
         """Stop leading it. A step under way ends by itself; nothing new is begun."""
@@ -308,11 +314,17 @@ class RemoteLogManager:
     async def advance_log_start(self, topic_id: TopicId, partition: PartitionIndex, offset: Offset) -> None:
         """DeleteRecords: when this returns the new log start is durable and in force; what is below goes in time.
 
+        A partition that has just been made takes records before its manifest has been looked for; that is waited for.
+
         Raises: StorageUnavailable (undecided; repeat it), FencedError.
         """
-        found = self._partitions.get(TopicIdPartition(topic_id, partition))
-        if found is None:
-            raise FencedError(f"{topic_id}/{partition} is not led here")
+        key = TopicIdPartition(topic_id, partition)
+        try:
+            async with asyncio.timeout(ATTACH_WAIT_S):
+                while (found := self._partitions.get(key)) is None:
+                    await self._attached.wait()
+        except TimeoutError:
+            raise FencedError(f"{topic_id}/{partition} is not led here") from None
         await found.manifest.set_log_start(offset)
         found.log.advance_log_start(offset)
         found.expire_at_s = 0.0

@@ -16,6 +16,7 @@ from app.records.batch import iter_headers
 from app.units import TopicIdPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest
+from app.wire.apis.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
@@ -222,6 +223,18 @@ async def test_topics_are_made_by_asking_for_them_and_deleted_with_all_they_have
         assert await broker.store.list_objects("data/") == []
         await broker.create_topic("auto", 1)
         assert await produce(client, "auto", batch(2)) == [0]
+
+
+async def test_records_of_topics_just_made_are_deleted_at_once_however_many_are_made(tmp_path: Path):
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        for n in range(30):
+            name = f"t{n}"
+            await client.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest([CreatableTopic(name, 1, 1)], 1000))
+            await produce(client, name, batch(2))
+            asked = DeleteRecordsTopic(name, [DeleteRecordsPartition(0, 1)])
+            answer = await client.ask(ApiKey.DELETE_RECORDS, 2, DeleteRecordsRequest([asked], 1000))
+            (found,) = answer.topics[0].partitions
+            assert (found.error_code, found.low_watermark) == (0, 1), name
 
 
 async def test_topic_settings_reach_the_log_at_once(tmp_path: Path):
