@@ -120,7 +120,8 @@ def disagreement(log: RestorableLog, manifest: SegmentManifest) -> str | None:
     if log.log_end_offset < manifest.log_start_offset:
         # What came next would be taken for records that were deleted long ago.
         return f"the local log ends at {log.log_end_offset}, below the log start {manifest.log_start_offset}"
-    if manifest.finished and log.local_log_start_offset < tiered_end:
+    # Below the log start neither the lineage nor the records have to be known here any more.
+    if manifest.finished and max(log.local_log_start_offset, manifest.log_start_offset) < tiered_end:
         lineage = manifest.finished[-1].leader_epochs
         here = log.epoch_of(Offset(tiered_end - 1))
         if lineage and here != lineage[-1][0]:
