@@ -418,8 +418,8 @@ class RemoteLogManager:
         if now_s >= partition.reconcile_at_s:
             self._reconcile(partition)
             partition.reconcile_at_s = now_s + RECONCILE_S
-        if now_s >= partition.sweep_at_s:
-            await self.sweep(partition.key)
+        if now_s >= partition.sweep_at_s and not partition.detached:
+            await self._sweep(partition)
         if failure is not None:
             raise failure
 
@@ -793,14 +793,16 @@ class RemoteLogManager:
 
     async def sweep(self, key: TopicIdPartition) -> Swept:
         """Remove a led partition's orphans now. Raises: StorageUnavailable, CorruptionError."""
-        partition = self._partitions[key]
+        return await self._sweep(self._partitions[key])
+
+    async def _sweep(self, partition: _Partition) -> Swept:
         manifest = partition.manifest
 
         async def read_manifest() -> ManifestState:
             await manifest.refresh()
             return manifest.state
 
-        swept = await sweep_partition(self._store, key, read_manifest)
+        swept = await sweep_partition(self._store, partition.key, read_manifest)
         partition.sweep_at_s = _now_s() + SWEEP_S * (0.8 + 0.4 * self._rng.random())
         self._swept.value += swept.objects
         return swept

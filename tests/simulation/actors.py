@@ -133,9 +133,8 @@ class Producer(Actor):
     async def run(self) -> None:
         while True:
             await asyncio.sleep(self.rng.uniform(0.2, 1.8) * self.pause_s)
-            if not self.world.producing:
-                if not any(stream.in_flight for stream in self._streams.values()):
-                    continue
+            if not self.world.producing and not any(stream.in_flight for stream in self._streams.values()):
+                continue
             try:
                 await self._turn()
             except Unreachable:
@@ -395,7 +394,7 @@ class Consumer(Actor):
                 )
             tail = bytes(records[position + CRC_POSITION : position + header.size_bytes])
             if owner and not deleting:
-                self.world.acked_means_kept.observed(
+                batch = self.world.acked_means_kept.observed(
                     history,
                     header.base_offset,
                     header.end_offset - header.base_offset,
@@ -403,6 +402,8 @@ class Consumer(Actor):
                     header.leader_epoch,
                     visible=True,
                 )
+                if batch is not None and history.disk and machine is not None and not machine.rotten:
+                    self.world.acked_means_kept.check_on_disk(history, header.base_offset, batch, machine)
             elif tail not in history.sent and machine is not None and not machine.rotten:
                 raise Violation("INV-1", f"{history.name}: at {header.base_offset} are bytes that nobody sent")
             at = header.end_offset

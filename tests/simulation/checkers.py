@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -43,18 +44,18 @@ class AckedMeansKept:
         bound.acked = batch.acked = True
         if history.disk:
             bound.needs_disk = True
-            self._check_on_disk(history, bound.base, batch, machine)
+            self.check_on_disk(history, bound.base, batch, machine)
 
-    def _check_on_disk(self, history: PartitionHistory, base: int, batch: Batch, machine: Machine) -> None:
-        """Under ``disk`` the bytes, and the way to them, are durable by the time that the answer is sent."""
+    def check_on_disk(self, history: PartitionHistory, base: int, batch: Batch, machine: Machine) -> None:
+        """Under ``disk`` the bytes, and the way to them, are durable by the time that they are acknowledged or read."""
         path = machine.segment_path(history, base)
         if path is None or not machine.disk.exists(path) or machine.worst != "clean":
             return
         durable = machine.disk.durable_bytes(path)
         if durable is None:
-            raise Violation("INV-1", f"{history.name}: {base} is acknowledged, but the name of {path} is not durable")
+            raise Violation("INV-1", f"{history.name}: {base} is out, but the name of {path} is not durable")
         if batch.tail not in durable and batch.tail in bytes(machine.disk._file(path).current):
-            raise Violation("INV-1", f"{history.name}: {base} is acknowledged, but not durable in {path}")
+            raise Violation("INV-1", f"{history.name}: {base} is out, but not durable in {path}")
 
     def observed(
         self, history: PartitionHistory, base: int, count: int, tail: bytes, epoch: int, *, visible: bool
@@ -263,7 +264,7 @@ class NoGapNoOverlap:
                     "INV-4", f"{history.name}: [{max(start, state.tiered_end)}, {local_start}) is in no tier"
                 )
             segments = log.segments()
-            for one, following in zip(segments, segments[1:], strict=False):
+            for one, following in pairwise(segments):
                 if one.end_offset != following.base_offset:
                     raise Violation("INV-4", f"{history.name}: a gap or overlap at {one.end_offset}")
             if start < history.log_start_acked:

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.simulation.runtime import Process
-from tests.support.simfs import SimFileSystem, _Directory, _Inode
+from tests.support.simfs import PAGE_BYTES, SimFileSystem, _Directory, _Inode
+
+SECTOR_BYTES = 512
 
 
 class SimDisk(SimFileSystem):
@@ -29,6 +31,27 @@ class SimDisk(SimFileSystem):
             self._written_ms[path] = self._now_ms()
         if call not in ("read", "open", "close"):
             self.on_change(call, path)
+
+    def _crash_file(self, inode: _Inode) -> None:
+        """Half of the time sectors survive one by one, so that a batch may lose its middle and keep its ends."""
+        if not inode.dirty_pages or self.rng.random() < 0.5:
+            super()._crash_file(inode)
+            return
+        keep_rate = self.rng.choice((0.3, 0.8, 0.95))
+        content = bytearray(inode.durable)
+        for page in sorted(inode.dirty_pages):
+            for start in range(page * PAGE_BYTES, (page + 1) * PAGE_BYTES, SECTOR_BYTES):
+                data = inode.current[start : start + SECTOR_BYTES]
+                if data and self.rng.random() < keep_rate:
+                    if len(content) < start:
+                        content.extend(bytes(start - len(content)))
+                    content[start : start + len(data)] = data
+        if len(inode.current) < len(content):
+            del content[len(inode.current) :]
+        inode.current = content
+        inode.durable = bytes(content)
+        inode.dirty_pages.clear()
+        self.used += len(content)
 
     def modified_ms(self, path: str) -> int:
         self._file(path)

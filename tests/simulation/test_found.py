@@ -209,6 +209,55 @@ def test_what_comes_after_a_loss_is_not_taken_for_records_that_were_deleted_befo
     play(story)
 
 
+def test_records_past_a_log_start_beyond_the_tier_are_kept_when_their_segment_was_held() -> None:
+    async def story(world: World) -> None:
+        client = Client(world, "c")
+        await client.create()
+        held = client.log.hold(0)
+        for _ in range(6):
+            assert await client.produce(size=300) is ErrorCode.NONE
+        await world.until(lambda: client.tiered_end > 0, 30, "the tier")
+        for _ in range(3):
+            assert await client.produce() is ErrorCode.NONE
+        end = client.log.log_end_offset
+        (history,) = world.histories.values()
+        history.log_start_asked = history.log_start_acked = end - 1
+        node = world.owner.node
+        assert node is not None
+        assert client.tiered_end < end - 1
+        await node.remote_log_manager.advance_log_start(client.log.topic_id, client.log.partition, end - 1)
+        assert not held.segment.deleted
+        await restart(world, "kill")
+        assert client.log.log_end_offset == end
+
+    play(story)
+
+
+def test_a_topic_that_is_deleted_while_its_turn_to_be_swept_comes_does_no_harm() -> None:
+    async def story(world: World) -> None:
+        client = Client(world, "c")
+        await client.create()
+        for _ in range(6):
+            assert await client.produce(size=300) is ErrorCode.NONE
+        await world.until(lambda: client.tiered_end > 0, 30, "the tier")
+        node = world.owner.node
+        assert node is not None
+        manager = node.remote_log_manager
+        (partition,) = manager._partitions.values()
+        for _ in range(2):
+            assert await client.produce(size=300) is ErrorCode.NONE
+        world.bucket.faults = [Fault(FaultKind.LATENCY, latency_ms=(900, 900))]
+        partition.sweep_at_s = 0.0
+        await world.until(lambda: partition.busy, 10, "a round")
+        (history,) = world.histories.values()
+        history.deleting = True
+        await node.controller.delete_topic("t")
+        await asyncio.sleep(20.0)
+        assert world.owner.up
+
+    play(story)
+
+
 def test_a_broker_whose_signs_of_life_hang_still_hears_of_its_replacement() -> None:
     async def story(world: World) -> None:
         client = Client(world, "c")

@@ -20,6 +20,7 @@ from uuid import UUID
 from app.configs import TierCompression, TopicConfig
 from app.errors import ErrorCode, FencedError
 from app.metadata import layout
+from app.metadata.numbered_log import NumberedLog
 from app.objectstore.memory import Fault, FaultKind
 from app.records.batch import iter_headers
 from tests.simulation.actors import Administrator, Consumer, Producer
@@ -77,6 +78,7 @@ FAULTS = (
     "short writes",
     "cold pages",
     "sweep",
+    "cut",
 )
 """What a run may meet. ``Shape.faults`` says which of them it does."""
 
@@ -349,6 +351,9 @@ class World:
                 owner.disk.short_write_rate = rng.choice((0.0, 0.1, 0.5))
             case "cold pages":
                 owner.disk.cold_rate = rng.choice((0.0, 0.3, 1.0))
+            case "cut":
+                for wire in owner.wires:
+                    wire.close()
             case "sweep":
                 node = owner.node
                 if owner.up and node is not None:
@@ -379,6 +384,8 @@ class World:
                 data = bytes(machine.disk._file(path).current)
                 batches = [(at, header.size_bytes) for at, header in iter_headers(memoryview(data))]
                 at, size = self.rng.choice(batches)
+                if at + size > len(data) or size <= CRC_POSITION:
+                    return  # what a crash has torn is rotten enough
                 machine.disk.flip_bit(path, at + self.rng.randrange(CRC_POSITION, size), self.rng.randrange(8))
                 self.trace("rot", path)
 
@@ -619,6 +626,10 @@ def run_seed(
 
     loop.set_exception_handler(complain)
     gc.disable()
+    usual = NumberedLog.snapshot_due
+    if seed % 2:
+        # Snapshots and compaction are for long logs; here they come after a few entries.
+        NumberedLog.snapshot_due = property(lambda log: log._at.applied - log._at.snapshot_sequence >= 5)  # type: ignore
     try:
         loop.run_until_complete(start())
     except Violation as found:
@@ -632,6 +643,7 @@ def run_seed(
         asyncio.set_event_loop(None)
         loop.close()
         gc.enable()
+        NumberedLog.snapshot_due = usual  # type: ignore[method-assign]
     assert world is not None
     tiered = sum(
         int(world.one_writer.manifest(history.topic_id, history.index).tiered_end)

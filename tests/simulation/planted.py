@@ -1,0 +1,246 @@
+"""Faults planted into the broker's own code, to see the simulation find them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+import app.tiering.store_work as store_work
+from app.broker.partitions import Partitions
+from app.hot import recovery
+from app.hot.log import PartitionLog
+from app.hot.producers import ProducerStates
+from app.metadata.append_attempt import AppendAttempt, PutOutcome, ReadBack, ReadOutcome
+from app.metadata.manifest import SegmentManifest
+from app.metadata.numbered_log import NumberedLog
+from app.tiering import rebuild, remote_log_manager
+from app.tiering.chunk_cache import ChunkCache
+from app.tiering.remote_log_manager import RemoteLogManager
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+class Planted(NamedTuple):
+    """A fault, and how many seeds it takes at the most to find it."""
+
+    plant: Plant
+    faults: tuple[str, ...] | None
+    """What goes wrong in the runs besides; None is whatever the seed says."""
+    seeds: int
+    found_by: tuple[str, ...]
+    """The invariants by which it shows."""
+
+
+def acks_before_sync(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PartitionLog, "wait_stored", lambda _log, _end: None)
+
+
+def drops_local_before_the_manifest_entry(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        RemoteLogManager,
+        "_drop_local",
+        lambda _manager, partition: partition.log.delete_local_before(partition.log.segments()[-1].base_offset),
+    )
+
+
+class _NotWritten(Exception):
+    """What the planted code makes of an undecided append."""
+
+
+def _offers_again_with_another_nonce(patch: pytest.MonkeyPatch) -> None:
+    write = NumberedLog._write
+
+    async def rewrite(log: Any, *args: Any, **kwargs: Any) -> Any:
+        for _ in range(20):
+            try:
+                return await write(log, *args, **kwargs)
+            except _NotWritten:
+                continue
+        return await write(log, *args, **kwargs)
+
+    patch.setattr(NumberedLog, "_write", rewrite)
+
+
+def takes_404_for_not_written(patch: pytest.MonkeyPatch) -> None:
+    on_put, on_read = AppendAttempt.on_put, AppendAttempt.on_read
+
+    def put(attempt: AppendAttempt, outcome: PutOutcome, now_s: float) -> Any:
+        return ReadBack(0.0) if outcome is PutOutcome.UNDECIDED else on_put(attempt, outcome, now_s)
+
+    def read(attempt: AppendAttempt, outcome: Any, now_s: float) -> Any:
+        if outcome is ReadOutcome.MISSING:
+            raise _NotWritten
+        return on_read(attempt, outcome, now_s)
+
+    patch.setattr(AppendAttempt, "on_put", put)
+    patch.setattr(AppendAttempt, "on_read", read)
+    _offers_again_with_another_nonce(patch)
+
+
+def offers_other_bytes_after_an_undecided_append(patch: pytest.MonkeyPatch) -> None:
+    on_put = AppendAttempt.on_put
+
+    def put(attempt: AppendAttempt, outcome: PutOutcome, now_s: float) -> Any:
+        if outcome is PutOutcome.UNDECIDED:
+            raise _NotWritten
+        return on_put(attempt, outcome, now_s)
+
+    patch.setattr(AppendAttempt, "on_put", put)
+    _offers_again_with_another_nonce(patch)
+
+
+def deletes_seals(patch: pytest.MonkeyPatch) -> None:
+    compact = NumberedLog._compact
+
+    async def forgetful(log: Any) -> None:
+        log._at.seals = []
+        await compact(log)
+
+    patch.setattr(NumberedLog, "_compact", forgetful)
+
+
+async def _nothing(*_args: Any, **_kwargs: Any) -> None:
+    return None
+
+
+def keeps_the_epoch_after_a_loss(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Partitions, "_bump", _nothing)
+
+
+def does_not_seal_out_the_old_leader(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SegmentManifest, "seal", _nothing)
+
+
+def settles_leftovers_late(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RemoteLogManager, "settle_now", RemoteLogManager.settle, raising=False)
+    patch.setattr(RemoteLogManager, "settle", _nothing)
+
+    async def settle_leftovers(manager: Any, partition: Any) -> None:
+        await manager.settle_now(partition.manifest)
+        partition.leftovers_checked = True
+
+    patch.setattr(RemoteLogManager, "_settle_leftovers", settle_leftovers)
+
+
+def gives_offsets_of_the_tier_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rebuild, "disagreement", lambda _log, _manifest: None)
+
+
+def ignores_the_crc_of_chunks(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(store_work, "check_stored_chunk", lambda _stored, _chunk, _name: None)
+
+
+def sweeps_by_a_manifest_read_before_the_list(patch: pytest.MonkeyPatch) -> None:
+    sweep = remote_log_manager.sweep_partition
+
+    async def early(store: Any, partition: Any, read_manifest: Any) -> Any:
+        state = (await read_manifest()).copy()
+
+        async def known() -> Any:
+            return state
+
+        return await sweep(store, partition, known)
+
+    patch.setattr(remote_log_manager, "sweep_partition", early)
+
+
+def answers_a_duplicate_before_its_original_is_stored(patch: pytest.MonkeyPatch) -> None:
+    append = PartitionLog.append_as_leader
+
+    def hasty(log: PartitionLog, *args: Any, **kwargs: Any) -> Any:
+        result = append(log, *args, **kwargs)
+        return result._replace(last_offset_end=0) if result.duplicate else result
+
+    patch.setattr(PartitionLog, "append_as_leader", hasty)
+
+
+def shows_what_is_not_stored(patch: pytest.MonkeyPatch) -> None:
+    append = PartitionLog.append_as_leader
+
+    def early(log: PartitionLog, *args: Any, **kwargs: Any) -> Any:
+        result = append(log, *args, **kwargs)
+        log._advance_high_watermark(int(log.log_end_offset))
+        return result
+
+    patch.setattr(PartitionLog, "append_as_leader", early)
+
+
+def recovers_batches_with_a_bad_crc(patch: pytest.MonkeyPatch) -> None:
+    walk = recovery.walk
+    patch.setattr(recovery, "walk", lambda file, start, end, *, verify: walk(file, start, end, verify=False))
+
+
+def deletes_records_before_the_log_start_is_durable(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SegmentManifest, "set_log_start", _nothing)
+
+
+def finishes_a_copy_before_its_upload(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(store_work._ObjectWriter, "complete", _nothing)
+
+
+def serves_chunks_of_other_segments(patch: pytest.MonkeyPatch) -> None:
+    request = ChunkCache.request
+
+    def confused(cache: ChunkCache, object_key: str, chunk: Any) -> Any:
+        for (_, position), entry in cache._entries.items():
+            if entry.ready and position == chunk.position and entry.chunk.raw_bytes == chunk.raw_bytes:
+                return entry
+        return request(cache, object_key, chunk)
+
+    patch.setattr(ChunkCache, "request", confused)
+
+
+def forgets_producers_with_every_restart(patch: pytest.MonkeyPatch) -> None:
+    rebuild_state = recovery._Loader._rebuild_state
+
+    def forgetful(loader: Any, *args: Any) -> ProducerStates:
+        rebuild_state(loader, *args)
+        return ProducerStates()
+
+    patch.setattr(recovery._Loader, "_rebuild_state", forgetful)
+
+
+PLANTED: dict[str, Planted] = {
+    "acks before sync": Planted(acks_before_sync, None, 10, ("INV-1",)),
+    "local segments dropped before their manifest entry": Planted(
+        drops_local_before_the_manifest_entry, None, 10, ("INV-4",)
+    ),
+    "404 on the read-back taken for not written": Planted(takes_404_for_not_written, ("store flaky",), 30, ("INV-2",)),
+    "other bytes offered after an undecided append": Planted(
+        offers_other_bytes_after_an_undecided_append, ("store flaky",), 30, ("INV-2",)
+    ),
+    "a deleted seal": Planted(deletes_seals, None, 30, ("INV-2",)),
+    "the epoch kept after a loss": Planted(keeps_the_epoch_after_a_loss, ("power", "power within"), 60, ("INV-1",)),
+    "the old leader not sealed out": Planted(
+        does_not_seal_out_the_old_leader, ("take-over", "store flaky"), 100, ("INV-4", "INV-1", "INV-2")
+    ),
+    "leftover copies settled after the log goes on": Planted(
+        settles_leftovers_late, ("take-over", "store hangs"), 100, ("INV-4", "INV-1")
+    ),
+    "offsets of the tier given again": Planted(
+        gives_offsets_of_the_tier_again, ("take-over",), 20, ("INV-4", "INV-1", "liveness")
+    ),
+    "the CRC of chunks ignored": Planted(
+        ignores_the_crc_of_chunks, ("store lies",), 60, ("INV-1", "INV-4", "errors", "liveness")
+    ),
+    "the sweeper reads the manifest before it lists": Planted(
+        sweeps_by_a_manifest_read_before_the_list, ("sweep", "store flaky"), 60, ("INV-5",)
+    ),
+    "a duplicate answered before its original is stored": Planted(
+        answers_a_duplicate_before_its_original_is_stored, ("cut", "slow pool"), 60, ("INV-1",)
+    ),
+    "a high watermark ahead of what is stored": Planted(shows_what_is_not_stored, None, 30, ("INV-1",)),
+    "batches with a bad CRC recovered": Planted(
+        recovers_batches_with_a_bad_crc, ("power", "power within"), 100, ("INV-1", "INV-4", "INV-5", "errors")
+    ),
+    "records deleted before the log start is durable": Planted(
+        deletes_records_before_the_log_start_is_durable, ("kill", "cold pages"), 20, ("INV-4",)
+    ),
+    "a copy finished before its upload": Planted(finishes_a_copy_before_its_upload, None, 10, ("INV-5",)),
+    "chunks of other segments served": Planted(
+        serves_chunks_of_other_segments, ("cold pages",), 60, ("INV-1", "INV-4", "liveness")
+    ),
+    "producers forgotten with a restart": Planted(forgets_producers_with_every_restart, ("kill",), 30, ("INV-1",)),
+}

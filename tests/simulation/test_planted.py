@@ -1,0 +1,20 @@
+"""The simulation proves itself: faults planted into the real code are found within a stated number of seeds."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.planted import PLANTED
+from tests.simulation.world import run_seed
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = PLANTED[name]
+    planted.plant(monkeypatch)
+    for seed in range(planted.seeds):
+        violation = run_seed(seed, faults=planted.faults).violation
+        if violation is not None:
+            assert violation.invariant in planted.found_by, violation
+            return
+    pytest.fail(f"not found in {planted.seeds} seeds")
