@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from app.wire import codec
 from app.wire.apikeys import ApiKey
+from app.wire.codec import shape_of
+from app.wire.header import FLEXIBLE_FIRST
+from app.wire.versions import SERVED
 from loadtests.kafka_peer import PeerMissing, kafka_libs, kafka_running
 from tests.interop.peers import (
     Peer,
@@ -23,7 +28,7 @@ from tests.interop.peers import (
     produce,
     request,
 )
-from tests.interop.serving import firn_serving
+from tests.interop.serving import Closed, Raw, firn_serving
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -46,8 +51,11 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Peer]]:
             peer.create("small", 1, max_message_bytes="1000")
             peer.create("compacted", 1, cleanup_policy="compact")
             peer.create("appended", 1, message_timestamp_type="LogAppendTime")
-            for _ in range(10):
-                peer.ask(ApiKey.PRODUCE, 9, produce(("t", 0, batch(1))))
+            peer.create("ties", 1)
+            start = now_ms() - HOUR_MS
+            for n in range(10):
+                peer.ask(ApiKey.PRODUCE, 9, produce(("t", 0, batch(1, timestamp=start + n))))
+                peer.ask(ApiKey.PRODUCE, 9, produce(("ties", 0, batch(3, timestamp=start + n // 4))))
         yield both
 
 
@@ -262,6 +270,7 @@ SCRIPT: dict[str, list[Step]] = {
     "offset with a newer epoch": [listed("t", 0, -1, leader_epoch=9)],
     "offset with the epoch": [listed("t", 0, -1, leader_epoch=0)],
     "offset committed": [listed("t", 0, -1, isolation_level=1)],
+    "offset of the greatest of equal times": [listed("ties", 0, -3)],
     "offset of the empty end": [listed("small", 0, t) for t in (-1, -2, -3, 0)],
     # OffsetForLeaderEpoch
     "epochs": [
@@ -438,3 +447,33 @@ def test_firn_answers_as_kafka_does(peers: list[Peer], name: str) -> None:
         assert firn != kafka, "they agree now"
     else:
         assert firn == kafka
+
+
+def is_answered(peer: Peer, key: int, version: int) -> bool:
+    """Whether a request with nothing but defaults in it gets any answer."""
+    body = b""
+    if shape_of(key, version) is not None:
+        message = request(key, acks=1) if key == ApiKey.PRODUCE else request(key)
+        body = codec.encode_request(key, version, message)
+    flexible = version >= FLEXIBLE_FIRST.get(key, 0x7FFF)
+    with Raw(peer.port) as raw:
+        raw.send(struct.pack(">hhih", key, version, 7, -1) + b"\0" * flexible + body)
+        try:
+            return raw.frame()[:4] == struct.pack(">i", 7)
+        except Closed:
+            return False
+
+
+@pytest.mark.parametrize("key", SERVED, ids=lambda key: key.name.lower())
+def test_every_version_is_answered_that_kafka_answers_and_no_other(peers: list[Peer], key: ApiKey) -> None:
+    first, last = SERVED[key]
+    versions = range(-1, last + 3)
+    kafka, firn = ([version for version in versions if is_answered(peer, key, version)] for peer in peers)
+    expected = list(versions) if key == ApiKey.API_VERSIONS else list(range(first, last + 1))
+    assert firn == expected
+    assert [version for version in kafka if version <= last] == [version for version in firn if version <= last]
+
+
+def test_keys_that_nobody_knows_close_the_connection(peers: list[Peer]) -> None:
+    for key in (-1, 7, 99, 1000, 0x7FFF):
+        assert [is_answered(peer, key, 0) for peer in peers] == [False, False], key
