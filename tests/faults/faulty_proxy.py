@@ -35,6 +35,8 @@ class Fault(Enum):
     """One bit of an object's bytes is another."""
     LOST_ANSWERS = auto()
     """A write is applied; half of the time its answer is lost with the connection."""
+    HELD_MANIFESTS = auto()
+    """Once a segment's object is uploaded, what is written to manifests stays on the way until ``release`` is set."""
 
 
 class _Message(NamedTuple):
@@ -69,6 +71,8 @@ class FaultyProxy:
         self.done: Counter[Fault] = Counter()
         """How often each fault was done to somebody."""
         self.requests = 0
+        self.uploaded = False
+        self.release = asyncio.Event()
         self._serving: set[asyncio.Task[None]] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -122,6 +126,11 @@ class FaultyProxy:
                 )
                 await writer.drain()
                 return True
+            case Fault.HELD_MANIFESTS if method == b"PUT" and is_object:
+                self.uploaded = True
+            case Fault.HELD_MANIFESTS if method == b"PUT" and b"/topics/" in rest and self.uploaded:
+                self.done[fault] += 1
+                await self.release.wait()
             case _:
                 pass
         upstream.write(request.encode())

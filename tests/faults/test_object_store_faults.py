@@ -67,7 +67,8 @@ async def more(producer: Producer, records: int) -> None:
             await asyncio.sleep(0.005)
 
 
-async def tiered_to(connection: Link, topic: str, offset: int, seconds: float = 90) -> None:
+async def tiered_to(connection: Link, topic: str, offset: int, seconds: float = 40) -> None:
+    """Wait until the last tiered offset is ``offset`` or higher."""
     async with asyncio.timeout(seconds):
         while await connection.offset(topic, 0, LATEST_TIERED) < offset:
             await asyncio.sleep(0.05)
