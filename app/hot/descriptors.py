@@ -17,10 +17,12 @@ from app.hot.files import File, FileSystem, storage_error
 class FileHandle:
     """One file of a log, open or not."""
 
-    __slots__ = ("cache", "deleted", "file", "path", "pinned", "read_only", "touched", "users")
+    __slots__ = ("cache", "deleted", "file", "owner", "path", "pinned", "touched", "users")
 
     def __init__(self, cache: DescriptorCache, path: str) -> None:
         self.cache = cache
+        self.owner: object = None
+        """Whoever pinned it last."""
         self.path = path
         self.file: File | None = None
         self.users = 0
@@ -61,17 +63,15 @@ class DescriptorCache:
         """Open and not pinned, in the order in which eviction looks at them."""
         self._pinned: dict[FileHandle, None] = {}
         """Open and pinned, longest first."""
-        self.on_pressure: Callable[[], None] | None = None
-        """Called when more than half of the descriptors are pinned: somebody should sync, so that they can be closed."""
+        self._unasked: dict[FileHandle, None] = {}
+        """Those of them whose sync was not asked for under pressure."""
+        self.on_pressure: Callable[[FileHandle], None] | None = None
+        """Called for the file pinned longest while more than half of the descriptors are pinned: sync it, so that it can be
+        closed. Once for each."""
 
     @property
     def open_count(self) -> int:
         return len(self._idle) + len(self._pinned)
-
-    @property
-    def pinned_handles(self) -> list[FileHandle]:
-        """Handles with unsynced bytes, longest first."""
-        return list(self._pinned)
 
     def open(self, handle: FileHandle, *, create: bool = False) -> File:
         """The handle's open file. Raises StorageUnavailable, StorageFull."""
@@ -93,20 +93,24 @@ class DescriptorCache:
             self._idle[handle] = None
         return file
 
-    def pin(self, handle: FileHandle) -> None:
-        """The file now has unsynced bytes; it is open."""
+    def pin(self, handle: FileHandle, owner: object = None) -> None:
+        """The file now has unsynced bytes, which ``owner`` can sync; it is open."""
         assert handle.file is not None, handle.path
+        handle.owner = owner
         handle.pinned = True
         self._idle.pop(handle, None)
-        self._pinned[handle] = None
+        self._pinned[handle] = self._unasked[handle] = None
         if len(self._pinned) * 2 > self._descriptors_max and self.on_pressure is not None:
-            self.on_pressure()
+            oldest = next(iter(self._unasked))
+            del self._unasked[oldest]
+            self.on_pressure(oldest)
 
     def unpin(self, handle: FileHandle) -> None:
         """All its bytes are synced, or no longer matter."""
         if handle.pinned:
             handle.pinned = False
             del self._pinned[handle]
+            self._unasked.pop(handle, None)
             self._idle[handle] = None
 
     def delete(self, handle: FileHandle) -> None:
@@ -126,6 +130,7 @@ class DescriptorCache:
         handle.pinned = False
         self._idle.pop(handle, None)
         self._pinned.pop(handle, None)
+        self._unasked.pop(handle, None)
         file.close()
 
     def _evict(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from app.errors import FirnError, StorageUnavailable
-from app.hot.descriptors import DescriptorCache
+from app.hot.descriptors import DescriptorCache, FileHandle
 from app.hot.files import FileSystem
 from app.limits import MIB
 from app.metrics import Registry
@@ -83,7 +83,7 @@ class LogDirectory:
         self.housekeeping = asyncio.Event()
         """Set when there is something for the owner's background work."""
         self._trash: list[str] = []
-        self.descriptors.on_pressure = self._sync_oldest
+        self.descriptors.on_pressure = self._sync_pinned
 
     def throw_away(self, path: str) -> None:
         """Unlink a file soon, in the pool: freeing the blocks of a large one takes long."""
@@ -114,13 +114,10 @@ class LogDirectory:
         if self.on_offline is not None:
             self.on_offline(reason)
 
-    def _sync_oldest(self) -> None:
-        # A quarter at a time, so that room is made before it is needed and not each time one file is pinned.
-        by_handle = {segment.handle: log for log in self.logs for segment in log.unsynced_segments()}
-        for handle in self.descriptors.pinned_handles[: max(1, len(self.descriptors.pinned_handles) // 4)]:
-            log = by_handle.get(handle)
-            if log is not None:
-                self.syncer.request(log)
+    def _sync_pinned(self, handle: FileHandle) -> None:
+        log = handle.owner
+        if log in self.logs:
+            self.syncer.request(log)
 
 
 def _nothing() -> None:

@@ -504,7 +504,7 @@ class PartitionLog:
         ``records`` must be writable: offsets and epochs are patched in place. It is not kept. Several batches are accepted only
         if none is idempotent. ``prepared``: they come from ``prepare_append``; without it what that does is done here, now.
 
-        Guarantees: on an error nothing was appended. The result is stored as the topic's durability asks once
+        Guarantees: on an error nothing was appended, though ``records`` may have been patched. The result is stored as the topic's durability asks once
         ``wait_stored(last_offset_end)`` says so; that holds for a duplicate too.
 
         Raises: ProtocolError, RequestRejected (as ``check_batches``; INVALID_TIMESTAMP, INVALID_RECORD,
@@ -759,7 +759,7 @@ class PartitionLog:
         except OSError as error:
             self._undo_write(segment, file, error)
         if not handle.pinned:
-            self._directory.descriptors.pin(handle)
+            self._directory.descriptors.pin(handle, self)
             self._dirty_since_ms = now_ms
         if size == 0:
             segment.first_append_ms = now_ms

@@ -1,0 +1,90 @@
+"""Open files: never too many, never one closed under somebody."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from app.errors import StorageUnavailable
+from app.hot.descriptors import DescriptorCache, FileHandle
+from tests.hot.helpers import DATA, NOW, batch, manager_over, new_log, read_all, running, sim
+
+
+def handles(count: int, descriptors_max: int) -> tuple[DescriptorCache, list[FileHandle]]:
+    fs = sim()
+    for number in range(count):
+        fs.open(f"{DATA}/{number}", create=True).close()
+    cache = DescriptorCache(fs, descriptors_max)
+    return cache, [FileHandle(cache, f"{DATA}/{number}") for number in range(count)]
+
+
+def test_the_file_longest_unused_is_closed_first() -> None:
+    cache, files = handles(4, 3)
+    for file in files[:3]:
+        cache.open(file)
+        file.touched = False
+    files[0].touched = True
+    cache.open(files[3])
+    assert [file.file is not None for file in files] == [True, False, True, True]
+    assert cache.open_count == 3
+
+
+def test_files_with_readers_or_unsynced_bytes_stay_open() -> None:
+    cache, files = handles(4, 2)
+    reading = files[0].acquire()
+    cache.open(files[1])
+    cache.pin(files[1])
+    with pytest.raises(StorageUnavailable):
+        cache.open(files[2])
+    cache.unpin(files[1])
+    cache.open(files[2])
+    assert files[1].file is None
+    assert reading.size() == 0
+    files[0].release()
+    cache.open(files[3])
+    assert cache.open_count == 2
+
+
+def test_a_deleted_file_closes_after_its_last_reader() -> None:
+    cache, files = handles(1, 2)
+    file = files[0].acquire()
+    again = files[0].acquire()
+    cache.pin(files[0])
+    cache.delete(files[0])
+    files[0].release()
+    assert again.size() == 0
+    files[0].release()
+    assert (cache.open_count, files[0].file) == (0, None)
+    with pytest.raises(OSError, match="Bad file"):
+        file.size()
+    with pytest.raises(StorageUnavailable):
+        files[0].acquire()
+
+
+def test_pressure_is_reported_when_half_is_pinned() -> None:
+    cache, files = handles(4, 4)
+    pressed: list[FileHandle] = []
+    cache.on_pressure = pressed.append
+    for file in files:
+        cache.open(file)
+        cache.pin(file)
+    assert pressed == files[:2]  # each that comes pushes out the oldest
+
+
+async def test_many_more_partitions_than_descriptors_take_appends_and_reads() -> None:
+    fs = sim()
+    fs.open_files_max = 40
+    async with running(manager_over(fs, descriptors_max=20)) as manager:
+        logs = [new_log(manager, partition=number) for number in range(200)]
+        for _ in range(3):
+            for log in logs:
+                log.append_as_leader(batch(), now_ms=NOW)
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+        for log in logs:
+            assert len(await read_all(log)) == 3 * len(batch())
+        assert fs.open_files <= 20
+        assert fs.open_files_peak <= 30
+    await manager.close()
+    assert fs.open_files == 0

@@ -1,0 +1,288 @@
+"""A data directory: who has it, what is in it, and coming back to it."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+import pytest
+
+from app.configs import TopicConfig
+from app.errors import ConflictError, CorruptionError, StorageUnavailable
+from app.hot.checkpoints import MetaProperties
+from app.hot.files import PosixFileSystem
+from app.hot.manager import CHECKPOINT_MS, TICK_MS
+from app.metrics import Registry
+from app.units import NO_TOPIC_ID, BrokerId, PartitionIndex
+from tests.hot.helpers import (
+    DATA,
+    NOW,
+    TOPIC_ID,
+    ManualClock,
+    batch,
+    idempotent,
+    manager_over,
+    new_log,
+    read_all,
+    running,
+    sim,
+)
+
+
+async def settle(rounds: int = 40) -> None:
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+
+
+def test_a_second_process_is_refused_until_the_first_lets_go(tmp_path: object) -> None:
+    first = manager_over(PosixFileSystem(), data_dir=f"{tmp_path}/data")
+    second = manager_over(PosixFileSystem(), data_dir=f"{tmp_path}/data")
+    first.lock()
+    assert first.lock() is first.lock()
+    with pytest.raises(ConflictError):
+        second.lock()
+    asyncio.run(first.close())
+    second.lock()
+    asyncio.run(second.close())
+
+
+async def test_meta_properties_are_kept() -> None:
+    fs = sim()
+    manager = manager_over(fs)
+    assert manager.read_meta() is None
+    meta = MetaProperties("cluster", BrokerId(1), uuid.UUID(int=9))
+    manager.write_meta(meta)
+    fs.crash()
+    assert manager_over(fs).read_meta() == meta
+    fs.flip_bit(f"{DATA}/meta.properties", 3, 2)
+    with pytest.raises(CorruptionError):
+        manager_over(fs).read_meta()
+
+
+async def test_a_clean_stop_spares_the_next_start_the_files() -> None:
+    fs = sim()
+    manager = manager_over(fs)
+    await manager.load_all()
+    logs = [new_log(manager, f"topic.{number}", number) for number in range(50)]
+    for log in logs:
+        log.append_as_leader(idempotent(0, 3), now_ms=NOW)
+    await manager.close()
+    assert fs.exists(f"{DATA}/.kafka_cleanshutdown")
+    fs.calls.clear()
+    again = manager_over(fs)
+    report = await again.load_all()
+    assert (report.clean, report.logs, report.scanned, report.problems) == (True, 50, 0, [])
+    assert fs.calls["open"] == fs.calls["read"] == 3  # the state file and two checkpoints
+    assert not fs.exists(f"{DATA}/.kafka_cleanshutdown")
+    log = again.get("topic.7", 7)
+    assert log is not None
+    assert log.topic_id == TOPIC_ID
+    assert (log.log_end_offset, log.high_watermark) == (3, 3)
+    assert log.append_as_leader(idempotent(0, 3), now_ms=NOW).duplicate
+    assert log.append_as_leader(idempotent(3), now_ms=NOW).base_offset == 3
+
+
+async def test_the_marker_of_a_clean_stop_holds_for_one_start() -> None:
+    fs = sim()
+    manager = manager_over(fs)
+    new_log(manager).append_as_leader(batch(), now_ms=NOW)
+    await manager.close()
+    assert (await manager_over(fs).load_all()).clean
+    fs.crash()
+    assert not (await manager_over(fs).load_all()).clean
+
+
+async def test_a_log_that_changed_after_the_stop_is_recovered() -> None:
+    fs = sim()
+    manager = manager_over(fs)
+    log = new_log(manager)
+    for _ in range(3):
+        log.append_as_leader(batch(), now_ms=NOW)
+    path = log.segments()[0].path
+    await manager.close()
+    fs.open(path).truncate(len(batch()) * 2)
+    again = manager_over(fs)
+    report = await again.load_all()
+    log = again.logs()[0]
+    assert (log.log_end_offset, report.scanned) == (2, 1)
+    assert report.problems
+
+
+async def test_settings_come_by_topic_name() -> None:
+    fs = sim()
+    manager = manager_over(fs)
+    new_log(manager, "a-1", 2)
+    await manager.close()
+    again = manager_over(fs)
+    await again.load_all(lambda topic: TopicConfig(segment_bytes=len(topic)))
+    log = again.get("a-1", 2)
+    assert log is not None
+    assert log.config.segment_bytes == 3
+
+
+async def test_a_lost_topic_id_is_no_topic_id() -> None:
+    fs = sim()
+    manager = manager_over(fs)
+    log = new_log(manager)
+    log.append_as_leader(batch(), now_ms=NOW)
+    fs.unlink(f"{log.path}/partition.metadata")
+    fs.kill()
+    again = manager_over(fs)
+    await again.load_all()
+    assert again.logs()[0].topic_id == NO_TOPIC_ID
+
+
+async def test_there_is_one_log_of_a_partition() -> None:
+    manager = manager_over(sim())
+    new_log(manager)
+    with pytest.raises(ConflictError):
+        new_log(manager)
+
+
+async def test_a_new_log_may_begin_at_the_tiered_end() -> None:
+    manager = manager_over(sim())
+    log = manager.create("t", TOPIC_ID, PartitionIndex(0), TopicConfig(), start_offset=500)
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (500, 500, 500)
+    assert log.append_as_leader(batch(), now_ms=NOW).base_offset == 500
+
+
+async def test_a_deleted_log_goes_at_once_and_its_files_later() -> None:
+    fs = sim()
+    clock = ManualClock()
+    manager = manager_over(fs, clock=clock)
+    log = new_log(manager, file_delete_delay_ms=1000)
+    log.append_as_leader(batch(), now_ms=NOW)
+    heard: list[int] = []
+    log.add_waiter(lambda: heard.append(1))
+    hold = log.hold(0)
+    assert manager.delete("t", 0)
+    assert not manager.delete("t", 0)
+    assert manager.get("t", 0) is None
+    assert heard
+    with pytest.raises(StorageUnavailable):
+        log.append_as_leader(batch(), now_ms=NOW)
+    again = new_log(manager)
+    assert again.log_end_offset == 0
+
+    def doomed() -> list[str]:
+        return [name for name in fs.list_dir(DATA) if name.endswith("-delete")]
+
+    assert len(doomed()) == 1
+    await manager._take_out_trash(clock.now + 999)
+    await manager._take_out_trash(clock.now + 1000)
+    assert len(doomed()) == 1  # a copy is outstanding
+    hold.release()
+    await manager._take_out_trash(clock.now + 1000)
+    assert doomed() == []
+
+
+async def test_deleted_directories_of_an_earlier_life_are_removed() -> None:
+    fs = sim()
+    manager = manager_over(fs)
+    new_log(manager).append_as_leader(batch(), now_ms=NOW)
+    manager.delete("t", 0)
+    fs.kill()
+    again = manager_over(fs)
+    report = await again.load_all()
+    assert report.logs == 0
+    await again._take_out_trash(NOW)
+    assert [name for name in fs.list_dir(DATA) if name.endswith("-delete")] == []
+
+
+async def test_dropped_segments_are_unlinked_in_the_background() -> None:
+    fs = sim()
+    async with running(manager_over(fs)) as manager:
+        log = new_log(manager, segment_bytes=len(batch()))
+        for _ in range(5):
+            log.append_as_leader(batch(), now_ms=NOW)
+        await log.flush()
+        log.advance_log_start(3)
+        await settle()
+        names = fs.list_dir(log.path)
+        assert not [name for name in names if name.endswith(".deleted")]
+        assert [name for name in names if name.endswith(".log")] == [f"{base:020d}.log" for base in (3, 4)]
+
+
+async def test_time_passes_for_idle_logs() -> None:
+    clock = ManualClock()
+    manager = manager_over(sim(), clock=clock)
+    log = new_log(manager, firn_tier_max_lag_ms=60_000)
+    local = new_log(manager, "local", remote_storage_enable=False)
+    for each in (log, local):
+        each.append_as_leader(batch(), now_ms=clock.now)
+    await manager.tick()
+    assert len(log.segments()) == 1
+    clock.now += 60_000
+    await manager.tick()
+    assert (len(log.segments()), len(local.segments())) == (2, 1)
+    assert CHECKPOINT_MS > TICK_MS
+
+
+async def test_checkpoints_tell_recovery_points_and_log_starts() -> None:
+    fs = sim()
+    manager = manager_over(fs)
+    log = new_log(manager)
+    for _ in range(4):
+        log.append_as_leader(batch(), now_ms=NOW)
+    await log.flush()
+    log.advance_log_start(1)
+    log.append_as_leader(batch(), now_ms=NOW)
+    await manager.checkpoint()
+    fs.kill()
+
+    def content(name: str) -> bytes:
+        return fs.open(f"{DATA}/{name}").pread(1000, 0)
+
+    assert content("recovery-point-offset-checkpoint") == b"0\n1\nt 0 4\n"
+    assert content("log-start-offset-checkpoint") == b"0\n1\nt 0 1\n"
+
+
+async def test_a_full_disk_at_the_last_moment_is_no_clean_stop_but_loses_nothing() -> None:
+    fs = sim()
+    manager = manager_over(fs)
+    log = new_log(manager)
+    log.append_as_leader(idempotent(0), now_ms=NOW)
+    fs.capacity_bytes = fs.used
+    await manager.close()
+    assert not fs.exists(f"{DATA}/.kafka_cleanshutdown")
+    fs.capacity_bytes += 100_000
+    again = manager_over(fs)
+    await again.load_all()
+    assert len(await read_all(again.logs()[0])) == len(idempotent(0))
+
+
+async def test_sizes_and_troubles_are_metrics() -> None:
+    registry = Registry()
+    manager = manager_over(sim(), registry=registry)
+    log = new_log(manager)
+    log.append_as_leader(batch(), now_ms=NOW)
+    log.roll()
+    values = {(sample.name, sample.labels): sample.value for sample in registry.samples()}
+    assert values["firn_log_local_bytes", (("partition", "0"), ("topic", "t"))] == len(batch())
+    assert values["firn_log_rolls_total", ()] == 1
+    assert values["firn_log_offline", ()] == 0
+
+
+async def test_the_machines_own_file_system_does_the_same(tmp_path: object) -> None:
+    data_dir = f"{tmp_path}/data"
+    manager = manager_over(PosixFileSystem(), data_dir=data_dir)
+    manager.lock()
+    await manager.load_all()
+    async with running(manager):
+        log = new_log(manager, segment_bytes=1000, index_interval_bytes=100)
+        sent = b""
+        for sequence in range(40):
+            records = idempotent(sequence, timestamp=NOW + sequence)
+            log.append_as_leader(records, now_ms=NOW)
+            sent += bytes(records)
+        assert await read_all(log, max_bytes=500) == sent
+        assert manager.free_bytes() > 0
+    await manager.close()
+    for clean in (True, False):
+        again = manager_over(PosixFileSystem(), data_dir=data_dir)
+        again.lock()
+        assert (await again.load_all()).clean == clean
+        log = again.logs()[0]
+        assert await read_all(log, max_bytes=500) == sent
+        assert await log.offset_for_timestamp(NOW + 17) == (NOW + 17, 17)
+        again._lock.close()  # type: ignore[union-attr]
