@@ -82,7 +82,7 @@ class Served:
         http: str = "off",
         settings: Mapping[str, object] | None = None,
         environment: Mapping[str, str] | None = None,
-        prefix: Sequence[str] = (),
+        program: Sequence[str] = (sys.executable, "-m", "app.cli"),
     ) -> None:
         self.data_dir = data_dir or path / "data"
         self.store = store or (path / "store").resolve().as_uri()
@@ -93,7 +93,7 @@ class Served:
         self._path.touch()
         chosen = {"firn.log.dir.free.bytes.min": 0, "log.retention.check.interval.ms": 1000} | dict(settings or {})
         self.command = [
-            *(*prefix, sys.executable, "-m", "app.cli", "serve", "--listen", "127.0.0.1:0", "--http", http),
+            *(*program, "serve", "--listen", "127.0.0.1:0", "--http", http),
             *("--data-dir", str(self.data_dir), "--store", self.store, *arguments),
             *(part for key, value in chosen.items() for part in ("--set", f"{key}={value}")),
         ]

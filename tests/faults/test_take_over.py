@@ -7,6 +7,9 @@ import json
 import random
 import signal
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from app.metadata.liveness import BEAT_INTERVAL_MS
 from tests.faults.faulty_proxy import Fault, faulty_proxy
@@ -89,25 +92,19 @@ async def late_produce(port: int) -> int:
         return 0
 
 
-async def test_an_old_brokers_last_manifest_entry_meets_the_seal(tmp_path: Path, s3_port: int) -> None:
-    """The finish of a copy is on its way while another broker takes over, and arrives long after it serves."""
+@pytest.mark.parametrize("announced", [False, True], ids=["begin", "finish"])
+async def test_an_old_brokers_last_manifest_entry_meets_the_seal(tmp_path: Path, s3_port: int, announced: bool) -> None:
+    """The begin or the finish of a copy is on its way while another broker takes over, and arrives when that one serves."""
     async with faulty_proxy(s3_port, random.Random(1)) as proxy:
 
         def store(port: int) -> str:
             return f"s3://{BUCKET}/here?endpoint=http://127.0.0.1:{port}&region=us-east-1&path_style=true"
 
         through, direct = store(proxy.port), store(s3_port)
+        options: dict[str, Any] = {"environment": CREDENTIALS, "start": False}
         with (
-            serving(tmp_path, name="old", store=through, environment=CREDENTIALS, start=False) as old,
-            serving(
-                tmp_path,
-                "--take-over",
-                name="new",
-                data_dir=tmp_path / "other",
-                store=direct,
-                environment=CREDENTIALS,
-                start=False,
-            ) as new,
+            serving(tmp_path, name="old", store=through, **options) as old,
+            serving(tmp_path, "--take-over", name="new", data_dir=tmp_path / "other", store=direct, **options) as new,
         ):
             await asyncio.to_thread(old.start)
             async with link(old.port) as connection:
@@ -116,20 +113,24 @@ async def test_an_old_brokers_last_manifest_entry_meets_the_seal(tmp_path: Path,
                     await connection.produce("t", 0, plain_batch(1, b"%d" % n + bytes(400_000)))
                 await tiered_to(connection, "t", 3)
                 proxy.fault = Fault.HELD_MANIFESTS
+                proxy.uploaded = not announced
                 proxy.done.clear()
                 for n in range(5, 8):
                     await connection.produce("t", 0, plain_batch(1, b"%d" % n + bytes(400_000)))
             await asyncio.to_thread(until, lambda: proxy.done[Fault.HELD_MANIFESTS], "an entry is on its way")
             await asyncio.to_thread(new.start)
             async with link(new.port) as connection:
+                # A copy that was announced and is whole is the new one's now; one that was not announced never was.
                 began = await connection.offset("t", 0, LATEST)
-                for n in range(6):
+                assert began == (6 if announced else 4)
+                assert (await connection.produce("t", 0, plain_batch(1, b"new 0"))).base_offset == began
+                proxy.release.set()
+                assert await asyncio.to_thread(old.wait, NOTICED_S_MAX) == FENCED
+                for n in range(1, 6):
                     answer = await connection.produce("t", 0, plain_batch(1, b"new %d" % n + bytes(400_000)))
                     assert answer.base_offset == began + n
                 assert await connection.offset("t", 0, EARLIEST) == 0
-                proxy.release.set()
-                assert await asyncio.to_thread(old.wait, NOTICED_S_MAX) == FENCED
-                await tiered_to(connection, "t", began + 3)
+                await tiered_to(connection, "t", began + 2)
             values = [record.value.rstrip(b"\0") for record in await read_log(new.port, "t", 0)]
             assert values == [b"%d" % n for n in range(began)] + [b"new %d" % n for n in range(6)]
             await asyncio.to_thread(new.stop)
