@@ -49,6 +49,7 @@ class KafkaServer:
         self._waiting_for_memory: deque[Connection] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None
+        self._closed = False
         context.registry.gauge("firn_connections", "Connections open.", lambda: [((), float(len(self._connections)))])
         context.registry.gauge(
             "firn_request_memory_bytes",
@@ -76,6 +77,7 @@ class KafkaServer:
 
     async def close(self) -> None:
         """Stop listening and close every connection. Requests that wait are dropped; what they have appended stays."""
+        self._closed = True
         self.stop_listening()
         self.close_connections()
         tasks = tuple(self._tasks)
@@ -109,6 +111,10 @@ class KafkaServer:
     # --- connections ---------------------------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
+        if self._closed:
+            # Accepted before we stopped listening and made after it: the logs are being closed by now.
+            connection.abort()
+            return
         if len(self._connections) >= self._connections_max:
             self.metrics.connections_refused.value += 1
             connection.abort()

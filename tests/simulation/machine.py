@@ -72,6 +72,7 @@ class Machine:
         world = self.world
         self.starts += 1
         self.exit = None
+        world.challenged = world.challenged or self is not world.owner
         self.ended = asyncio.Event()
         process = self.process = Process(world.loop, f"{self.name}{self.starts}")
         world.processes.append(process)

@@ -217,7 +217,7 @@ PLANTED: dict[str, Planted] = {
         does_not_seal_out_the_old_leader, ("take-over", "store flaky"), 100, ("INV-4", "INV-1", "INV-2")
     ),
     "leftover copies settled after the log goes on": Planted(
-        settles_leftovers_late, ("take-over", "store hangs"), 100, ("INV-4", "INV-1")
+        settles_leftovers_late, ("take-over", "store slow"), 100, ("INV-4", "INV-1")
     ),
     "offsets of the tier given again": Planted(
         gives_offsets_of_the_tier_again, ("take-over",), 20, ("INV-4", "INV-1", "liveness")
@@ -226,7 +226,7 @@ PLANTED: dict[str, Planted] = {
         ignores_the_crc_of_chunks, ("store lies",), 60, ("INV-1", "INV-4", "errors", "liveness")
     ),
     "the sweeper reads the manifest before it lists": Planted(
-        sweeps_by_a_manifest_read_before_the_list, ("sweep", "store flaky"), 60, ("INV-5",)
+        sweeps_by_a_manifest_read_before_the_list, ("sweep", "take-over", "store slow"), 200, ("INV-5",)
     ),
     "a duplicate answered before its original is stored": Planted(
         answers_a_duplicate_before_its_original_is_stored, ("cut", "slow pool"), 60, ("INV-1",)

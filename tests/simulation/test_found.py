@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from app.configs import TopicConfig
 from app.errors import ErrorCode, FencedError, StorageUnavailable
 from app.metadata import layout
@@ -18,7 +20,7 @@ from app.wire.produce import encode_produce_request
 from tests.simulation.actors import Actor
 from tests.simulation.checkers import CRC_POSITION
 from tests.simulation.history import Batch
-from tests.simulation.machine import Machine
+from tests.simulation.machine import Machine, Unreachable
 from tests.simulation.world import World, run_seed
 
 SMALL = TopicConfig(
@@ -254,6 +256,42 @@ def test_a_topic_that_is_deleted_while_its_turn_to_be_swept_comes_does_no_harm()
         await node.controller.delete_topic("t")
         await asyncio.sleep(20.0)
         assert world.owner.up
+
+    play(story)
+
+
+def test_a_connection_that_comes_while_the_broker_closes_is_not_served() -> None:
+    async def story(world: World) -> None:
+        client = Client(world, "c")
+        await client.create()
+        client.hang_up()
+        node = world.owner.node
+        assert node is not None
+        await node.server.close()
+        with pytest.raises((Unreachable, ConnectionResetError)):
+            await client.produce()
+        assert client.log.log_end_offset == 0
+
+    play(story)
+
+
+def test_a_log_that_is_being_synced_when_it_has_to_be_emptied_is_waited_for() -> None:
+    async def story(world: World) -> None:
+        client = Client(world, "c")
+        await client.create()
+        first = world.owner
+        for _ in range(6):
+            assert await client.produce(size=300) is ErrorCode.NONE
+        first.crash("kill")
+        second = await move(world)
+        for _ in range(12):
+            assert await client.produce(size=300) is ErrorCode.NONE
+        await world.until(lambda: client.tiered_end > 8, 30, "the tier")
+        second.crash("kill")
+        world._pool_latency_s = (0.05, 0.4)
+        first.start(take_over=True)
+        await world.until(lambda: first.up or first.ended.is_set(), 30, "the start")
+        assert first.exit is None
 
     play(story)
 

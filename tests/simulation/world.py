@@ -79,6 +79,7 @@ FAULTS = (
     "cold pages",
     "sweep",
     "cut",
+    "store slow",
 )
 """What a run may meet. ``Shape.faults`` says which of them it does."""
 
@@ -164,6 +165,8 @@ class World:
         self.failure: BaseException | None = None
         self._failed = asyncio.Event()
         self._moving = False
+        self.challenged = False
+        """Another machine has tried to take the owner's place since it began to serve."""
         self.script: Callable[[World], Awaitable[None]] | None = None
         """What happens instead of clients and faults by chance."""
 
@@ -249,7 +252,7 @@ class World:
         worst = "moved" if moved else machine.worst
         self.trace("serving", machine.name, worst)
         self.owner = self.served_by = machine
-        self._moving = False
+        self._moving = self.challenged = False
         node = machine.node
         assert node is not None
         for history in list(self.histories.values()):
@@ -281,9 +284,9 @@ class World:
                 if machine.up and node is not None and node.logs.offline_reason is not None and self.rng.random() < 0.3:
                     machine.stop()
             if owner.process is not None and owner.process.dead and not self._moving:
-                if isinstance(owner.exit, FencedError):
+                if isinstance(owner.exit, FencedError) and not self.challenged:
                     raise Violation("INV-2", f"{owner.name} was fenced by nobody: {owner.exit}")
-                owner.start()
+                owner.start(take_over=self.challenged)
 
     async def _look(self) -> None:
         while True:
@@ -354,11 +357,14 @@ class World:
             case "cut":
                 for wire in owner.wires:
                     wire.close()
+            case "store slow":
+                faults = [Fault(FaultKind.LATENCY, latency_ms=(10, rng.choice((100, 500))))]
+                await self._for_a_while(faults, rng.uniform(0.5, 4.0))
             case "sweep":
-                node = owner.node
-                if owner.up and node is not None:
-                    for partition in node.remote_log_manager._partitions.values():
-                        partition.sweep_at_s = 0.0
+                for machine in self.machines:
+                    if machine.up and machine.node is not None:
+                        for partition in machine.node.remote_log_manager._partitions.values():
+                            partition.sweep_at_s = 0.0
             case _:
                 raise AssertionError(kind)
 
