@@ -56,7 +56,13 @@ def fill(ballast: Path) -> None:
             file.write(bytes(os.statvfs(ballast).f_frsize))
 
 
-@pytest.mark.parametrize("least_bytes", [0, 4 * MIB], ids=["refused by the kernel", "refused below a set minimum"])
+@pytest.mark.parametrize(
+    "least_bytes",
+    [
+        pytest.param(0, id="refused by the kernel"),
+        pytest.param(4 * MIB, id="refused below a set minimum", marks=pytest.mark.slow),
+    ],
+)
 async def test_producers_are_told_reads_go_on_and_room_is_enough_to_go_on(tmp_path: Path, least_bytes: int) -> None:
     with small_file_system(tmp_path / "disk") as disk:
         settings = {"firn.log.dir.free.bytes.min": least_bytes}
@@ -89,6 +95,7 @@ async def test_producers_are_told_reads_go_on_and_room_is_enough_to_go_on(tmp_pa
             assert broker.starts == 1
 
 
+@pytest.mark.slow
 async def test_a_broker_starts_on_a_full_disk_serves_reads_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
     with small_file_system(tmp_path / "disk") as disk, serving(tmp_path, data_dir=disk / "data") as broker:
         async with link(broker.port) as connection:
@@ -110,6 +117,7 @@ async def test_a_broker_starts_on_a_full_disk_serves_reads_and_goes_on_when_ther
                 assert (served.error_code, served.base_offset) == (0, len(before))
 
 
+@pytest.mark.slow
 async def test_a_full_bucket_stops_copies_alone_and_they_go_on_when_there_is_room(tmp_path: Path) -> None:
     with small_file_system(tmp_path / "disk") as disk, serving(tmp_path, store=(disk / "store").as_uri()) as broker:
         async with link(broker.port) as connection:

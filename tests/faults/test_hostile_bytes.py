@@ -33,7 +33,7 @@ from tests.wire import reference
 from tests.wire.reference import Subject
 
 GOLDEN = Path(__file__).parents[1] / "wire" / "golden" / "requests.json"
-FEW, MANY = 600, 40_000
+FEW, MANY = 600, 80_000
 AT_ONCE = 32
 SENTINEL_ID = 0x5EED_1DEA
 SENTINEL = request_frame(ApiKey.API_VERSIONS, 0, SENTINEL_ID, "after", ApiVersionsRequest())

@@ -76,7 +76,7 @@ async def kill_brokers(path: Path, kills: int, seed: int) -> None:
                     await more_acknowledged(producers, rng.randrange(1, 200))
                 await asyncio.to_thread(broker.kill)
                 await asyncio.to_thread(broker.start)
-            await more_acknowledged(producers, 600)
+            await more_acknowledged(producers, 300)
         await check(broker, producers)
         assert broker.starts > kills
 
@@ -98,7 +98,7 @@ async def kill_store_processes(path: Path, kills: int, seed: int) -> None:
                 await more_acknowledged(producers, 1)
                 assert [producer.reconnects for producer in producers] == reconnects, "producing was disturbed"
             assert len(killed) == kills
-            await more_acknowledged(producers, 600)
+            await more_acknowledged(producers, 300)
         assert broker.text.count("the store process ended (killed by signal 9); starting it again") == kills
         await asyncio.to_thread(
             until, lambda: len(list((path / "store" / "data").rglob("*.seg"))) > PARTITIONS, "copies go on"

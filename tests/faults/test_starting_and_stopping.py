@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from tests.faults.served import HTTP_PROCESS, SMALL_SEGMENTS, STORE_PROCESS, Ser
 QUIET = ("--http", "off", "--listen", "127.0.0.1:0")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 async def test_a_signal_stops_it_in_order_while_producers_run(tmp_path: Path, number: signal.Signals) -> None:
     with serving(tmp_path) as broker:
         async with link(broker.port) as connection:
@@ -46,6 +47,7 @@ async def test_a_signal_stops_it_in_order_while_producers_run(tmp_path: Path, nu
         assert not producer.refusals
 
 
+@pytest.mark.slow
 async def test_signals_at_any_moment_of_starting_end_it_cleanly(tmp_path: Path) -> None:
     chance = random.Random(4)
     with serving(tmp_path) as broker:
@@ -101,28 +103,29 @@ async def test_killed_children_are_started_again(tmp_path: Path) -> None:
 # --- refusals -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ("--listen nowhere:99999", "port 99999 is above 65535"),
-        ("--listen 192.0.2.1:0", "cannot listen on 192.0.2.1:0"),
-        ("--store gopher://x", "it must be file:///path or s3://bucket/prefix"),
-        ("--store s3://B/x", "'B' is not a bucket name"),
-        ("--node-id minus", "--node-id 'minus'"),
-        ("--set num.partitions=0", "num.partitions"),
-        ("--set log.segment.bytes=lots", "log.segment.bytes"),
-        ("--set nothing", "is not of the form name=value"),
-        ("--http off:off", "--http 'off:off'"),
-        ("--redis http://x", "--redis 'http://x'"),
-    ],
+BAD_FLAGS = (
+    ("--listen", "nowhere:99999", "port 99999 is above 65535"),
+    ("--listen", "192.0.2.1:0", "cannot listen on 192.0.2.1:0"),
+    ("--store", "gopher://x", "it must be file:///path or s3://bucket/prefix"),
+    ("--store", "s3://B/x", "'B' is not a bucket name"),
+    ("--node-id", "minus", "--node-id 'minus'"),
+    ("--set", "num.partitions=0", "num.partitions"),
+    ("--set", "log.segment.bytes=lots", "log.segment.bytes"),
+    ("--set", "nothing", "is not of the form name=value"),
+    ("--http", "off:off", "--http 'off:off'"),
+    ("--redis", "http://x", "--redis 'http://x'"),
 )
-def test_a_bad_flag_is_refused_in_one_sentence_with_exit_code_2(tmp_path: Path, flags: str, words: str) -> None:
-    given = dict(zip(("--http", "--listen"), ("off", "127.0.0.1:0"), strict=True))
-    name, _, value = flags.partition(" ")
-    given.pop(name, None)
-    rest = [part for flag in given.items() for part in flag]
-    sentence = refusal_of("serve", *rest, "--data-dir", str(tmp_path / "d"), name, value, code=2)
-    assert words in sentence
+
+
+def test_bad_flags_are_refused_in_one_sentence_with_exit_code_2(tmp_path: Path) -> None:
+    def refused(flag: tuple[str, str, str]) -> tuple[str, str]:
+        name, value, words = flag
+        given = {"--http": "off", "--listen": "127.0.0.1:0", "--data-dir": str(tmp_path / "d"), name: value}
+        return refusal_of("serve", *(part for pair in given.items() for part in pair), code=2), words
+
+    with ThreadPoolExecutor(2) as threads:
+        for sentence, words in threads.map(refused, BAD_FLAGS):
+            assert words in sentence
 
 
 def test_an_address_in_use_is_refused(tmp_path: Path) -> None:
@@ -181,26 +184,24 @@ def serve_refused(broker: Served, code: int) -> str:
     return refusal_of("serve", *QUIET, "--data-dir", str(broker.data_dir), "--store", broker.store, code=code)
 
 
-@pytest.mark.parametrize("damage", [b"", b"\0\xff\xfe", b"version=1\nnode.id=one\n", b"version=1\n"])
-def test_a_damaged_meta_properties_is_told_in_one_sentence(tmp_path: Path, damage: bytes) -> None:
+def test_a_damaged_meta_properties_is_told_in_one_sentence(tmp_path: Path) -> None:
     broker = stopped_broker(tmp_path, 1)
-    (broker.data_dir / "meta.properties").write_bytes(damage)
-    assert "meta.properties" in serve_refused(broker, 1)
+    for damage in (b"", b"\0\xff\xfe", b"version=1\nnode.id=one\n", b"version=1\n"):
+        (broker.data_dir / "meta.properties").write_bytes(damage)
+        assert "meta.properties" in serve_refused(broker, 1)
 
 
-def flip(path: Path, place: float) -> None:
-    data = bytearray(path.read_bytes())
-    data[int(len(data) * place)] ^= 16
-    path.write_bytes(data)
-
-
-@pytest.mark.parametrize("place", [0.0, 0.3, 0.9])
-def test_a_damaged_entry_of_the_cluster_log_is_told_in_one_sentence(tmp_path: Path, place: float) -> None:
+def test_a_damaged_entry_of_the_cluster_log_is_told_in_one_sentence(tmp_path: Path) -> None:
     broker = stopped_broker(tmp_path, 1)
     entries = sorted((tmp_path / "store" / "cluster" / "log").iterdir())
-    flip(entries[1], place)
-    sentence = serve_refused(broker, 1)
-    assert f"cluster/log/{entries[1].name}" in sentence
+    sound = entries[1].read_bytes()
+    for place in (0.0, 0.3, 0.9):
+        damaged = bytearray(sound)
+        damaged[int(len(damaged) * place)] ^= 16
+        entries[1].write_bytes(damaged)
+        assert f"cluster/log/{entries[1].name}" in serve_refused(broker, 1)
+    entries[1].write_bytes(sound[: len(sound) // 2])
+    assert f"cluster/log/{entries[1].name}" in serve_refused(broker, 1)
 
 
 CHECKPOINTS = (
@@ -215,6 +216,7 @@ CHECKPOINTS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "hurt",
     [
@@ -258,6 +260,7 @@ sys.exit(main())
 """The broker's own clock says that it is a quarter of a century ago; its store's, and that of its files, do not."""
 
 
+@pytest.mark.slow
 async def test_a_clock_set_far_back_changes_no_offset_and_loses_nothing(tmp_path: Path) -> None:
     broker = await asyncio.to_thread(stopped_broker, tmp_path)
     program = (sys.executable, "-c", CLOCK_SET_BACK, str(SET_BACK_S))

@@ -92,6 +92,7 @@ async def late_produce(port: int) -> int:
         return 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("announced", [False, True], ids=["begin", "finish"])
 async def test_an_old_brokers_last_manifest_entry_meets_the_seal(tmp_path: Path, s3_port: int, announced: bool) -> None:
     """The begin or the finish of a copy is on its way while another broker takes over, and arrives when that one serves."""
