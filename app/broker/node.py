@@ -265,11 +265,12 @@ class Node:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 background = [
-                    tasks.create_task(self.logs.run()),
                     tasks.create_task(self._run_controller()),
                     tasks.create_task(self.remote_reader.run()),
                 ]
                 await self.partitions.take_over_all(clean=self.load_report is not None and self.load_report.clean)
+                # Not earlier: syncing what a kill left unsynced would compete with what clients wait for.
+                background.append(tasks.create_task(self.logs.run()))
                 background.append(tasks.create_task(self.remote_log_manager.run()))
                 background.append(tasks.create_task(self.partitions.run()))
                 background.append(tasks.create_task(self._sweeping.run()))

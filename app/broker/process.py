@@ -13,6 +13,7 @@ are watched and started again.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
 import signal
@@ -20,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from app.broker.children import Child
-from app.broker.runtime import SystemClock, ThreadPool, log_line, raise_descriptor_limit
+from app.broker.runtime import SystemClock, ThreadPool, log_line, raise_descriptor_limit, settle_memory
 from app.configs import BrokerConfig
 from app.errors import ConfigError, StorageUnavailable
 from app.hot.files import DirectoryLock, PosixFileSystem, claim_directory
@@ -227,7 +228,9 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, broker.request_stop)
     try:
+        gc.disable()  # start-up only makes what stays
         await broker.start()
+        settle_memory()
         if on_ready is not None:
             on_ready(broker)
         await broker.wait()
