@@ -14,7 +14,7 @@ from typing import Final
 from uuid import UUID
 
 from app.configs import BrokerConfig
-from app.errors import FencedError, FirnError
+from app.errors import ConflictError, FencedError, FirnError, StorageUnavailable
 from app.hot.files import FileSystem, read_file, replace_file, unlink_quietly
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
@@ -33,6 +33,8 @@ MANIFESTS_AT_ONCE: Final = 64
 """Manifests being read: enough for a thousand partitions in a second at 50 ms a request."""
 RETRY_S_MIN: Final = 0.5
 RETRY_S_MAX: Final = 30.0
+AGREE_TRIES_MAX: Final = 300
+AGREE_PAUSE_S: Final = 0.1
 CACHE_WRITE_S: Final = 5.0
 """How long changed manifests wait to be written to the data directory together."""
 
@@ -106,7 +108,7 @@ class Partitions:
                     # Whoever wrote it with other local data may live and be about to finish a copy. Not any more.
                     await manifest.seal(self._leader_epoch(log))
                 await self._tier.settle(manifest)
-                plan = await agree(log, manifest, self._work)
+                plan = await self._agree(log, manifest)
             if plan is not None:
                 restored.append((log, plan))
             self._tier.attach(log, manifest)
@@ -127,6 +129,16 @@ class Partitions:
         for log in manifests:
             log.become_leader(self._leader_epoch(log))
         self._controller.on_change(self._follow)
+
+    async def _agree(self, log: PartitionLog, manifest: SegmentManifest) -> RestorePlan | None:
+        """``rebuild.agree``; what recovery left to be synced is synced first. Raises: as it, StorageUnavailable."""
+        for _ in range(AGREE_TRIES_MAX):
+            try:
+                return await agree(log, manifest, self._work)
+            except ConflictError:
+                # A log is not emptied while it is being synced. Nobody appends yet, so that ends.
+                await asyncio.sleep(AGREE_PAUSE_S)
+        raise StorageUnavailable(f"{log.topic}-{log.partition} is still being synced")
 
     async def _load_manifests(self) -> dict[PartitionLog, SegmentManifest]:
         """The manifest of every log, read some at a time. Raises: StorageUnavailable, CorruptionError."""
