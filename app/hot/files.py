@@ -153,25 +153,34 @@ def write_whole(file: File, data: Buffer, position: int) -> None:
         written += count
 
 
-def replace_file(fs: FileSystem, path: str, data: bytes, *, durable: bool, writer: str = "") -> None:
+def replace_file(
+    fs: FileSystem, path: str, data: bytes, *, durable: bool, writer: str = "", sync_name: bool = True
+) -> None:
     """Put ``data`` at ``path`` in one step: readers see the old bytes or the new.
 
     With ``durable`` they also survive a loss of power once this returns; otherwise after such a loss the file may be empty or
     missing, and what reads it must be able to do without. Of one ``writer`` (``.name``) only one may be at work on a path:
-    another thread needs another name, or one would rename the other's half-written temporary file away.
+    another thread needs another name, or one would rename the other's half-written temporary file away. ``sync_name=False``: the
+    caller syncs the directory afterwards.
     """
     temporary = f"{path}{writer}.tmp"
-    file = fs.open(temporary, create=True)
+    write_file(fs, temporary, data, durable=durable)
+    fs.rename(temporary, path)
+    if durable and sync_name:
+        fs.fsync_dir(os.path.dirname(path))
+
+
+def write_file(fs: FileSystem, path: str, data: bytes, *, durable: bool) -> None:
+    """Write a file that nobody reads yet. Its name is not made durable."""
+    file = fs.open(path, create=True)
     try:
-        file.truncate(0)
+        if file.size():
+            file.truncate(0)
         write_whole(file, data, 0)
         if durable:
             file.fdatasync()
     finally:
         file.close()
-    fs.rename(temporary, path)
-    if durable:
-        fs.fsync_dir(os.path.dirname(path))
 
 
 def remove_tree(fs: FileSystem, path: str) -> None:

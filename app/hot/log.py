@@ -1,7 +1,8 @@
 """The log of one partition on the local disk (DESIGN section 4).
 
-All methods that change state are synchronous and belong to the event loop: there is no await between a check and the write that
-relies on it, hence no lock. What may wait for the disk (syncing, cold reads, searches by time) is asynchronous and goes to the pool.
+All methods that change state are synchronous and belong to the event loop: there is no await between a check and the
+write that relies on it, hence no lock. What may wait for the disk (syncing, cold reads, searches by time) is asynchronous
+and goes to the pool.
 
 Offsets, from left to right:
 
@@ -126,6 +127,11 @@ CURSORS_MAX: Final = 128
 
 _WINDOW_BYTES: Final = 4 * KIB
 """Read at once while looking for the bounds of a range."""
+
+SNAPSHOT_PRODUCERS_MAX: Final = 5_000
+"""Producers up to which a sync on the way takes a snapshot too; of more, copying them would hold up the loop, and only rolls do."""
+
+_NO_EPOCH_NOTED: Final = -2
 
 _PLACE: Final = Struct(">qii")
 """Base offset, batch length, leader epoch: how a batch begins."""
@@ -400,9 +406,14 @@ class PartitionLog:
             self._advance_high_watermark(self._end_offset)
 
     def become_leader(self, epoch: LeaderEpoch) -> None:
-        """Write records of ``epoch`` from now on. The epoch begins at the log end, even if no record comes (KIP-101)."""
+        """Write records of ``epoch`` from now on. The epoch begins at the log end, even if no record comes (KIP-101).
+
+        The checkpoint file is written with its first record: recovery would drop an epoch without one.
+        """
         self.leader_epoch = epoch
-        self._note_epoch(epoch, Offset(self._end_offset))
+        self._epochs.assign(epoch, Offset(self._end_offset))
+        if self._epochs.dirty:
+            self._noted_epoch = _NO_EPOCH_NOTED
 
     def _note_epoch(self, epoch: LeaderEpoch, start_offset: Offset) -> None:
         self._epochs.assign(epoch, start_offset)
@@ -504,8 +515,8 @@ class PartitionLog:
         ``records`` must be writable: offsets and epochs are patched in place. It is not kept. Several batches are accepted only
         if none is idempotent. ``prepared``: they come from ``prepare_append``; without it what that does is done here, now.
 
-        Guarantees: on an error nothing was appended, though ``records`` may have been patched. The result is stored as the topic's durability asks once
-        ``wait_stored(last_offset_end)`` says so; that holds for a duplicate too.
+        Guarantees: on an error nothing was appended, though ``records`` may have been patched. The result is stored as the
+        topic's durability asks once ``wait_stored(last_offset_end)`` says so; that holds for a duplicate too.
 
         Raises: ProtocolError, RequestRejected (as ``check_batches``; INVALID_TIMESTAMP, INVALID_RECORD,
         OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE); StorageFull; StorageUnavailable.
@@ -1053,7 +1064,7 @@ class PartitionLog:
             if aborted_write is not None:
                 plan.aborted.append(aborted_write)
         plan.snapshots.update(self._pending_snapshots)
-        if self._producers.entries:
+        if 0 < len(self._producers.entries) <= SNAPSHOT_PRODUCERS_MAX:
             plan.snapshots[self._end_offset] = self._producers.rows()
         plan.bases = frozenset(self._bases)
         if self._epochs.dirty:
@@ -1154,9 +1165,10 @@ class PartitionLog:
     # --- searches ---------------------------------------------------------------------------------------------------
 
     async def offset_for_timestamp(self, timestamp: int) -> tuple[TimestampMs, Offset] | None:
-        """Timestamp and offset of the first record on this disk, at or after the log start, whose timestamp is at least ``timestamp``.
+        """Timestamp and offset of the first record on this disk that is at least as new as ``timestamp``.
 
-        Exact to the record. None if there is none; it may still be at or past the high watermark, or an earlier one on the tier.
+        Exact to the record, and not below the log start. None if there is none; it may still be at or past the high watermark,
+        or an earlier one on the tier.
 
         Raises: CorruptionError, StorageUnavailable.
         """

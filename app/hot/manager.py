@@ -39,6 +39,7 @@ from app.hot.files import (
     replace_file,
     storage_error,
     unlink_quietly,
+    write_file,
 )
 from app.hot.log import PartitionLog
 from app.hot.producers import ProducerStates
@@ -125,7 +126,7 @@ class LogManager:
         """Around the writing itself: a truncation writes from the loop, and may not be overwritten by an older plan in the pool."""
         self._checkpoints_planned = 0
         self._checkpoint_written = 0
-        self.log_directory.write_checkpoint = lambda: self._plan_checkpoint()()
+        self.log_directory.write_checkpoint = self._write_checkpoint_now
         if registry is not None:
             registry.gauge("firn_log_local_bytes", "Bytes of a partition's log on the local disk", self._sizes)
             registry.gauge("firn_log_offline", "Whether the log directory is offline", self._offline)
@@ -225,6 +226,11 @@ class LogManager:
                     return
                 report.problems.append(f"{path} is not as it was left; it is recovered")
 
+            # Of a log that is not as a clean stop left it, nothing is trusted.
+            trusted_to = FOR_EVER if clean else recovery_points.get(key, Offset(0))
+            if state is not None:
+                trusted_to = Offset(0)
+
             def work() -> tuple[TopicId, LoadedLog] | None:
                 if not fs.is_dir(path):
                     return None
@@ -233,7 +239,7 @@ class LogManager:
                     self.log_directory.descriptors,
                     path,
                     config=config,
-                    recovery_point=FOR_EVER if clean and state is None else recovery_points.get(key, Offset(0)),
+                    recovery_point=trusted_to,
                     log_start_offset=log_starts.get(key),
                     now_ms=now_ms,
                 )
@@ -329,7 +335,7 @@ class LogManager:
         segment = new_segment(self.log_directory.descriptors, path, Offset(start_offset))
         try:
             self._fs.make_dirs(path)
-            replace_file(
+            write_file(
                 self._fs, f"{path}/{PARTITION_METADATA_FILE}", encode_partition_metadata(topic_id), durable=False
             )
             create_file(self._fs, segment.handle.path)
@@ -438,6 +444,9 @@ class LogManager:
             failure = storage_error(error, f"cannot write the checkpoints of {self.data_dir}")
             if not isinstance(failure, StorageFull):
                 self.log_directory.go_offline(str(failure))
+
+    def _write_checkpoint_now(self) -> None:
+        self._plan_checkpoint()()
 
     def _plan_checkpoint(self) -> Callable[[], None]:
         """What a checkpoint says, as of now, and the work to write it. Of two the later one stays, whoever writes first."""

@@ -1,8 +1,8 @@
 """Finding things in the segments of one log without waiting for the disk: ranges for a fetch, records by time.
 
-A plan reads a few headers and index entries, from memory or from the page cache. What is at neither place is a ``PageMiss``, with the
-work that fetches it; the caller has it done in the pool and plans again. Nothing but the loop touches the log meanwhile, so a plan
-always sees one state of it.
+A plan reads a few headers and index entries, from memory or from the page cache. What is at neither place is a
+``PageMiss``, with the work that fetches it; the caller has it done in the pool and plans again. Nothing but the loop touches
+the log meanwhile, so a plan always sees one state of it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The state of all logs after a clean stop, in one file, so that opening ten thousand partitions is one read.
 
-``.firn_log_state``: CRC-32C (uint32) of what follows, then a msgpack array of ``PartitionState``. It is valid only together with the
-clean-shutdown marker, and both are removed, durably, before anything is appended. Kafka's own files say the same, more slowly.
+``.firn_log_state``: CRC-32C (uint32) of what follows, then a msgpack array of ``PartitionState``. It is valid only together
+with the clean-shutdown marker, and both are removed, durably, before anything is appended. Kafka's own files say the same,
+more slowly.
 """
 
 from __future__ import annotations

@@ -85,7 +85,16 @@ class SyncPlan:
             self.fs.fsync_dir(self.directory)
         for item in self.segments:
             item.file.fdatasync()
+        if self.snapshots and side_files_written:
+            self._remove_old_snapshots()
         return side_files_written
+
+    def _remove_old_snapshots(self) -> None:
+        """Only once the newest is durable, name and all."""
+        newest = max(self.snapshots)
+        for offset in list_snapshots(self.fs.list_dir(self.directory)):
+            if offset not in self.bases and offset < newest:
+                unlink_quietly(self.fs, snapshot_path(self.directory, offset))
 
     def _write_side_files(self) -> None:
         fs = self.fs
@@ -109,22 +118,18 @@ class SyncPlan:
             )
         for offset, rows in self.snapshots.items():
             path = snapshot_path(self.directory, Offset(offset))
-            replace_file(fs, path, encode_snapshot(rows), durable=True, writer=WRITER)
-        if self.snapshots:
-            newest = max(self.snapshots)
-            for offset in list_snapshots(fs.list_dir(self.directory)):
-                if offset not in self.bases and offset != newest:
-                    unlink_quietly(fs, snapshot_path(self.directory, offset))
+            replace_file(fs, path, encode_snapshot(rows), durable=True, writer=WRITER, sync_name=False)
         if self.epochs is not None:
             path = f"{self.directory}/{LEADER_EPOCHS_FILE}"
-            replace_file(fs, path, self.epochs, durable=True, writer=WRITER)
+            replace_file(fs, path, self.epochs, durable=True, writer=WRITER, sync_name=False)
 
     def _write_at(self, path: str, data: bytes, position: int) -> None:
         file = self.fs.open(path, create=True)
         try:
             write_whole(file, data, position)
-            file.truncate(position + len(data))
-            file.fdatasync()
+            if data or file.size() > position:
+                file.truncate(position + len(data))
+                file.fdatasync()
         finally:
             file.close()
 

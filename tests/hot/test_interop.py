@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
-import subprocess
 
 import pytest
 
@@ -43,11 +43,21 @@ async def test_kafkas_dump_tool_reads_every_file(tmp_path: object) -> None:
     )
     assert {file.rsplit(".", 1)[1] for file in files} == {"log", "index", "timeindex", "txnindex", "snapshot"}
     command = ["java", "-cp", f"{LIBRARIES}/*", "org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--files"]
-    done = subprocess.run([*command, ",".join(files)], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    output = done.stdout
-    for complaint in ("Mismatches", "isvalid: false", "Found timestamp mismatch", "out of order", "Exception", "corrupt"):
-        assert complaint not in output + done.stderr, output[-2000:]
+    tool = await asyncio.create_subprocess_exec(
+        *command, ",".join(files), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    answer, errors = (part.decode() for part in await asyncio.wait_for(tool.communicate(), 120))
+    assert tool.returncode == 0, errors
+    output = answer
+    for complaint in (
+        "Mismatches",
+        "isvalid: false",
+        "Found timestamp mismatch",
+        "out of order",
+        "Exception",
+        "corrupt",
+    ):
+        assert complaint not in output + errors, output[-2000:]
     assert output.count("baseOffset:") == 302
     assert "partitionLeaderEpoch: 2" in output
     assert "producerId: 2 firstOffset: 600 lastOffset: 604 lastStableOffset: 605" in output
