@@ -17,6 +17,7 @@ import gc
 import os
 import random
 import signal
+import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,6 +40,7 @@ REDIS_NAMESPACE: Final = "firn"
 STORE_START_S: Final = 30.0
 """How long a store process may take to answer for the first time."""
 STORE_ASK_S: Final = 0.25
+HTTP_ADDRESS_WAIT_S: Final = 3.0
 SAMPLES_TIMEOUT_S: Final = 2.0
 
 
@@ -116,6 +118,7 @@ class Broker:
         self._lock = None
         await self._await_store(self._store)
         self._watching.append(asyncio.create_task(self._store.watch()))
+        await self._check_http_address()
         await self.node.start()
         ready = asyncio.Event()
         self._running = asyncio.create_task(self.node.run(ready.set))
@@ -158,6 +161,33 @@ class Broker:
             else:
                 return
         raise StorageUnavailable(f"the store process did not answer within {STORE_START_S:.0f} s")
+
+    async def _check_http_address(self) -> None:
+        """Find out early whether the HTTP process can listen: nobody reads on once the broker says that it is ready.
+
+        Raises: ConfigError if the address stays taken for longer than a killed broker's HTTP process needs to end.
+        """
+        if self.config.http_address == OFF:
+            return
+        host, _, port = self.config.http_address.rpartition(":")
+        deadline = asyncio.get_running_loop().time() + HTTP_ADDRESS_WAIT_S
+        while True:
+            try:
+                family, kind, protocol, _, address = socket.getaddrinfo(
+                    host.strip("[]") or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+                )[0]
+                with socket.socket(family, kind, protocol) as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind(address)
+            except OSError as error:
+                if asyncio.get_running_loop().time() >= deadline:
+                    raise ConfigError(
+                        f"cannot listen on {self.config.http_address} for HTTP: {error.strerror or error}; free the address, "
+                        "give another --http, or --http off"
+                    ) from error
+            else:
+                return
+            await asyncio.sleep(STORE_ASK_S)
 
     async def _start_http(self) -> None:
         """Start the HTTP process. One that cannot start is told of and tried again; Kafka is served anyway."""

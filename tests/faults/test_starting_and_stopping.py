@@ -132,12 +132,13 @@ def test_an_address_in_use_is_refused(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        port = taken.getsockname()[1]
-        sentence = refusal_of(
-            "serve", "--http", "off", "--listen", f"127.0.0.1:{port}", "--data-dir", str(tmp_path / "d"), code=2
-        )
-    assert f"cannot listen on 127.0.0.1:{port}" in sentence
-    assert "give another --listen" in sentence
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        directory = ("--data-dir", str(tmp_path / "d"))
+        kafka = refusal_of("serve", "--http", "off", "--listen", address, *directory, code=2)
+        http = refusal_of("serve", "--http", address, "--listen", "127.0.0.1:0", *directory, code=2)
+    assert f"cannot listen on {address}: Address already in use; free the address or give another --listen" in kafka
+    assert f"cannot listen on {address} for HTTP: Address already in use; free the address, give another --http" in http
+    assert not (tmp_path / "d" / "meta.properties").exists()
 
 
 def test_bad_topics_and_configs_are_refused_with_exit_code_2(tmp_path: Path) -> None:
