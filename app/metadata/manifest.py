@@ -31,7 +31,7 @@ from app.metadata.manifest_state import (
 from app.metadata.numbered_log import LogTimings, NumberedLog
 from app.objectstore.api import ObjectStore
 from app.seams import Clock
-from app.units import BrokerId, LeaderEpoch, LogSequence, Offset, PartitionIndex, TopicId
+from app.units import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, LogSequence, Offset, PartitionIndex, TopicId
 
 __all__ = ["ManifestState", "SegmentEntry", "SegmentManifest", "SegmentState"]
 
@@ -150,7 +150,7 @@ class SegmentManifest:
         """``writer_id`` of whoever sealed last; empty if nobody ever has."""
         return self._log.writer.writer_id
 
-    async def seal(self, leader_epoch: LeaderEpoch = LeaderEpoch(0)) -> None:
+    async def seal(self, leader_epoch: LeaderEpoch = NO_LEADER_EPOCH) -> None:
         """Become the writer now rather than with the first change. A PUT and a LIST; nothing if we are already.
 
         With an epoch above that of whoever may still write, that writer can never seal again. When this returns, ``state`` is
