@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -132,7 +133,9 @@ def produce_frame(topic: str, partition: int, batch: bytes, acks: int = -1) -> b
 
 
 def plain_batch(count: int = 1, value: bytes = b"value", **fields: Any) -> bytes:
-    return build_batch([(1_700_000_000_000 + n, None, value, ()) for n in range(count)], **fields)
+    """Records of now, so that no retention takes them."""
+    now_ms = int(time.time() * 1000)
+    return build_batch([(now_ms, None, value, ()) for _ in range(count)], **fields)
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ PARTITIONS = 3
 FEW = 3
 MANY = 50
 STORE_KILLS_PER_START = 5
+STORE_ENDED = "the store process ended (killed by signal 9); starting it again"
 
 
 @asynccontextmanager
@@ -95,11 +96,13 @@ async def kill_store_processes(path: Path, kills: int, seed: int) -> None:
                 reconnects = [producer.reconnects for producer in producers]
                 await more_acknowledged(producers, rng.randrange(1, 100))
                 killed.add(await asyncio.to_thread(broker.kill_child, STORE_PROCESS))
+                told = lambda: broker.text.count(STORE_ENDED) > number  # noqa: E731, B023
+                await asyncio.to_thread(until, told, "the end of the store process is noticed")
                 await more_acknowledged(producers, 1)
                 assert [producer.reconnects for producer in producers] == reconnects, "producing was disturbed"
             assert len(killed) == kills
             await more_acknowledged(producers, 300)
-        assert broker.text.count("the store process ended (killed by signal 9); starting it again") == kills
+        assert broker.text.count(STORE_ENDED) == kills
         await asyncio.to_thread(
             until, lambda: len(list((path / "store" / "data").rglob("*.seg"))) > PARTITIONS, "copies go on"
         )

@@ -250,8 +250,8 @@ async def test_damaged_checkpoints_and_indexes_cost_no_record(tmp_path: Path, hu
 SET_BACK_S = 25 * 365 * 86_400
 CLOCK_SET_BACK = """
 import sys, time
-real_ns = time.time_ns
-time.time_ns = lambda: real_ns() - int(sys.argv.pop(1)) * 10**9
+real_ns, back_ns = time.time_ns, int(sys.argv.pop(1)) * 10**9
+time.time_ns = lambda: real_ns() - back_ns
 time.time = lambda: time.time_ns() / 1e9
 gmtime = time.gmtime
 time.gmtime = lambda seconds=None: gmtime(time.time() if seconds is None else seconds)
