@@ -24,6 +24,7 @@ _RESUMED = re.compile(r"^<\.\.\. \w+ resumed>(.*)$")
 _CALL = re.compile(r"^(\w+)\((.*)\) += (-?\d+)(?:<(.*)>)?", re.DOTALL)
 _DESCRIPTOR = re.compile(r"^\d+<((?:[^>]|(?<=-)>)*)>")
 _STRING = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
+_HEXADECIMAL = re.compile(r"(?:\\x[0-9a-f]{2})+")
 _SIZE = Struct(">i")
 _OFFSETS = Struct(">q15xi")
 """Base offset and last offset delta of a batch header."""
@@ -76,10 +77,9 @@ def events(lines: Iterable[str]) -> Iterator[Event]:
 
 
 def _text(shown: str | None) -> str:
-    """A path, which -xx shows in hexadecimal; the addresses of a socket are plain."""
-    if shown is None or not shown.startswith("\\x"):
-        return shown or ""
-    return bytes.fromhex(shown.replace("\\x", "")).decode()
+    """A path, which -xx shows in hexadecimal, perhaps with its device behind it; the addresses of a socket are plain."""
+    path = _HEXADECIMAL.match(shown or "")
+    return bytes.fromhex(path.group().replace("\\x", "")).decode() if path else shown or ""
 
 
 @dataclass
