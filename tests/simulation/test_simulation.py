@@ -33,7 +33,9 @@ def run_seeds(start: int, end: int) -> None:
         try:
             outcome = run_seed(seed)
         except BaseException as error:
-            error.add_note(f"seed {seed}; replay: pytest tests/simulation/test_simulation.py -k chosen -s --seed {seed}")
+            error.add_note(
+                f"seed {seed}; replay: pytest tests/simulation/test_simulation.py -k chosen -s --seed {seed}"
+            )
             raise
         assert outcome.violation is None, describe(outcome)
 
