@@ -1554,7 +1554,8 @@ class PartitionLog:
         """A copy of what is in memory, for the state file of a clean stop."""
         return LogState(
             self._log_start_offset,
-            [(epoch, start) for epoch, start in self._epochs.entries()],
+            # An epoch without a record is not in the checkpoint either: it is written with the first.
+            [(epoch, start) for epoch, start in self._epochs.entries() if start < self._end_offset],
             [
                 SegmentState(
                     segment.base_offset,

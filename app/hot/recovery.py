@@ -260,6 +260,9 @@ class _Loader:
             else:
                 if last:
                     return segments
+                if segment.index is not None:
+                    # As its roll did, or would have done: whoever trusts the segment later reads only its last entry.
+                    finish_times(segment, segment.index)
                 follower = segments[number + 1]
                 if segment.end_offset == follower.base_offset or (
                     self._config.compacted and segment.end_offset < follower.base_offset

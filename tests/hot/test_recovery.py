@@ -246,3 +246,11 @@ async def test_a_snapshot_of_any_segment_can_be_had() -> None:
     assert log.producer_snapshot(5) == pending
     assert log.producer_snapshot(14) != pending
     assert manager.offline_reason is None
+
+
+async def test_a_rolled_segment_that_was_recovered_keeps_its_greatest_timestamp() -> None:
+    fs = sim()
+    await filled(fs, 7, index_interval_bytes=10 * SIZE)
+    log, _ = await reopened(fs, index_interval_bytes=10 * SIZE)
+    await log.flush()
+    assert fs.open(f"{FIRST}.timeindex").pread(100, 0).hex() == f"{NOW + 4:016x}00000004"
