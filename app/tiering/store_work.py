@@ -67,6 +67,10 @@ RANGE_BYTES: Final = 8 * MIB
 """A chunk larger than this is fetched by several ranged GETs at a time."""
 ZSTD_LEVEL: Final = 1
 """The fastest of zstd's ordinary levels: uploads must keep up with producers on one core."""
+CHUNK_BUFFER_BYTES: Final = 4 * MIB
+"""Chunks are no longer than that but for a single longer batch, unless a topic says otherwise."""
+CHUNK_BUFFERS_KEPT_MAX: Final = 6
+PART_BUFFERS_KEPT_MAX: Final = 4
 RETRY_BASE_S: Final = 0.1
 SAMPLE_BYTES: Final = 64 * KIB
 INDEX_STEP_BYTES: Final = 16 * KIB
@@ -207,6 +211,30 @@ class _Packed(NamedTuple):
     codec: ChunkCodec
 
 
+class _Shelf:
+    """Buffers of one size between their users: the first touch of fresh memory costs more than the copy into it.
+
+    One that a pool thread or a request may still refer to is never given back; it is simply forgotten.
+    """
+
+    def __init__(self, size_bytes: int, kept_max: int) -> None:
+        self.size_bytes = size_bytes
+        self._kept_max = kept_max
+        self._kept: list[bytearray] = []
+
+    def take(self) -> bytearray:
+        """A buffer with undefined content. Called by several threads."""
+        try:
+            return self._kept.pop()
+        except IndexError:
+            return bytearray(self.size_bytes)
+
+    def give_back(self, buffer: bytearray) -> None:
+        """Nobody refers to ``buffer`` any more. One of another size is dropped."""
+        if len(buffer) == self.size_bytes and len(self._kept) < self._kept_max:
+            self._kept.append(buffer)
+
+
 class InlineStoreWork:
     """Does the work in the calling event loop and its pool."""
 
@@ -228,6 +256,8 @@ class InlineStoreWork:
         self.part_bytes = max(part_bytes, store.part_bytes_min)
         self._part_deadline_s, self._get_deadline_s = part_deadline_s, get_deadline_s
         self._progress: dict[bytes, int] = {}
+        self._chunks = _Shelf(CHUNK_BUFFER_BYTES, CHUNK_BUFFERS_KEPT_MAX)
+        self.parts = _Shelf(self.part_bytes, PART_BUFFERS_KEPT_MAX)
 
     # --- upload ---------------------------------------------------------------------------------------------------
 
@@ -251,6 +281,7 @@ class InlineStoreWork:
             compression = TierCompression.NONE
         chunks: list[ChunkEntry] = []
         packing: deque[asyncio.Task[_Packed]] = deque()
+        raw_buffers: deque[bytearray] = deque()
         position, stored_position = job.start_position, 0
         offset = Offset(job.base_offset)
 
@@ -266,13 +297,16 @@ class InlineStoreWork:
             )  # fmt: skip
             stored_position += len(packed.stored)
             await writer.add(packed.stored)
+            self._chunks.give_back(raw_buffers.popleft())
 
         try:
             async with asyncio.TaskGroup() as group:
                 writer.group = group
                 while position < job.log_bytes:
                     start, expected = position, offset
-                    raw, view = await self._pool.run(lambda: self._read_chunk(job, start, expected))  # noqa: B023
+                    raw, buffer = await self._pool.run(lambda: self._read_chunk(job, start, expected))  # noqa: B023
+                    raw_buffers.append(buffer)
+                    view = memoryview(buffer)[: raw.raw_bytes]
                     packing.append(group.create_task(self._pack(raw, view, compression)))
                     position += raw.raw_bytes
                     offset = raw.end_offset
@@ -305,11 +339,12 @@ class InlineStoreWork:
             max_timestamp=footer.max_timestamp,
         )
 
-    def _read_chunk(self, job: UploadJob, position: int, offset: Offset) -> tuple[RawChunk, memoryview]:
+    def _read_chunk(self, job: UploadJob, position: int, offset: Offset) -> tuple[RawChunk, bytearray]:
         """Read and check the chunk that starts at ``position`` of the segment file. Runs on a pool thread."""
         wanted = min(job.chunk_bytes, job.log_bytes - position)
         while True:
-            buffer = memoryview(bytearray(wanted))
+            own = self._chunks.take() if wanted <= CHUNK_BUFFER_BYTES else bytearray(wanted)
+            buffer = memoryview(own)[:wanted]
             try:
                 got = self._read_into(job.path, position, buffer)
             except FileNotFoundError as error:
@@ -325,7 +360,7 @@ class InlineStoreWork:
                 position=position,
             )
             if raw is not None:
-                return raw, buffer[: raw.raw_bytes]
+                return raw, own
             # The first batch is longer than a chunk: read all of it.
             size = parse_header(buffer).batch_length + LENGTH_PREFIX_BYTES if wanted >= HEADER_BYTES else 0
             if not wanted < size <= min(job.log_bytes - position, CHUNK_BYTES_MAX):
@@ -383,13 +418,17 @@ class InlineStoreWork:
         return ChunkLocation(cache_path, FilePosition(0), chunk.raw_bytes, True, index)
 
     def _check_in_place(self, key: str, path: str, chunk: ChunkEntry) -> bytes:
-        buffer = memoryview(bytearray(chunk.stored_bytes))
+        size = chunk.stored_bytes
+        own = self._chunks.take() if size <= CHUNK_BUFFER_BYTES else bytearray(size)
+        buffer = memoryview(own)[:size]
         try:
             got = self._read_into(path, chunk.position, buffer)
         except FileNotFoundError as error:
             raise ObjectMissing(f"{key} is missing") from error
         check_stored_chunk(buffer[:got], chunk, key)
-        return BatchIndex.encode(buffer)
+        index = BatchIndex.encode(buffer)
+        self._chunks.give_back(own)
+        return index
 
     def _unfold(self, key: str, stored: bytes, chunk: ChunkEntry, cache_path: str) -> bytes:
         check_stored_chunk(stored, chunk, key)
@@ -454,9 +493,8 @@ class _ObjectWriter:
     def __init__(self, work: InlineStoreWork, job: UploadJob) -> None:
         self._work, self._job = work, job
         self._part_bytes = work.part_bytes
-        self._buffer = bytearray(self._part_bytes)
+        self._buffer = work.parts.take()
         self._filled = 0
-        self._free: list[bytearray] = []
         self._upload: Upload | None = None
         self._parts = 0
         self._slots = asyncio.Semaphore(PARTS_IN_FLIGHT)
@@ -482,17 +520,25 @@ class _ObjectWriter:
         await self._slots.acquire()
         self._parts += 1
         self.group.create_task(self._put(self._upload, self._parts, self._buffer, self._filled))
-        self._buffer = self._free.pop() if self._free else bytearray(self._part_bytes)
+        self._buffer = self._work.parts.take()
         self._filled = 0
 
     async def _put(self, upload: Upload, number: int, buffer: bytearray, length: int) -> None:
         view = memoryview(buffer)[:length]
+        attempts = 0
+
+        def put() -> Awaitable[None]:
+            nonlocal attempts
+            attempts += 1
+            return upload.put_part(number, view)
+
         try:
-            await self._work.attempt(f"{self._job.key}: part {number}", lambda: upload.put_part(number, view))
+            await self._work.attempt(f"{self._job.key}: part {number}", put)
             self._work.note_progress(self._job.segment_id)
         finally:
             self._slots.release()
-        self._free.append(buffer)
+        if attempts == 1:
+            self._work.parts.give_back(buffer)
 
     async def flush(self) -> None:
         """Put what is left of a multipart upload; its last part may be short."""
@@ -516,6 +562,7 @@ class _ObjectWriter:
                     raise StorageUnavailable(f"{key}: the upload was aborted before it was complete") from error
                 raise ConflictError(f"{key}: there is another object of this key") from error
         self._upload = None
+        self._work.parts.give_back(self._buffer)
 
     async def _is_ours(self, footer: bytes) -> bool:
         try:

@@ -101,6 +101,52 @@ def test_compressible_chunks_shrink_and_random_ones_stay_verbatim(tmp_path: Path
     _run(main)
 
 
+class _ClingingUpload:
+    """Its second part hangs once, and whoever was asked to put it goes on reading the bytes."""
+
+    def __init__(self, upload: Any, clung: list[tuple[memoryview, bytes]]) -> None:
+        self._upload = upload
+        self._clung = clung
+
+    async def put_part(self, number: int, data: Any) -> None:
+        if number == 2 and not self._clung:
+            self._clung.append((memoryview(data), bytes(data)))
+            await asyncio.sleep(1e6)
+        await self._upload.put_part(number, data)
+
+    async def complete(self) -> None:
+        await self._upload.complete()
+
+    async def abort(self) -> None:
+        await self._upload.abort()
+
+
+def test_the_buffer_of_a_part_that_was_tried_twice_is_never_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first attempt may still be reading it, and would write the bytes of another part in its place."""
+    clung: list[tuple[memoryview, bytes]] = []
+
+    async def main() -> None:
+        bench = _Bench(tmp_path, segment_bytes(batches=60)[0])
+        begin = bench.store.begin_upload
+
+        async def begin_clinging(key: str) -> Any:
+            return _ClingingUpload(await begin(key), clung)
+
+        monkeypatch.setattr(bench.store, "begin_upload", begin_clinging)
+        await bench.work.upload_segment(bench.job)
+        other, _ = segment_bytes(base_offset=1000, batches=60)
+        path = tmp_path / "other.log"
+        path.write_bytes(other)
+        await bench.work.upload_segment(upload_job(str(path), other, base_offset=1000))
+        assert await bench.unfolded() == bench.path.read_bytes()
+
+    _run(main)
+    ((view, before),) = clung
+    assert bytes(view) == before
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_a_flipped_bit_of_the_file_stops_the_upload_and_leaves_nothing(
