@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 from uuid import UUID
 
-from app.configs import BrokerConfig
-from app.errors import ConflictError, FencedError, FirnError, StorageUnavailable
+from app.configs import BrokerConfig, Durability
+from app.errors import ConflictError, FencedError, FirnError, StorageFull, StorageUnavailable
 from app.hot.files import FileSystem, read_file, replace_file, unlink_quietly
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
@@ -111,6 +111,12 @@ class Partitions:
                 plan = await self._agree(log, manifest)
             if plan is not None:
                 restored.append((log, plan))
+            if log.config.firn_durability is Durability.DISK and log.recovery_point < log.log_end_offset:
+                # What recovery found may only be in the page cache yet, names included, and is about to be read.
+                try:
+                    await log.flush()
+                except StorageFull:
+                    self._log_line(f"{log.topic}-{log.partition} is durable, but there is no room for its indexes")
             self._tier.attach(log, manifest)
 
         async with asyncio.TaskGroup() as group:

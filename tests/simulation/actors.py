@@ -115,6 +115,7 @@ class _Stream:
     losses: int = 0
     sequence: int = 0
     placed: int = 0
+    acked_place: int = -1
     in_flight: deque[_Sent] = field(default_factory=deque)
 
 
@@ -175,7 +176,7 @@ class Producer(Actor):
         if self.idempotent and stream.producer_id != self._producer_id:
             stream.in_flight.clear()
             stream.number = self.world.next_number()
-            stream.producer_id, stream.sequence, stream.placed = self._producer_id, 0, 0
+            stream.producer_id, stream.sequence, stream.placed, stream.acked_place = self._producer_id, 0, 0, -1
             stream.losses = stream.history.losses
 
     def _new_batch(self, stream: _Stream) -> _Sent:
@@ -245,6 +246,7 @@ class Producer(Actor):
                     sent.batch.retired = True
                 if current:
                     stream.in_flight.remove(sent)
+                    stream.acked_place = max(stream.acked_place, sent.batch.place)
                 return
             if code in LOST_PRODUCER and self.idempotent:
                 if not current:
@@ -252,7 +254,9 @@ class Producer(Actor):
                 if stream.in_flight[0] is not sent:
                     self._broken = True  # one before it failed: all of them again, in order
                     return
-                if stream.losses == history.losses and history.rotten_from is None and machine is self.world.owner:
+                # The first batch that a broker ever takes of a producer may be any, as in Kafka: only the next one is certain.
+                follows = 0 <= stream.acked_place == sent.batch.place - 1
+                if follows and stream.losses == history.losses and history.rotten_from is None and machine is self.world.owner:
                     raise Violation(
                         "INV-1",
                         f"{history.name}: {code.name} for a producer whose records were kept ({stream.losses} losses)",
@@ -264,7 +268,8 @@ class Producer(Actor):
             if code in GONE:
                 if not history.deleting and machine is self.world.owner:
                     raise Violation("INV-1", f"{history.name} is not there any more")
-                stream.in_flight.clear()
+                if history.deleting:
+                    stream.in_flight.clear()
             self._broken = True
 
     def _forget_unanswered(self) -> None:

@@ -21,7 +21,7 @@ from app.tiering.segment_format import check_stored_chunk, decode_footer
 from app.tiering.store_work import unfold_chunk
 from app.tiering.verify import verify
 from app.units import BrokerId, LeaderEpoch, TopicIdPartition
-from tests.simulation.history import Batch, PartitionHistory, Violation
+from tests.simulation.history import Batch, Bound, PartitionHistory, Violation
 
 if TYPE_CHECKING:
     from tests.simulation.machine import Machine
@@ -93,18 +93,18 @@ class AckedMeansKept:
         elif worst == "power":
             history.drop_from(log_end)
 
-    def finished(self, history: PartitionHistory, found: list[int], log_start: int) -> None:
-        """All of a partition was read: base offsets in order."""
+    def finished(self, history: PartitionHistory, known: list[Bound], found: list[int], log_start: int) -> None:
+        """All of a partition was read, base offsets in order; ``known`` is what was known before."""
         there = set(found)
-        for base, bound in history.bound.items():
-            if bound.end > log_start and base not in there and bound.acked:
-                raise Violation("INV-1", f"{history.name}: the acknowledged batch at {base} is not there")
+        for bound in known:
+            if bound.end > log_start and bound.base not in there and bound.acked:
+                raise Violation("INV-1", f"{history.name}: the acknowledged batch at {bound.base} is not there")
         places: dict[int, int] = {}
         for base in found:
-            known = history.bound.get(base)
-            if known is None or not known.batch.idempotent:
+            there_now = history.bound.get(base)
+            if there_now is None or not there_now.batch.idempotent:
                 continue
-            batch = known.batch
+            batch = there_now.batch
             if places.get(batch.stream, -1) >= batch.place and not history.losses:
                 raise Violation(
                     "INV-1", f"{history.name}: batch {batch.number} at {base} is out of its producer's order"
@@ -131,6 +131,7 @@ class OneWriter:
         self._world = world
         self._chains: dict[str, _Chain] = {}
         self._offers: dict[tuple[str, str], bytes] = {}
+        self._stored: dict[str, bytes] = {}
 
     def offered(self, key: str, data: bytes) -> None:
         """A process sends a put-if-absent."""
@@ -151,6 +152,9 @@ class OneWriter:
             return
         if self._world.is_deleted_prefix(named.prefix):
             return  # whoever has not heard of it yet may write there; nobody reads it
+        if self._stored.get(key) == data:
+            return  # a request that was repeated and has come late, after compaction: it says nothing new
+        self._stored[key] = data
         chain = self._chains.setdefault(named.prefix, _Chain())
         entry = decode_entry(key, named.sequence, data)
         if entry.is_seal:

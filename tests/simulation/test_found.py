@@ -297,6 +297,28 @@ def test_a_log_that_is_being_synced_when_it_has_to_be_emptied_is_waited_for() ->
     play(story, times=8)
 
 
+def test_what_recovery_finds_of_a_topic_on_disk_is_made_durable_before_it_is_served() -> None:
+    async def story(world: World) -> None:
+        client = Client(world, "c")
+        await client.create("disk")
+        assert await client.produce() is ErrorCode.NONE
+        world._pool_latency_s = (3.0, 3.0)
+        unanswered = asyncio.ensure_future(client.produce())
+        await asyncio.sleep(0.1)
+        assert client.log.log_end_offset == 2
+        world.owner.crash("kill")
+        with pytest.raises(ConnectionResetError):
+            await unanswered
+        world._pool_latency_s = (0.1, 0.1)
+        world.owner.start()
+        while not world.owner.up:
+            await asyncio.sleep(0.001)
+        assert client.log.high_watermark == 2
+        assert client.log.synced_end_offset == 2
+
+    play(story)
+
+
 def test_a_broker_whose_signs_of_life_hang_still_hears_of_its_replacement() -> None:
     async def story(world: World) -> None:
         client = Client(world, "c")
