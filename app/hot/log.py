@@ -351,6 +351,11 @@ class PartitionLog:
         return self._producers
 
     @property
+    def syncing(self) -> bool:
+        """Whether a sync is under way; it goes on by path and handle even if the log is abandoned."""
+        return self._syncing is not None
+
+    @property
     def offline_error(self) -> FirnError | None:
         """Why the log refuses everything, if it does."""
         return self._refusal
@@ -1021,6 +1026,8 @@ class PartitionLog:
             plan = self._plan_sync()
             side_files_written = await run_to_end(self._directory.pool, plan.execute)
         except OSError as error:
+            if self._refusal is not None:
+                raise self._refusal from error  # deleted meanwhile, and its directory is gone
             # Not retried, whatever it was: the kernel may have dropped what it could not write.
             failure = storage_error(error, f"cannot sync {self.topic}-{self.partition}")
             self._directory.go_offline(str(failure))
@@ -1264,8 +1271,10 @@ class PartitionLog:
         The log start offset stays. Readers at work finish. Whoever calls this has made sure that the records are on the tier or no
         longer wanted (INV-4). Answers what was dropped; the bytes are freed in the background.
 
-        Raises: StorageFull (nothing was dropped), StorageUnavailable.
+        Raises: StorageFull (nothing was dropped), StorageUnavailable, also once the log is closed.
         """
+        if self._refusal is not None:
+            raise self._refusal  # a topic made again under the same name has the same paths
         count = 0
         for segment in self._segments[:-1]:
             if segment.end_offset > offset or segment.holds:
@@ -1316,8 +1325,10 @@ class PartitionLog:
 
         Lower offsets change nothing. The caller has made the new start durable first.
 
-        Raises: RequestRejected OFFSET_OUT_OF_RANGE past the high watermark.
+        Raises: RequestRejected OFFSET_OUT_OF_RANGE past the high watermark; StorageUnavailable, also once the log is closed.
         """
+        if self._refusal is not None:
+            raise self._refusal
         if offset > self._high_watermark:
             raise self._out_of_range(offset)
         if offset <= self._log_start_offset:

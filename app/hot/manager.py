@@ -332,6 +332,8 @@ class LogManager:
         if self.log_directory.offline_reason is not None:
             raise StorageUnavailable(f"the log directory is offline: {self.log_directory.offline_reason}")
         path = f"{self.data_dir}/{topic}-{partition}"
+        if any(doomed.log is not None and doomed.log.path == path and doomed.log.syncing for doomed in self._doomed):
+            raise StorageUnavailable(f"the deleted log of {topic}-{partition} is still being synced; try again")
         segment = new_segment(self.log_directory.descriptors, path, Offset(start_offset))
         try:
             self._fs.make_dirs(path)

@@ -256,7 +256,12 @@ class Producer(Actor):
                     return
                 # The first batch that a broker ever takes of a producer may be any, as in Kafka: only the next one is certain.
                 follows = 0 <= stream.acked_place == sent.batch.place - 1
-                if follows and stream.losses == history.losses and history.rotten_from is None and machine is self.world.owner:
+                if (
+                    follows
+                    and stream.losses == history.losses
+                    and history.rotten_from is None
+                    and machine is self.world.owner
+                ):
                     raise Violation(
                         "INV-1",
                         f"{history.name}: {code.name} for a producer whose records were kept ({stream.losses} losses)",

@@ -15,6 +15,7 @@ from app.objectstore.memory import Fault, FaultKind
 from app.records.builder import build_batch
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from app.wire.apis.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from app.wire.produce import encode_produce_request
 from tests.simulation.actors import Actor
@@ -59,6 +60,12 @@ class Client(Actor):
         assert result.error_code == 0
         self.topic_id = result.topic_id
         self.world.know_topic("t", result.topic_id, 1, disk=durability == "disk", expires=False)
+
+    async def delete(self) -> None:
+        for history in self.world.histories.values():
+            history.deleting = True
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name=None, topic_id=self.topic_id)], timeout_ms=3000)
+        assert (await self.ask(ApiKey.DELETE_TOPICS, 6, request)).responses[0].error_code == 0
 
     async def produce(self, records: int = 1, size: int = 50, timestamp: int = 0) -> ErrorCode:
         wire = self.connect()
@@ -315,6 +322,55 @@ def test_what_recovery_finds_of_a_topic_on_disk_is_made_durable_before_it_is_ser
             await asyncio.sleep(0.001)
         assert client.log.high_watermark == 2
         assert client.log.synced_end_offset == 2
+
+    play(story)
+
+
+def test_the_log_of_a_deleted_topic_does_not_touch_the_files_of_its_successor() -> None:
+    async def story(world: World) -> None:
+        client = Client(world, "c")
+        await client.create()
+        for _ in range(6):
+            assert await client.produce(size=300) is ErrorCode.NONE
+        old = client.log
+        await client.delete()
+        await client.create()
+        for _ in range(6):
+            assert await client.produce(size=300) is ErrorCode.NONE
+        new = client.log
+        assert new.path == old.path
+        # As a round of the tier does that was under way when the topic was deleted.
+        with pytest.raises(StorageUnavailable):
+            old.delete_local_before(old.log_end_offset)
+        with pytest.raises(StorageUnavailable):
+            old.advance_log_start(old.log_end_offset)
+        await asyncio.sleep(2.0)
+        assert all(world.owner.disk.exists(segment.path) for segment in new.segments())
+
+    play(story)
+
+
+def test_a_topic_may_be_deleted_and_made_again_while_its_log_is_synced() -> None:
+    async def story(world: World) -> None:
+        client = Client(world, "c")
+        await client.create("disk")
+        assert await client.produce() is ErrorCode.NONE
+        await asyncio.sleep(1.0)
+        world._pool_latency_s = (1.0, 1.0)
+        unanswered = asyncio.ensure_future(client.produce())
+        await asyncio.sleep(0.1)
+        other = Client(world, "other")
+        other.topic_id = client.topic_id
+        await other.delete()
+        await other.create("disk")
+        node = world.owner.node
+        assert node is not None
+        await asyncio.sleep(0.5)
+        assert node.logs.get("t", 0) is None, "made while the old one is being synced"
+        await asyncio.wait([unanswered])
+        await asyncio.sleep(4.0)
+        assert node.logs.offline_reason is None
+        assert await other.produce() is ErrorCode.NONE
 
     play(story)
 

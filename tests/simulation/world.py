@@ -292,8 +292,11 @@ class World:
             owner = self.owner
             for machine in self.machines:
                 node = machine.node
-                if machine.up and node is not None and node.logs.offline_reason is not None and self.rng.random() < 0.3:
-                    machine.stop()
+                if machine.up and node is not None and node.logs.offline_reason is not None:
+                    if "sync fails" not in self.shape.faults:
+                        raise Violation("liveness", f"offline without need: {node.logs.offline_reason}")
+                    if self.rng.random() < 0.3:
+                        machine.stop()
             if owner.process is not None and owner.process.dead and not self._moving:
                 if isinstance(owner.exit, FencedError) and not self.challenged:
                     raise Violation("INV-2", f"{owner.name} was fenced by nobody: {owner.exit}")
