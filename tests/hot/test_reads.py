@@ -155,7 +155,7 @@ async def test_a_held_segment_stays_until_it_is_released() -> None:
     assert not fs.exists(second.path)
 
 
-@pytest.mark.parametrize("damage", ["position", "offset", "cut", "gone"])
+@pytest.mark.parametrize("damage", ["position", "offset", "shifted", "cut", "gone"])
 async def test_a_damaged_index_is_rebuilt_from_the_log(damage: str) -> None:
     fs = sim()
     manager = manager_over(fs)
@@ -172,6 +172,10 @@ async def test_a_damaged_index_is_rebuilt_from_the_log(damage: str) -> None:
             fs.flip_bit(path, size - 1)
         case "offset":
             fs.flip_bit(path, size - 5)
+        case "shifted":
+            entries = fs.open(path).pread(size, 0)
+            for at in range(0, size, 8):
+                fs.open(path).pwrite((int.from_bytes(entries[at : at + 4], "big") - 1).to_bytes(4, "big"), at)
         case "cut":
             fs.open(path).truncate(size - 3)
         case _:

@@ -254,3 +254,52 @@ async def test_a_rolled_segment_that_was_recovered_keeps_its_greatest_timestamp(
     log, _ = await reopened(fs, index_interval_bytes=10 * SIZE)
     await log.flush()
     assert fs.open(f"{FIRST}.timeindex").pread(100, 0).hex() == f"{NOW + 4:016x}00000004"
+
+
+# --- what must not be trusted, or come back, after a kill ------------------------------------------------------------
+
+
+async def test_what_is_appended_after_a_truncation_is_checked_by_the_next_recovery() -> None:
+    fs = sim()
+    manager, log = await filled(fs, 9)
+    await log.flush()
+    await manager.checkpoint()
+    log.truncate_to(2)
+    for sequence in range(2, 7):
+        log.append_as_leader(idempotent(sequence), now_ms=NOW)
+    fs.flip_bit(f"{FIRST}.log", 3 * SIZE + 40)
+    log, _ = await reopened(fs)
+    assert log.log_end_offset == 3
+
+
+async def test_a_truncation_makes_the_dropped_names_durable() -> None:
+    fs = sim()
+    _, log = await filled(fs, 9)
+    fs.trace = []
+    log.truncate_to(3)
+    dropped = max(number for number, (call, path) in enumerate(fs.trace) if call == "rename" and "05.log" in path)
+    assert ("fsync_dir", f"{DATA}/t-0") in fs.trace[dropped:]
+
+
+async def test_producers_of_deleted_segments_are_not_forgotten_by_a_kill() -> None:
+    fs = sim()
+    _, log = await filled(fs, 5)
+    for _ in range(2):
+        log.append_as_leader(batch(), now_ms=NOW)
+    log.advance_log_start(7)
+    assert log.local_log_start_offset == 7
+    log, _ = await reopened(fs)
+    assert log.segments()[0].base_offset == 5
+    assert log.producers.entries[1].last_sequence == 4
+
+
+async def test_an_epoch_past_the_end_does_not_claim_what_is_appended_later() -> None:
+    fs = sim()
+    _, log = await filled(fs, 3)
+    checkpoint = fs.open(f"{log.path}/leader-epoch-checkpoint")
+    checkpoint.pwrite(b"0\n2\n0 0\n9 3\n", 0)
+    log, _ = await reopened(fs)
+    assert log.leader_epochs() == ((0, 0),)
+    log.append_as_leader(idempotent(3), now_ms=NOW)
+    log, _ = await reopened(fs)
+    assert log.leader_epochs() == ((0, 0),)
