@@ -111,6 +111,8 @@ def test_serve_greets_works_and_stops_in_order(tmp_path: Path) -> None:
         following = subprocess.Popen(
             [sys.executable, "-m", "app.cli", "consume", "greetings", "-b", kafka, "--from", "last:1", "--follow"],
             cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            # As at a terminal: a shell that starts the tests in the background hands an ignored SIGINT down.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
         assert following.stdout is not None
         assert following.stdout.readline() == b"line\n"
