@@ -37,7 +37,7 @@ FIRST_VERSION: Final = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, E
 READ_COMMITTED: Final = 1
 CONSUMER: Final = -1
 SEARCHES_MAX: Final = 8
-"""Searches of one partition that begin anew because local segments left while they ran."""
+"""Searches of one partition that begin anew because one of its starts moved while they ran."""
 
 Answer = ListOffsetsPartitionResponse
 
@@ -144,13 +144,13 @@ async def _search_all(
 async def _find_in_both_tiers(
     context: Context, log: PartitionLog, asked: ListOffsetsPartition
 ) -> tuple[TimestampMs, Offset] | None:
-    """Raises: StorageUnavailable, also if segments kept leaving the local disk while it was searched; FirnError."""
+    """Raises: StorageUnavailable, also if the log's starts kept moving while it was searched; FirnError."""
     for _ in range(SEARCHES_MAX):
-        local_start = log.local_log_start_offset
+        starts = log.log_start_offset, log.local_log_start_offset
         found = await _search_both_tiers(context, log, asked)
-        if log.local_log_start_offset == local_start:
+        if (log.log_start_offset, log.local_log_start_offset) == starts:
             return found
-        # What left the local disk meanwhile was perhaps searched in neither tier.
+        # What was found may be deleted, and what left the local disk meanwhile was perhaps searched in neither tier.
     raise StorageUnavailable(f"{log.topic}-{log.partition} moves to the tier faster than it can be searched")
 
 

@@ -144,6 +144,30 @@ def test_a_search_by_time_sees_segments_that_leave_the_disk_while_it_runs() -> N
     play(story)
 
 
+def test_a_search_by_time_sees_records_that_were_deleted_while_it_runs() -> None:
+    async def story(world: World) -> None:
+        client = Client(world, "c")
+        await client.create()
+        first = int(world.clock.now_ms())
+        for number in range(12):
+            assert await client.produce(size=200, timestamp=first + number) is ErrorCode.NONE
+        await world.until(lambda: client.tiered_end > 6, 30, "the tier")
+        client.log.delete_local_before(client.tiered_end)
+        world.bucket.faults = [Fault(FaultKind.LATENCY, "get_range", layout.DATA_PREFIX, latency_ms=(1000, 1000))]
+        asked = ListOffsetsPartition(partition_index=0, timestamp=first)
+        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[asked])])
+        answer = asyncio.ensure_future(client.ask(ApiKey.LIST_OFFSETS, 9, request))
+        await asyncio.sleep(0.5)
+        (history,) = world.histories.values()
+        history.log_start_asked = 3
+        node = world.owner.node
+        assert node is not None
+        await node.remote_log_manager.advance_log_start(client.log.topic_id, client.log.partition, 3)  # type: ignore[arg-type]
+        assert (await answer).topics[0].partitions[0].offset == 3
+
+    play(story)
+
+
 def test_an_empty_directory_never_gives_an_epoch_and_offset_again_even_if_nothing_was_tiered() -> None:
     async def story(world: World) -> None:
         client = Client(world, "c")
