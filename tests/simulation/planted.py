@@ -214,9 +214,9 @@ PLANTED: dict[str, Planted] = {
         offers_other_bytes_after_an_undecided_append, ("store flaky",), 30, ("INV-2",)
     ),
     "a deleted seal": Planted(deletes_seals, None, 30, ("INV-2",)),
-    "the epoch kept after a loss": Planted(keeps_the_epoch_after_a_loss, ("power", "power within"), 60, ("INV-1",)),
+    "the epoch kept after a loss": Planted(keeps_the_epoch_after_a_loss, ("power", "power within"), 30, ("INV-1",)),
     "the old leader not sealed out": Planted(
-        does_not_seal_out_the_old_leader, ("take-over", "store flaky"), 100, ("INV-4", "INV-1", "INV-2")
+        does_not_seal_out_the_old_leader, ("take-over", "store flaky"), 20, ("INV-4", "INV-1", "INV-2")
     ),
     "leftover copies settled after the log goes on": Planted(
         settles_leftovers_late, ("kill at upload",), 30, ("INV-4", "INV-1")
@@ -225,24 +225,27 @@ PLANTED: dict[str, Planted] = {
         gives_offsets_of_the_tier_again, ("take-over",), 20, ("INV-4", "INV-1", "liveness")
     ),
     "the CRC of chunks ignored": Planted(
-        ignores_the_crc_of_chunks, ("store lies",), 60, ("INV-1", "INV-4", "errors", "liveness")
+        ignores_the_crc_of_chunks, ("store lies",), 20, ("INV-1", "INV-4", "errors", "liveness")
     ),
     "the sweeper reads the manifest before it lists": Planted(
-        sweeps_by_a_manifest_read_before_the_list, ("sweep", "take-over", "store slow"), 200, ("INV-5",)
+        sweeps_by_a_manifest_read_before_the_list, ("sweep", "sweep", "take-over", "store slow"), 150, ("INV-5",)
     ),
     "a duplicate answered before its original is stored": Planted(
-        answers_a_duplicate_before_its_original_is_stored, ("cut", "slow pool"), 60, ("INV-1",)
+        answers_a_duplicate_before_its_original_is_stored, ("cut", "slow pool"), 20, ("INV-1",)
     ),
     "a high watermark ahead of what is stored": Planted(shows_what_is_not_stored, None, 30, ("INV-1",)),
     "batches with a bad CRC recovered": Planted(
-        recovers_batches_with_a_bad_crc, ("power", "power within"), 100, ("INV-1", "INV-4", "INV-5", "errors")
+        recovers_batches_with_a_bad_crc,
+        ("power", "power within"),
+        50,
+        ("INV-1", "INV-4", "INV-5", "errors", "liveness"),
     ),
     "records deleted before the log start is durable": Planted(
         deletes_records_before_the_log_start_is_durable, ("kill", "cold pages"), 20, ("INV-4",)
     ),
     "a copy finished before its upload": Planted(finishes_a_copy_before_its_upload, None, 10, ("INV-5",)),
     "chunks of other segments served": Planted(
-        serves_chunks_of_other_segments, ("cold pages",), 60, ("INV-1", "INV-4", "liveness")
+        serves_chunks_of_other_segments, ("cold pages",), 20, ("INV-1", "INV-4", "liveness")
     ),
     "producers forgotten with a restart": Planted(forgets_producers_with_every_restart, ("kill",), 30, ("INV-1",)),
 }
