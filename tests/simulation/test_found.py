@@ -153,11 +153,11 @@ def test_a_search_by_time_sees_records_that_were_deleted_while_it_runs() -> None
             assert await client.produce(size=200, timestamp=first + number) is ErrorCode.NONE
         await world.until(lambda: client.tiered_end > 6, 30, "the tier")
         client.log.delete_local_before(client.tiered_end)
-        world.bucket.faults = [Fault(FaultKind.LATENCY, "get_range", layout.DATA_PREFIX, latency_ms=(1000, 1000))]
+        world.bucket.faults = [Fault(FaultKind.LATENCY, "get_range", layout.DATA_PREFIX, latency_ms=(400, 400))]
         asked = ListOffsetsPartition(partition_index=0, timestamp=first)
         request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[asked])])
         answer = asyncio.ensure_future(client.ask(ApiKey.LIST_OFFSETS, 9, request))
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.2)
         (history,) = world.histories.values()
         history.log_start_asked = 3
         node = world.owner.node

@@ -7,7 +7,6 @@ import pytest
 from tests.simulation.planted import PLANTED
 from tests.simulation.world import run_seed
 
-
 RARE = frozenset({"the sweeper reads the manifest before it lists"})
 """Found too late for the default suite."""
 
