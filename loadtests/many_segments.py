@@ -56,7 +56,7 @@ def build(directory: Path, partitions: int, segments: int) -> None:
 
 
 async def _build(directory: Path, partitions: int, segments: int) -> None:
-    pool, rng, fs = ThreadPool(4), random.Random(1), PosixFileSystem()
+    pool, rng, fs = ThreadPool(2), random.Random(1), PosixFileSystem()
     store = DirectoryStore(directory / "bucket", pool)
     await store.open()
     work = InlineStoreWork(store, fs, pool, rng, object_path=lambda key: str(directory / "bucket" / key))
