@@ -30,6 +30,16 @@ def send(path: Path) -> None:
             position += got
 
 
+def touch_pages(directory: Path, total_bytes: int) -> None:
+    """Fill and free so much page cache: where a host takes idle memory back, its first use again is many times slower."""
+    path = directory / "touched"
+    piece = bytes(PIECE_BYTES)
+    with path.open("wb", buffering=0) as file:
+        for _ in range(0, total_bytes, PIECE_BYTES):
+            file.write(piece)
+    path.unlink()
+
+
 def page_cache_write(directory: Path, total_bytes: int) -> tuple[float, float]:
     """MB/s of appending 1 MiB pieces to a new file, and to one whose pages are there already."""
     path = directory / "page-cache-write"

@@ -31,6 +31,7 @@ from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
 from app.wire.framing import request_frame
 from loadtests import many_segments
+from loadtests.bare_limits import touch_pages
 from loadtests.firn_peer import FirnPeer, firn_running
 from loadtests.measuring import (
     LOAD_CORE,
@@ -86,7 +87,7 @@ class Effort:
 
 
 FULL = Effort(5, 4.0, 15.0, 1500, 1000, 10, 5, 3000)
-QUICK = Effort(2, 1.5, 4.0, 500, 100, 10, 2, 1000)
+QUICK = Effort(2, 1.0, 4.0, 400, 100, 10, 1, 1000)
 
 
 def warm_up(name: str, effort: Effort) -> float:
@@ -264,6 +265,7 @@ def upload_while_producing(directory: Path, effort: Effort) -> Results:
             megabytes=effort.backlog_megabytes,
         )  # fmt: skip
         os.sync()  # what the disk owes for the backlog itself is not the upload's
+        touch_pages(directory, effort.backlog_megabytes * 1_100_000)
         bucket, data = directory / "upload" / "bucket", directory / "upload" / "data"
         rolled = sum(
             path.stat().st_size for folder in data.glob("backlog-*") for path in sorted(folder.glob("*.log"))[:-1]
