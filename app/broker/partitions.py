@@ -188,8 +188,12 @@ class Partitions:
             if topic is None or int(log.partition) >= len(topic.partitions):
                 self._log_line(f"{log.topic}-{log.partition} is not in the cluster any more; its local log is deleted")
                 self._logs.delete(log.topic, log.partition)
+            elif log.topic_id == NO_TOPIC_ID and log.recovery_point > log.segments()[0].base_offset:
+                log.topic_id = topic.topic_id  # something was synced, so the file was there and is damaged
             elif log.topic_id == NO_TOPIC_ID:
-                log.topic_id = topic.topic_id
+                # Nothing was ever made durable here, and what is left may be of an older topic of that name.
+                self._log_line(f"{log.topic}-{log.partition} does not say whose it is; its local log is deleted")
+                self._logs.delete(log.topic, log.partition)
             elif log.topic_id != topic.topic_id:
                 self._log_line(
                     f"{log.topic}-{log.partition} is of an older topic of that name; its local log is deleted"

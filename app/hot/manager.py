@@ -126,6 +126,8 @@ class LogManager:
         """Around the writing itself: a truncation writes from the loop, and may not be overwritten by an older plan in the pool."""
         self._checkpoints_planned = 0
         self._checkpoint_written = 0
+        self._checkpointed: set[TopicPartition] = set()
+        """Partitions that the checkpoint files on the disk may speak of."""
         self.log_directory.write_checkpoint = self._write_checkpoint_now
         if registry is not None:
             registry.gauge("firn_log_local_bytes", "Bytes of a partition's log on the local disk", self._sizes)
@@ -211,6 +213,7 @@ class LogManager:
         report = LoadReport(clean=clean)
         recovery_points = self._read_offsets(RECOVERY_POINTS_FILE, report)
         log_starts = self._read_offsets(LOG_STARTS_FILE, report)
+        self._checkpointed = {*recovery_points, *log_starts}
         limit = asyncio.Semaphore(LOADS_AT_ONCE_MAX)
         now_ms = self._clock.now_ms()
 
@@ -336,6 +339,10 @@ class LogManager:
             raise StorageUnavailable(f"the deleted log of {topic}-{partition} is still being synced; try again")
         segment = new_segment(self.log_directory.descriptors, path, Offset(start_offset))
         try:
+            if TopicPartition(topic, PartitionIndex(partition)) in self._checkpointed:
+                # The checkpoint files know partitions by name alone: what they say of an older topic must not be believed of this.
+                self._write_checkpoint_now()
+                self._checkpointed = {log.topic_partition for log in self._logs.values()}
             self._fs.make_dirs(path)
             write_file(
                 self._fs, f"{path}/{PARTITION_METADATA_FILE}", encode_partition_metadata(topic_id), durable=False
@@ -456,6 +463,7 @@ class LogManager:
         self.log_directory.recovery_points_moved = 0
         recovery_points = {log.topic_partition: log.recovery_point for log in self._logs.values()}
         log_starts = {log.topic_partition: log.log_start_offset for log in self._logs.values()}
+        self._checkpointed.update(recovery_points)
         self._checkpoints_planned += 1
         number = self._checkpoints_planned
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from app.hot.checkpoints import LEADER_EPOCHS_FILE
+from app.hot.checkpoints import LEADER_EPOCHS_FILE, PARTITION_METADATA_FILE
 from app.hot.files import FULL_ERRNOS, File, FileSystem, replace_file, unlink_quietly, write_whole
 from app.hot.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, TRANSACTION_ENTRY_BYTES, encode_aborted
 from app.hot.producers import SnapshotRow, encode_snapshot
@@ -78,8 +78,10 @@ class SyncPlan:
                 if error.errno not in FULL_ERRNOS:
                     raise
                 side_files_written = False
-        # Names first: bytes of a file that cannot be found are lost.
+        # Names first: bytes of a file that cannot be found are lost. Before them whose they are: the records of a deleted topic
+        # must not be taken for those of another that was made under its name.
         if self.parent is not None:
+            self._sync_metadata()
             self.fs.fsync_dir(self.parent)
         if self.new_names or self.whole:
             self.fs.fsync_dir(self.directory)
@@ -95,6 +97,16 @@ class SyncPlan:
         for offset in list_snapshots(self.fs.list_dir(self.directory)):
             if offset not in self.bases and offset < newest:
                 unlink_quietly(self.fs, snapshot_path(self.directory, offset))
+
+    def _sync_metadata(self) -> None:
+        try:
+            file = self.fs.open(f"{self.directory}/{PARTITION_METADATA_FILE}")
+        except FileNotFoundError:
+            return  # lost with the power, and so was every record: none was ever synced
+        try:
+            file.fdatasync()
+        finally:
+            file.close()
 
     def _write_side_files(self) -> None:
         fs = self.fs

@@ -255,7 +255,7 @@ class Producer(Actor):
                     self._broken = True  # one before it failed: all of them again, in order
                     return
                 # The first batch that a broker ever takes of a producer may be any, as in Kafka: only the next one is certain.
-                follows = 0 <= stream.acked_place == sent.batch.place - 1
+                follows = 0 <= stream.acked_place == sent.batch.place - 1 and not history.deleting
                 if (
                     follows
                     and stream.losses == history.losses

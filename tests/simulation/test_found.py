@@ -399,6 +399,44 @@ def test_a_topic_may_be_deleted_and_made_again_while_its_log_is_synced() -> None
     play(story)
 
 
+def test_a_topic_made_again_does_not_begin_where_the_one_before_it_was_truncated() -> None:
+    async def story(world: World) -> None:
+        client = Client(world, "c")
+        await client.create()
+        for _ in range(6):
+            assert await client.produce() is ErrorCode.NONE
+        (history,) = world.histories.values()
+        history.log_start_asked = 5
+        node = world.owner.node
+        assert node is not None
+        await node.remote_log_manager.advance_log_start(client.log.topic_id, client.log.partition, 5)  # type: ignore[arg-type]
+        await node.logs.checkpoint()
+        await client.delete()
+        await client.create()
+        for _ in range(3):
+            assert await client.produce() is ErrorCode.NONE
+        await restart(world, "kill")
+        assert (client.log.log_start_offset, client.log.log_end_offset) == (0, 3)
+
+    play(story)
+
+
+def test_records_of_a_deleted_topic_are_not_taken_for_those_of_its_successor_after_a_loss_of_power() -> None:
+    async def story(world: World) -> None:
+        client = Client(world, "c")
+        await client.create()
+        for _ in range(4):
+            assert await client.produce(size=300) is ErrorCode.NONE
+        await asyncio.sleep(3.0)
+        await client.delete()
+        await client.create()
+        world.owner.disk.rng = _Worst()  # type: ignore[assignment]
+        await restart(world, "power")
+        assert client.log.log_end_offset == 0
+
+    play(story)
+
+
 def test_a_broker_whose_signs_of_life_hang_still_hears_of_its_replacement() -> None:
     async def story(world: World) -> None:
         client = Client(world, "c")
