@@ -15,6 +15,8 @@ from app.tiering.sweeper import Swept, delete_topic, sweep_unknown_topics
 from app.units import TopicId
 
 RETRY_S: Final = 30.0
+DELETE_DEADLINE_S: Final = 600.0
+"""For one go at a topic's prefixes; the next goes on with what is left."""
 UNKNOWN_TOPICS_S: Final = 24 * 3600.0
 """Between two looks for objects of topics that nobody knows: it LISTs all data."""
 
@@ -55,15 +57,15 @@ class Sweeping:
             failed = False
             for topic in tuple(self._controller.image.deleting.values()):
                 try:
-                    self._count(await delete_topic(self._store, topic.topic_id, topic.partition_count))
+                    async with asyncio.timeout(DELETE_DEADLINE_S):
+                        self._count(await delete_topic(self._store, topic.topic_id, topic.partition_count))
                     await self._controller.finish_topic_deletion(topic.topic_id)
                 except FencedError:
                     raise
-                except FirnError as error:
+                except (FirnError, TimeoutError) as error:
                     failed = True
-                    self._log_line(
-                        f"cannot delete what the bucket holds of topic {topic.name}, will try again: {error}"
-                    )
+                    why = str(error) or f"it takes longer than {DELETE_DEADLINE_S:g} s"
+                    self._log_line(f"cannot delete what the bucket holds of topic {topic.name}, will try again: {why}")
             if not failed:
                 await self._wake.wait()
                 self._wake.clear()
@@ -82,8 +84,9 @@ class Sweeping:
             return frozenset(TopicId(topic_id) for topic_id in (*image.topics_by_id, *image.deleting))
 
         try:
-            self._count(await sweep_unknown_topics(self._store, known))
-        except StorageUnavailable as error:
+            async with asyncio.timeout(DELETE_DEADLINE_S):
+                self._count(await sweep_unknown_topics(self._store, known))
+        except (StorageUnavailable, TimeoutError) as error:
             self._log_line(f"cannot sweep the bucket for now: {error}")
 
     def _count(self, swept: Swept) -> None:

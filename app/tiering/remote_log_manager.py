@@ -21,9 +21,9 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from app.configs import TopicConfig
 from app.errors import ConflictError, CorruptionError, FencedError, FirnError, StorageUnavailable
@@ -49,6 +49,8 @@ from app.units import (
     TopicIdPartition,
 )
 
+T = TypeVar("T")
+
 COPIES_MAX: Final = 3
 """Uploads under way; each takes some 60 MiB in the store process."""
 POLL_S: Final = 1.0
@@ -67,6 +69,9 @@ BACKOFF_BASE_S: Final = 0.5
 BACKOFF_MAX_S: Final = 30.0
 CORRUPTION_BACKOFF_S: Final = 300.0
 DELETES_PER_REQUEST: Final = 1000
+DELETE_DEADLINE_S: Final = 30.0
+SWEEP_DEADLINE_S: Final = 120.0
+"""For a whole look for orphans: copies of the partition wait for it. What it removed until then is gone."""
 
 
 class Hold(Protocol):
@@ -687,7 +692,8 @@ class RemoteLogManager:
         try:
             await partition.manifest.refresh()
             if partition.manifest.state.get(entry.segment_id) is None:
-                await self._store.delete(partition.manifest.object_key(entry))
+                key = partition.manifest.object_key(entry)
+                await _within(DELETE_DEADLINE_S, "deleting an object", self._store.delete(key))
         except FirnError as error:
             partition.last_error = f"left to the sweeper: {error}"
 
@@ -786,7 +792,11 @@ class RemoteLogManager:
             self._set_phase(partition, "deleting")
         for start in range(0, len(due), DELETES_PER_REQUEST):
             page = due[start : start + DELETES_PER_REQUEST]
-            await self._store.delete_many([manifest.object_key(entry) for entry in page])
+            await _within(
+                DELETE_DEADLINE_S,
+                "deleting objects",
+                self._store.delete_many([manifest.object_key(entry) for entry in page]),
+            )
             await manifest.delete_finished([entry.segment_id for entry in page])
             partition.deleted_objects += len(page)
             self._deleted.value += len(page)
@@ -802,7 +812,7 @@ class RemoteLogManager:
             await manifest.refresh()
             return manifest.state
 
-        swept = await sweep_partition(self._store, partition.key, read_manifest)
+        swept = await _within(SWEEP_DEADLINE_S, "sweeping", sweep_partition(self._store, partition.key, read_manifest))
         partition.sweep_at_s = _now_s() + SWEEP_S * (0.8 + 0.4 * self._rng.random())
         self._swept.value += swept.objects
         return swept
@@ -993,6 +1003,15 @@ async def _end(task: asyncio.Future[Any]) -> None:
         await asyncio.wait((task,))
     if not task.cancelled():
         task.exception()  # it has been looked at
+
+
+async def _within(seconds: float, what: str, work: Coroutine[Any, Any, T]) -> T:
+    """``work``, if it is done in time. Raises: StorageUnavailable if not, and its own."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await work
+    except TimeoutError:
+        raise StorageUnavailable(f"{what}: no answer within {seconds:g} s") from None
 
 
 def _now_s() -> float:

@@ -437,6 +437,26 @@ def test_records_of_a_deleted_topic_are_not_taken_for_those_of_its_successor_aft
     play(story)
 
 
+def test_copies_go_on_although_a_look_for_orphans_is_never_answered() -> None:
+    async def story(world: World) -> None:
+        client = Client(world, "c")
+        await client.create()
+        for _ in range(6):
+            assert await client.produce(size=300) is ErrorCode.NONE
+        await world.until(lambda: client.tiered_end > 0, 30, "the tier")
+        node = world.owner.node
+        assert node is not None
+        world.bucket.faults = [Fault(FaultKind.HANG, "list_objects", layout.DATA_PREFIX, times=1)]
+        (partition,) = node.remote_log_manager._partitions.values()
+        partition.sweep_at_s = 0.0
+        await asyncio.sleep(3.0)
+        for _ in range(6):
+            assert await client.produce(size=300) is ErrorCode.NONE
+        await world.until(lambda: client.tiered_end >= 10, 300, "the tier")
+
+    play(story)
+
+
 def test_a_broker_whose_signs_of_life_hang_still_hears_of_its_replacement() -> None:
     async def story(world: World) -> None:
         client = Client(world, "c")
