@@ -101,7 +101,8 @@ async def test_a_client_that_never_reads_is_not_read_either_and_costs_one_buffer
         requests = (
             encode_fetch_request(FETCH_VERSION, 1, "never", fetch),
             request_frame(ApiKey.METADATA, 9, 2, "never", MetadataRequest(topics=None)),
-            produce_frame("healthy", 0, plain_batch(1, b"y" * 1000)),
+            # Small, so that 64 MiB of them ask for far more bytes of answers than the kernel's buffers take (4 MiB and more).
+            produce_frame("healthy", 0, plain_batch(1, b"y")),
         )
         async with healthy_client(broker.port):
             before = broker.resident_bytes
