@@ -15,14 +15,10 @@ import typer
 
 from app.cli.output import bytes_text, count_text, print_json, progress
 from app.cli.session import Json, run_async
-from app.errors import ConfigError, CorruptionError
-from app.units import BrokerId, LeaderEpoch, TopicIdPartition
+from app.errors import ConfigError
+from app.units import TopicIdPartition
 
 if TYPE_CHECKING:
-    from app.metadata.cluster import ClusterImage
-    from app.metadata.manifest_state import ManifestState
-    from app.objectstore.api import ObjectStore
-    from app.seams import Clock
     from app.tiering.verify import Finding, Progress
 
 
@@ -111,6 +107,7 @@ class _Outcome:
 
 async def _verify(url: str, topics: list[str] | tuple[str, ...], *, quiet: bool) -> _Outcome:
     from app.broker.runtime import SystemClock, ThreadPool
+    from app.metadata.follower import MetadataFollower
     from app.objectstore.url import DirectoryLocation, open_store, parse_store_url
     from app.tiering.verify import Progress
     from app.tiering.verify import verify as walk
@@ -120,7 +117,7 @@ async def _verify(url: str, topics: list[str] | tuple[str, ...], *, quiet: bool)
         raise ConfigError(f"There is no folder {location.path}: name the store with --store.")
     pool, clock = ThreadPool(), SystemClock()
     store = await open_store(location, pool=pool, rng=random.Random())
-    reader = _MetadataReader(store, clock)
+    reader = MetadataFollower(store, clock)
     try:
         image = await reader.cluster()
         names = {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()}
@@ -151,50 +148,3 @@ async def _watch(at: Progress, report: Callable[[int, int | None, str], None]) -
         note = f"{count_text(at.segments_done)} of {count_text(at.segments_total, 'segment')}"
         report(at.bytes_done, at.bytes_total or None, note)
         await asyncio.sleep(0.2)
-
-
-class _MetadataReader:
-    """Reads numbered logs as a follower that never writes."""
-
-    def __init__(self, store: ObjectStore, clock: Clock) -> None:
-        self._store = store
-        self._clock = clock
-        self._rng = random.Random()
-        self._id = f"verify-{uuid.uuid4()}"
-
-    async def cluster(self) -> ClusterImage:
-        """Raises: ConfigError if the cluster log is damaged, StorageUnavailable."""
-        from app.metadata import layout
-        from app.metadata.cluster import ClusterState
-        from app.metadata.numbered_log import NumberedLog
-
-        log = NumberedLog(
-            self._store,
-            layout.CLUSTER_PREFIX,
-            writer_id=self._id,
-            rng=self._rng,
-            clock=self._clock,
-            new_state=ClusterState,
-        )
-        try:
-            await log.load()
-        except CorruptionError as error:
-            raise CorruptionError(f"The cluster log is damaged: {error}") from None
-        return log.state.image
-
-    async def manifest(self, partition: TopicIdPartition) -> ManifestState:
-        """Raises: CorruptionError, StorageUnavailable."""
-        from app.metadata.manifest import SegmentManifest
-
-        manifest = SegmentManifest(
-            self._store,
-            partition.topic_id,
-            partition.partition,
-            writer_id=self._id,
-            broker_id=BrokerId(0),
-            leader_epoch=LeaderEpoch(0),
-            rng=self._rng,
-            clock=self._clock,
-        )
-        await manifest.load()
-        return manifest.state

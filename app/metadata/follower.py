@@ -1,0 +1,57 @@
+"""Reading a bucket's metadata as one who never writes: for tools and jobs that run beside a broker, or without one."""
+
+from __future__ import annotations
+
+import random
+import uuid
+
+from app.errors import CorruptionError
+from app.metadata import layout
+from app.metadata.cluster import ClusterImage, ClusterState
+from app.metadata.manifest import SegmentManifest
+from app.metadata.manifest_state import ManifestState
+from app.metadata.numbered_log import NumberedLog
+from app.objectstore.api import ObjectStore
+from app.seams import Clock
+from app.units import BrokerId, LeaderEpoch, TopicIdPartition
+
+
+class MetadataFollower:
+    """Reads the cluster log and segment manifests of a store whenever it is asked; keeps nothing."""
+
+    def __init__(self, store: ObjectStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._rng = random.Random()
+        self._id = f"follower-{uuid.uuid4()}"
+
+    async def cluster(self) -> ClusterImage:
+        """The cluster as of now; without a cluster id if there is none. Raises: CorruptionError, StorageUnavailable."""
+        log = NumberedLog(
+            self._store,
+            layout.CLUSTER_PREFIX,
+            writer_id=self._id,
+            rng=self._rng,
+            clock=self._clock,
+            new_state=ClusterState,
+        )
+        try:
+            await log.load()
+        except CorruptionError as error:
+            raise CorruptionError(f"The cluster log is damaged: {error}") from None
+        return log.state.image
+
+    async def manifest(self, partition: TopicIdPartition) -> ManifestState:
+        """What a partition's manifest says now; empty if nothing was ever tiered. Raises: CorruptionError, StorageUnavailable."""
+        manifest = SegmentManifest(
+            self._store,
+            partition.topic_id,
+            partition.partition,
+            writer_id=self._id,
+            broker_id=BrokerId(0),
+            leader_epoch=LeaderEpoch(0),
+            rng=self._rng,
+            clock=self._clock,
+        )
+        await manifest.load()
+        return manifest.state
