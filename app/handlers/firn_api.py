@@ -24,7 +24,7 @@ from app.errors import ErrorCode, StorageUnavailable
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.metrics import Sample
-from app.tiering import remote_log_manager as tier
+from app.tiering import tier_status as tier
 from app.wire.apikeys import ApiKey
 
 

@@ -25,10 +25,11 @@ from app.objectstore.memory import MemoryStore
 from app.records.batch import iter_headers
 from app.tiering.chunk_cache import ChunkCache
 from app.tiering.rebuild import agree
-from app.tiering.remote_log_manager import PartitionTierStatus, RemoteLogManager
+from app.tiering.remote_log_manager import RemoteLogManager
 from app.tiering.remote_reader import RemoteReader, RemoteWait
 from app.tiering.retention import coverage_faults
 from app.tiering.store_work import InlineStoreWork, StoreWork
+from app.tiering.tier_status import PartitionTierStatus
 from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicIdPartition
 from tests.support.virtual_loop import VirtualClock, VirtualLoop, VirtualPool, run_virtual
 from tests.tiering.segments import TOPIC, batch

@@ -1,0 +1,371 @@
+"""Copying segments into the store: each step begins when the one before is durable.
+
+::
+
+    fdatasync of the segment → COPY_STARTED → upload → conditional completion → COPY_FINISHED → the local copy may go
+
+Whatever dies in between, the next leader (or the same broker after a restart) finds the COPY_STARTED entry: if its object is
+whole and the one that was meant, it is finished; else it is DELETE_STARTED, and the segment is copied again under another
+segment id. An upload that makes no progress for ``stall_s`` is abandoned and tried again under a new segment id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from app.errors import ConflictError, CorruptionError, FencedError, FirnError, StorageUnavailable
+from app.metadata.manifest import SegmentEntry, SegmentManifest, SegmentState
+from app.metadata.manifest_state import Change, ManifestState
+from app.metrics import Registry
+from app.objectstore.api import ObjectMissing, ObjectStore
+from app.seams import Clock
+from app.tiering.deadlines import DELETE_DEADLINE_S, loop_time_s, within
+from app.tiering.led_partition import LedPartition
+from app.tiering.segment_format import SegmentFooter, decode_footer, encode_footer
+from app.tiering.store_work import StoreWork, UploadedSegment, UploadJob
+from app.tiering.tiered_log import EpochLike, LocalSegment
+from app.units import BrokerId, LeaderEpoch, Offset, SegmentId, TimestampMs
+
+COPIES_MAX: Final = 3
+"""Uploads under way; each takes some 60 MiB in the store process."""
+STALL_S: Final = 150.0
+"""An upload without any progress for so long is abandoned: longer than a part's own attempts take."""
+PROGRESS_POLL_S: Final = 2.0
+
+
+class SegmentCopier:
+    """Copies what has rolled, and settles what was begun. Belongs to one event loop; whoever calls it owns the task."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        work: StoreWork,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        registry: Registry,
+        broker_id: BrokerId,
+        on_copied: Callable[[LedPartition], None],
+        copies_max: int = COPIES_MAX,
+        stall_s: float = STALL_S,
+    ) -> None:
+        """``on_copied`` is told of a partition when another of its segments is readable in the store and held here no more."""
+        self._store, self._work, self._clock, self._rng = store, work, clock, rng
+        self._broker_id = broker_id
+        self._on_copied = on_copied
+        self._stall_s = stall_s
+        self._copies = asyncio.Semaphore(copies_max)
+        count = registry.counter
+        self._copied = count("firn_tier_copied_segments_total", "Segments copied to the object store")
+        self._copied_bytes = count("firn_tier_copied_bytes_total", "Raw bytes of the segments copied")
+        self._stalled = count("firn_tier_stalled_uploads_total", "Uploads abandoned because they stood still")
+        self._corrupt = count("firn_tier_corrupt_segments_total", "Local segments found corrupt while they were copied")
+
+    # --- what others, or our earlier self, left -----------------------------------------------------------------------
+
+    async def settle(self, manifest: SegmentManifest) -> None:
+        """Finish or give up every COPY_STARTED entry that somebody left.
+
+        Await it before ``rebuild.agree``: a copy that is finished later would raise the tiered end over records that were
+        appended meanwhile. Costs nothing if there are none. Raises: StorageUnavailable, FencedError.
+        """
+        for entry in sorted(manifest.state.pending_copies(), key=lambda entry: entry.base_offset):
+            footer = await self._footer_if_whole(manifest, entry)
+            if footer is not None and entry.base_offset >= manifest.tiered_end:
+                try:
+                    await manifest.copy_finished(_finished_from_footer(entry, footer))
+                    continue
+                except ConflictError:
+                    pass  # it does not fit what is readable by now: the object is of no use
+            await manifest.delete_started([entry.segment_id])
+
+    async def _footer_if_whole(self, manifest: SegmentManifest, entry: SegmentEntry) -> SegmentFooter | None:
+        """The footer of the object of ``entry`` if it is whole and the one that was meant. Raises: StorageUnavailable."""
+        key = manifest.object_key(entry)
+        try:
+            found = await self._work.read_footer(key, None)
+            footer = decode_footer(found.tail, found.object_bytes, key)
+        except (ObjectMissing, CorruptionError):
+            return None
+        told = (footer.topic_id, footer.partition, footer.segment_id, footer.base_offset, footer.end_offset)
+        meant = (manifest.topic_id, manifest.partition, entry.segment_id, entry.base_offset, entry.end_offset)
+        return footer if told == meant else None
+
+    # --- copy -------------------------------------------------------------------------------------------------------
+
+    def next_candidate(self, partition: LedPartition, tiered_end: Offset) -> LocalSegment | None:
+        """The oldest rolled segment that is not in the store, if all of it is stable."""
+        log = partition.log
+        if not log.config.tiered or log.config.remote_log_copy_disable:
+            return None
+        stable_end = log.last_stable_offset
+        for segment in log.segments():
+            if segment.active or segment.end_offset > stable_end:
+                return None
+            if segment.end_offset > tiered_end and segment.end_offset > segment.base_offset:
+                return segment
+        return None
+
+    async def copy_all(self, partition: LedPartition) -> None:
+        if partition.finishing is not None:
+            await self._finish(partition, partition.finishing, None)
+        while not partition.detached:
+            segment = self.next_candidate(partition, partition.manifest.tiered_end)
+            if segment is None:
+                break
+            partition.set_phase("waiting for a turn")
+            async with self._copies:
+                await self._copy(partition, segment)
+            self._on_copied(partition)
+        if partition.announced is not None:
+            partition.abandoned.append(partition.announced.segment_id)
+            partition.announced = None
+        if partition.abandoned:
+            await partition.manifest.delete_started(partition.abandoned)
+            partition.abandoned = []
+
+    async def _copy(self, partition: LedPartition, segment: LocalSegment) -> None:
+        log, manifest = partition.log, partition.manifest
+        base = max(segment.base_offset, manifest.tiered_end)
+        if base > manifest.tiered_end:
+            # Nothing below is to be tiered any more: say so first, or the manifest would see a gap.
+            if log.log_start_offset < base and manifest.tiered_end > 0:
+                raise CorruptionError(
+                    f"{log.topic}-{log.partition}: [{manifest.tiered_end}, {base}) is neither local nor in the store"
+                )
+            await manifest.set_log_start(min(log.log_start_offset, base))
+        partition.copying = base, segment.end_offset
+        hold = log.hold(segment.base_offset)
+        try:
+            start_position = _position_of(log, base) if base > segment.base_offset else 0
+            if log.synced_end_offset < segment.end_offset:
+                partition.set_phase("syncing")
+                await log.flush()
+            entry = await self._announce(partition, self._entry_for(partition, base, segment))
+            partition.set_phase("uploading")
+            try:
+                made = await self._upload(partition, entry, segment, start_position)
+            except FirnError as error:
+                made = await self._after_failed_upload(partition, entry, error)
+            self._copied.value += 1
+            self._copied_bytes.value += made.raw_bytes
+            partition.copied_segments += 1
+            partition.copied_bytes += made.raw_bytes
+            following = self.next_candidate(partition, segment.end_offset)
+            if following is not None and following.base_offset != segment.end_offset:
+                following = None
+            await self._finish(partition, _finished_from_upload(entry, made), following)
+        finally:
+            hold.release()
+
+    def _entry_for(self, partition: LedPartition, base: Offset, segment: LocalSegment) -> SegmentEntry:
+        log = partition.log
+        aborted = log.aborted_transactions(base, segment.end_offset)
+        return SegmentEntry.started(
+            SegmentId(uuid.UUID(int=self._rng.getrandbits(128), version=4)),
+            base,
+            segment.end_offset,
+            broker_id=self._broker_id,
+        ).replace(
+            leader_epochs=_epochs_within(log.leader_epochs(), base, segment.end_offset),
+            max_timestamp=segment.max_timestamp,
+            raw_bytes=segment.size_bytes,
+            aborted_transaction_count=len(aborted),
+        )
+
+    async def _announce(self, partition: LedPartition, entry: SegmentEntry) -> SegmentEntry:
+        """Make COPY_STARTED durable, unless that was done with the finish of the segment before."""
+        announced, partition.announced = partition.announced, None
+        if announced is not None:
+            if (announced.base_offset, announced.end_offset) == (entry.base_offset, entry.end_offset):
+                return announced
+            partition.abandoned.append(announced.segment_id)
+        partition.set_phase("announcing")
+        given_up = list(partition.abandoned)
+
+        def plan(state: ManifestState) -> list[Change]:
+            changes: list[Change] = []
+            for segment_id in given_up:
+                old = state.get(segment_id)
+                if old is not None and old.state is SegmentState.COPY_STARTED:
+                    changes.append(old.replace(state=SegmentState.DELETE_STARTED, changed_ms=self._clock.now_ms()))
+            changes.append(entry.replace(changed_ms=self._clock.now_ms()))
+            return changes
+
+        try:
+            await partition.manifest.change(plan)
+        except StorageUnavailable:
+            partition.abandoned.append(entry.segment_id)  # it may have been written
+            raise
+        partition.abandoned = [one for one in partition.abandoned if one not in given_up]
+        return entry
+
+    async def _upload(
+        self, partition: LedPartition, entry: SegmentEntry, segment: LocalSegment, start_position: int
+    ) -> UploadedSegment:
+        """Upload under the eyes of a watchdog. Raises: as ``StoreWork.upload_segment``."""
+        log = partition.log
+        job = UploadJob(
+            key=partition.manifest.object_key(entry),
+            segment_id=entry.segment_id.bytes,
+            topic_id=log.topic_id.bytes,
+            partition=log.partition,
+            path=segment.path,
+            start_position=start_position,
+            log_bytes=segment.size_bytes,
+            base_offset=entry.base_offset,
+            end_offset=entry.end_offset,
+            leader_epochs=[
+                (one.epoch, one.start_offset) for one in log.leader_epochs() if one.start_offset < entry.end_offset
+            ],
+            aborted=[
+                (one.producer_id, one.first_offset, one.last_offset, one.last_stable_offset)
+                for one in log.aborted_transactions(entry.base_offset, entry.end_offset)
+            ],
+            producer_snapshot=log.producer_snapshot(entry.end_offset),
+            compression=log.config.firn_tier_compression,
+            chunk_bytes=log.config.firn_tier_chunk_bytes,
+            created_ms=self._clock.now_ms(),
+        )
+        upload = asyncio.ensure_future(self._work.upload_segment(job))
+        try:
+            progress = -1
+            moved_s = loop_time_s()
+            while True:
+                done, _ = await asyncio.wait((upload,), timeout=min(PROGRESS_POLL_S, self._stall_s / 4))
+                if done:
+                    return upload.result()
+                seen = await self._progress_of(entry.segment_id, progress)
+                if seen != progress:
+                    progress, moved_s = seen, loop_time_s()
+                elif loop_time_s() - moved_s > self._stall_s:
+                    self._stalled.value += 1
+                    raise StorageUnavailable(f"{job.key}: the upload stood still for {self._stall_s:g} s")
+        finally:
+            await _end(upload)
+
+    async def _progress_of(self, segment_id: uuid.UUID, before: int) -> int:
+        try:
+            return (await self._work.upload_progress()).get(segment_id.bytes, before)
+        except StorageUnavailable:
+            return before
+
+    async def _after_failed_upload(
+        self, partition: LedPartition, entry: SegmentEntry, error: FirnError
+    ) -> UploadedSegment:
+        """The object may be there all the same. If it is, its upload succeeded; else the entry is given up.
+
+        Raises: ``error``.
+        """
+        if isinstance(error, CorruptionError):
+            self._corrupt.value += 1
+        else:
+            try:
+                footer = await self._footer_if_whole(partition.manifest, entry)
+            except StorageUnavailable:
+                footer = None
+            if footer is not None:
+                return _uploaded_from_footer(footer, _object_bytes_of(footer))
+        partition.abandoned.append(entry.segment_id)
+        raise error
+
+    async def _finish(self, partition: LedPartition, entry: SegmentEntry, following: LocalSegment | None) -> None:
+        """Make COPY_FINISHED durable, together with the next segment's COPY_STARTED."""
+        partition.set_phase("finishing")
+        partition.finishing = entry
+        next_entry = None if following is None else self._entry_for(partition, following.base_offset, following)
+        try:
+            await partition.manifest.copy_finished(entry, start_next=next_entry)
+        except FencedError:
+            await self._remove_unknown_object(partition, entry)
+            raise
+        except ConflictError:
+            partition.finishing = None
+            partition.abandoned.append(entry.segment_id)
+            raise
+        except StorageUnavailable:
+            if next_entry is not None:
+                partition.abandoned.append(next_entry.segment_id)  # it may have been announced
+            raise
+        partition.finishing = None
+        partition.announced = next_entry
+
+    async def _remove_unknown_object(self, partition: LedPartition, entry: SegmentEntry) -> None:
+        """We are not the leader any more. If the new leader's manifest has forgotten our copy, nobody else deletes it; if it
+        still knows it, the new leader may have made it readable and will decide."""
+        try:
+            await partition.manifest.refresh()
+            if partition.manifest.state.get(entry.segment_id) is None:
+                key = partition.manifest.object_key(entry)
+                await within(DELETE_DEADLINE_S, "deleting an object", self._store.delete(key))
+        except FirnError as error:
+            partition.last_error = f"left to the sweeper: {error}"
+
+
+# --- pieces -----------------------------------------------------------------------------------------------------------
+
+
+def _epochs_within(lineage: Sequence[EpochLike], base: Offset, end: Offset) -> tuple[tuple[LeaderEpoch, Offset], ...]:
+    """The epochs that have offsets in [base, end)."""
+    found = []
+    for index, one in enumerate(lineage):
+        epoch_end = lineage[index + 1].start_offset if index + 1 < len(lineage) else end
+        if one.start_offset < end and epoch_end > base:
+            found.append((one.epoch, one.start_offset))
+    return tuple(found)
+
+
+def _position_of(log: Any, offset: Offset) -> int:
+    """Position in its file of the batch that starts at ``offset``. Raises: CorruptionError if none starts there."""
+    read = log.read(offset, 1, end_offset=log.log_end_offset, min_one_batch=True)
+    if read.start_offset != offset:
+        raise CorruptionError(f"{log.topic}-{log.partition}: no batch starts at the tiered end {offset}")
+    return int(read.position)
+
+
+def _finished_from_upload(entry: SegmentEntry, made: UploadedSegment) -> SegmentEntry:
+    return entry.replace(
+        min_timestamp=TimestampMs(made.min_timestamp),
+        max_timestamp=TimestampMs(made.max_timestamp),
+        record_count=made.record_count,
+        raw_bytes=made.raw_bytes,
+        size_bytes=made.size_bytes,
+        footer_position=made.footer_position,
+        footer_bytes=made.size_bytes - made.footer_position,
+        chunk_count=made.chunk_count,
+    )
+
+
+def _object_bytes_of(footer: SegmentFooter) -> int:
+    return footer.stored_bytes + len(encode_footer(footer))
+
+
+def _uploaded_from_footer(footer: SegmentFooter, object_bytes: int) -> UploadedSegment:
+    return UploadedSegment(
+        size_bytes=object_bytes,
+        footer_position=footer.stored_bytes,
+        raw_bytes=footer.raw_bytes,
+        record_count=footer.record_count,
+        batch_count=footer.batch_count,
+        chunk_count=len(footer.chunks),
+        min_timestamp=footer.min_timestamp,
+        max_timestamp=footer.max_timestamp,
+    )
+
+
+def _finished_from_footer(entry: SegmentEntry, footer: SegmentFooter) -> SegmentEntry:
+    made = _uploaded_from_footer(footer, _object_bytes_of(footer))
+    return _finished_from_upload(entry.replace(aborted_transaction_count=len(footer.aborted)), made)
+
+
+async def _end(task: asyncio.Future[Any]) -> None:
+    """Cancel a task of ours and wait until it is over."""
+    if not task.done():
+        task.cancel()
+        await asyncio.wait((task,))
+    if not task.cancelled():
+        task.exception()  # it has been looked at

@@ -1,0 +1,143 @@
+"""What people and machines are told of the tier: a line for each partition, a line for each segment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.metadata.manifest import SegmentState
+from app.tiering.deadlines import loop_time_s
+from app.tiering.led_partition import LedPartition
+from app.units import Offset, PartitionIndex, TimestampMs, TopicId
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTierStatus:
+    """One partition's line of ``firn tier status``."""
+
+    topic: str
+    topic_id: TopicId
+    partition: PartitionIndex
+    enabled: bool
+    log_start_offset: Offset
+    local_start_offset: Offset
+    log_end_offset: Offset
+    tiered_end: Offset
+    lag_bytes: int
+    """Of rolled local segments that are not in the store."""
+    lag_ms: int
+    """Age of the oldest record batch file among them; 0 if there is none."""
+    remote_segments: int
+    remote_raw_bytes: int
+    remote_stored_bytes: int
+    local_bytes: int
+    phase: str
+    phase_s: float
+    copying: tuple[Offset, Offset] | None
+    copied_segments: int
+    copied_bytes: int
+    expired_segments: int
+    deleted_objects: int
+    pending_deletes: int
+    failures: int
+    last_error: str
+    faults: tuple[str, ...]
+    """Breaches of INV-4; always empty but for a bug or a damaged bucket."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentStatus:
+    """One line of ``firn tier segments``."""
+
+    tier: str
+    """``local``, ``remote`` or ``both``."""
+    state: str
+    base_offset: Offset
+    end_offset: Offset
+    raw_bytes: int
+    stored_bytes: int
+    record_count: int
+    """-1 where only the local log knows the segment."""
+    min_timestamp: TimestampMs
+    max_timestamp: TimestampMs
+    changed_ms: TimestampMs
+    object_key: str
+
+
+def partition_status(partition: LedPartition, now_ms: int) -> PartitionTierStatus:
+    """How the tier of a partition does at ``now_ms``."""
+    log, state = partition.log, partition.manifest.state
+    lagging = [segment for segment in log.segments() if not segment.active and segment.end_offset > state.tiered_end]
+    lag_ms = 0
+    if lagging and log.config.tiered:
+        known = [segment.first_append_ms for segment in lagging if segment.first_append_ms >= 0]
+        lag_ms = max(0, now_ms - min(known)) if known else 0
+    return PartitionTierStatus(
+        topic=log.topic,
+        topic_id=log.topic_id,
+        partition=log.partition,
+        enabled=log.config.tiered,
+        log_start_offset=log.log_start_offset,
+        local_start_offset=log.local_log_start_offset,
+        log_end_offset=log.log_end_offset,
+        tiered_end=state.tiered_end,
+        lag_bytes=sum(segment.size_bytes for segment in lagging) if log.config.tiered else 0,
+        lag_ms=lag_ms,
+        remote_segments=len(state.finished),
+        remote_raw_bytes=state.raw_bytes,
+        remote_stored_bytes=state.size_bytes,
+        local_bytes=log.size_bytes,
+        phase=partition.phase,
+        phase_s=loop_time_s() - partition.phase_since_s if partition.phase_since_s else 0.0,
+        copying=partition.copying,
+        copied_segments=partition.copied_segments,
+        copied_bytes=partition.copied_bytes,
+        expired_segments=partition.expired_segments,
+        deleted_objects=partition.deleted_objects,
+        pending_deletes=len(state.pending_deletes()),
+        failures=partition.failures_total,
+        last_error=partition.last_error,
+        faults=tuple(partition.faults),
+    )
+
+
+def segment_statuses(partition: LedPartition) -> list[SegmentStatus]:
+    """Every segment of a partition, by offset; one that is in both tiers is one line."""
+    lines = []
+    local = {segment.base_offset: segment for segment in partition.log.segments()}
+    for entry in partition.manifest.entries:
+        here = local.get(entry.base_offset)
+        both = here is not None and here.end_offset == entry.end_offset
+        if both and entry.state is SegmentState.COPY_FINISHED:
+            del local[entry.base_offset]
+        lines.append(
+            SegmentStatus(
+                tier="both" if both else "remote",
+                state=entry.state.name,
+                base_offset=entry.base_offset,
+                end_offset=entry.end_offset,
+                raw_bytes=entry.raw_bytes,
+                stored_bytes=entry.size_bytes,
+                record_count=entry.record_count,
+                min_timestamp=entry.min_timestamp,
+                max_timestamp=entry.max_timestamp,
+                changed_ms=entry.changed_ms,
+                object_key=partition.manifest.object_key(entry),
+            )
+        )
+    lines += [
+        SegmentStatus(
+            tier="local",
+            state="ACTIVE" if segment.active else "ROLLED",
+            base_offset=segment.base_offset,
+            end_offset=segment.end_offset,
+            raw_bytes=segment.size_bytes,
+            stored_bytes=0,
+            record_count=-1,
+            min_timestamp=TimestampMs(-1),
+            max_timestamp=segment.max_timestamp,
+            changed_ms=segment.first_append_ms,
+            object_key="",
+        )
+        for segment in local.values()
+    ]
+    return sorted(lines, key=lambda line: (line.base_offset, line.tier))
