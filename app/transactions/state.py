@@ -1,0 +1,403 @@
+"""The life of a transactional id (KIP-98, KIP-360, KIP-890). Pure: a transaction and a request in, the next transaction out.
+
+::
+
+                    InitProducerId                  a partition is added
+        (nothing) ────────────────► Empty ───────────────────────────────► Ongoing ◄─────┐
+                                      ▲                                    │     │       │ a partition is added
+                        InitProducerId│            EndTxn commits          │     │       │
+                                      │      ┌─────────────────────────────┘     │ EndTxn aborts, time is up,
+                                      │      ▼                                   ▼ or InitProducerId fences
+                                      │   PrepareCommit                       PrepareAbort
+                                      │      │ every marker is written           │
+                                      │      ▼                                   ▼
+                                      └── CompleteCommit ──┬── CompleteAbort ────┘
+                                                           └─► Ongoing: the next transaction
+
+Every arrow is one record of ``__transaction_state``. Once a Prepare record is stored the transaction is decided: what remains is
+to write markers, which is repeated until it is done, by whoever leads the partition of the coordinator's log then.
+
+Two protocols. In version 1 a client keeps its epoch from one transaction to the next, and names every partition before it writes
+there. In version 2 every end of a transaction raises the epoch, so that whatever was sent before and arrives late is recognized
+and refused; partitions are added when they are first written to. An EndTxn says by its own version which of the two it speaks.
+
+Epochs are int16. The last one that a client is ever given is ``LAST_CLIENT_EPOCH``: there is always one more to fence it with.
+When a client has used it up, it goes on with another producer id at epoch 0.
+
+Every function answers the transaction as it is to be after the request, or the very object that it was given if nothing is to be
+written: a request that comes a second time. The caller writes the record first and then takes the new one in the old one's place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from app.errors import ErrorCode, RequestRejected
+from app.units import NO_PRODUCER_ID, NO_TIMESTAMP, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
+
+NO_EPOCH: Final = ProducerEpoch(-1)
+EPOCH_MAX: Final = 32_767
+LAST_CLIENT_EPOCH: Final = EPOCH_MAX - 1
+VERSION_1: Final = 0
+"""Kafka records transactions of the classic protocol with client version 0."""
+VERSION_2: Final = 2
+
+
+class TransactionState(IntEnum):
+    """Kafka's numbers, as they are in the log."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+
+    @property
+    def title(self) -> str:
+        """What Kafka calls it, in answers and filters."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+
+PREPARED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
+AT_REST: Final = frozenset({TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
+"""No transaction is open and no marker is owed: the id may be forgotten."""
+
+
+class ProducerIdentity(NamedTuple):
+    """Producer id and epoch: as whom a client writes."""
+
+    producer_id: ProducerId
+    epoch: ProducerEpoch
+
+
+class ProducerIdNeeded(Exception):
+    """A decision needs a producer id that was never used. Not an error: the caller gets one and asks again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """What is known of one transactional id."""
+
+    transactional_id: str
+    producer_id: ProducerId
+    epoch: ProducerEpoch
+    state: TransactionState
+    timeout_ms: int
+    updated_ms: TimestampMs
+    started_ms: TimestampMs = NO_TIMESTAMP
+    partitions: frozenset[TopicPartition] = frozenset()
+    """Where the open transaction has written, or may have. Once prepared, where a marker is owed."""
+    previous_producer_id: ProducerId = NO_PRODUCER_ID
+    """Whom the client was before ``producer_id``; equal to it mostly."""
+    next_producer_id: ProducerId = NO_PRODUCER_ID
+    """Whom the client goes on as when the prepared transaction is complete, if its epochs are used up."""
+    last_epoch: ProducerEpoch = NO_EPOCH
+    """The epoch that the client had before its newest one. Not in the log."""
+    client_version: int = VERSION_1
+    """Of the protocol in which the newest transaction was changed."""
+
+    @property
+    def client_identity(self) -> ProducerIdentity:
+        """As whom the client goes on after this."""
+        if self.next_producer_id != NO_PRODUCER_ID:
+            return ProducerIdentity(self.next_producer_id, ProducerEpoch(0))
+        return ProducerIdentity(self.producer_id, self.epoch)
+
+    @property
+    def commits(self) -> bool:
+        """Of a prepared transaction: whether it was decided to commit."""
+        assert self.state in PREPARED
+        return self.state is TransactionState.PREPARE_COMMIT
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When an open transaction is aborted; None if none is open."""
+        if self.state is not TransactionState.ONGOING:
+            return None
+        return self.started_ms + self.timeout_ms
+
+    def is_expired(self, now_ms: int, expiration_ms: int) -> bool:
+        """Whether the id was silent for ``transactional.id.expiration.ms`` and may be forgotten."""
+        return self.state in AT_REST and now_ms - self.updated_ms >= expiration_ms
+
+
+# --- InitProducerId ---------------------------------------------------------------------------------------------------
+
+
+def initialize(
+    current: Transaction | None,
+    transactional_id: str,
+    *,
+    timeout_ms: int,
+    expected: ProducerIdentity | None,
+    spare_id: ProducerId | None,
+    now_ms: TimestampMs,
+) -> Transaction:
+    """Give the caller an identity that fences everybody who had one before.
+
+    ``expected`` is whom the caller takes itself for, if it goes on after an error (KIP-360). ``spare_id`` is a producer id that
+    was never used, if there is one at hand.
+
+    Returns: an Empty transaction with the identity; or, if one was open, that one as it is to be aborted: the caller is told
+    CONCURRENT_TRANSACTIONS and comes again.
+    Raises: ProducerIdNeeded; RequestRejected PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
+    """
+    if current is None:
+        return Transaction(
+            transactional_id=transactional_id,
+            producer_id=_needed(spare_id),
+            epoch=ProducerEpoch(0),
+            state=TransactionState.EMPTY,
+            timeout_ms=timeout_ms,
+            updated_ms=now_ms,
+        )
+    if expected is not None and not _may_go_on(current, expected):
+        raise _fenced(current, expected)
+    if current.state in PREPARED:
+        raise _completing(current)
+    if current.state is TransactionState.ONGOING:
+        return fence(current, now_ms)
+    if expected is not None and expected.epoch != current.epoch:
+        if expected.epoch != current.last_epoch:
+            raise _fenced(current, expected)
+        # It comes a second time. Nobody else came in between: that would have cleared the last epoch.
+        return replace(
+            current, state=TransactionState.EMPTY, timeout_ms=timeout_ms, updated_ms=now_ms, started_ms=NO_TIMESTAMP
+        )
+    producer_id, epoch = current.producer_id, ProducerEpoch(current.epoch + 1)
+    if current.epoch >= LAST_CLIENT_EPOCH:
+        producer_id, epoch = _needed(spare_id), ProducerEpoch(0)
+    return replace(
+        current,
+        state=TransactionState.EMPTY,
+        producer_id=producer_id,
+        epoch=epoch,
+        previous_producer_id=current.producer_id,
+        last_epoch=NO_EPOCH if expected is None else current.epoch,
+        timeout_ms=timeout_ms,
+        updated_ms=now_ms,
+        started_ms=NO_TIMESTAMP,
+    )
+
+
+def _may_go_on(current: Transaction, expected: ProducerIdentity) -> bool:
+    """Whether the caller is the last one that was given an identity, or does not know of the answer that gave it another."""
+    return expected.producer_id == current.producer_id or (
+        expected.producer_id == current.previous_producer_id and expected.epoch >= LAST_CLIENT_EPOCH
+    )
+
+
+def fence(current: Transaction, now_ms: TimestampMs) -> Transaction:
+    """Abort an open transaction against its client's will: its time is up, or another client has come.
+
+    The markers carry an epoch above the client's, so that nothing of it is accepted after them. The epoch rises by two: by one it
+    would look like the outcome of the client's own EndTxn, which then would be taken for a repeated one.
+    """
+    assert current.state is TransactionState.ONGOING
+    return replace(
+        current,
+        state=TransactionState.PREPARE_ABORT,
+        epoch=ProducerEpoch(min(current.epoch + 2, EPOCH_MAX)),
+        last_epoch=NO_EPOCH,
+        updated_ms=now_ms,
+        client_version=VERSION_2,
+    )
+
+
+# --- partitions -------------------------------------------------------------------------------------------------------
+
+
+def check_owner(current: Transaction | None, identity: ProducerIdentity) -> Transaction:
+    """The transaction, if the caller is its owner.
+
+    Raises: RequestRejected INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED.
+    """
+    if current is None:
+        raise RequestRejected(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "the transactional id is not known")
+    if current.producer_id != identity.producer_id:
+        raise RequestRejected(
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+            f"{current.transactional_id} belongs to producer {current.producer_id}, not to {identity.producer_id}",
+        )
+    if current.epoch != identity.epoch:
+        raise _fenced(current, identity)
+    return current
+
+
+def add_partitions(
+    current: Transaction | None,
+    identity: ProducerIdentity,
+    partitions: Iterable[TopicPartition],
+    *,
+    client_version: int,
+    now_ms: TimestampMs,
+) -> Transaction:
+    """Let the transaction write to ``partitions``; it begins with the first.
+
+    Raises: RequestRejected INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
+    """
+    current = check_owner(current, identity)
+    if current.state in PREPARED:
+        raise _completing(current)
+    if current.epoch > LAST_CLIENT_EPOCH:
+        raise _fenced(current, identity)
+    if current.state is TransactionState.ONGOING:
+        added = current.partitions.union(partitions)
+        if len(added) == len(current.partitions):
+            return current
+        return replace(current, partitions=added, updated_ms=now_ms, client_version=client_version)
+    return replace(
+        current,
+        state=TransactionState.ONGOING,
+        partitions=frozenset(partitions),
+        started_ms=now_ms,
+        updated_ms=now_ms,
+        client_version=client_version,
+    )
+
+
+def check_partition(current: Transaction | None, identity: ProducerIdentity, partition: TopicPartition) -> None:
+    """Whether the transaction may write to ``partition``: nothing may be written that no marker would ever end (KIP-890).
+
+    Raises: RequestRejected INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, TRANSACTION_ABORTABLE.
+    """
+    current = check_owner(current, identity)
+    if current.state in PREPARED:
+        raise _completing(current)
+    if partition not in current.partitions:
+        raise RequestRejected(
+            ErrorCode.TRANSACTION_ABORTABLE,
+            f"{partition} was not added to the transaction of {current.transactional_id}",
+        )
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def end(
+    current: Transaction | None,
+    identity: ProducerIdentity,
+    *,
+    commit: bool,
+    client_version: int,
+    spare_id: ProducerId | None,
+    now_ms: TimestampMs,
+) -> Transaction:
+    """Decide the open transaction, as its client asks.
+
+    Returns: the transaction, prepared; ``current`` itself if it was ended before, as asked.
+    Raises: ProducerIdNeeded; RequestRejected INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS (prepared
+    already, as asked), INVALID_TXN_STATE.
+    """
+    if current is None or client_version < VERSION_2:
+        return _end_first_version(check_owner(current, identity), commit, now_ms)
+    completed = current.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+    overflowed = (
+        completed
+        and current.previous_producer_id == identity.producer_id
+        and current.previous_producer_id != current.producer_id
+        and identity.epoch == LAST_CLIENT_EPOCH
+        and current.epoch == 0
+    )
+    repeated = overflowed or (
+        current.producer_id == identity.producer_id
+        and current.epoch == identity.epoch + 1
+        # The last epoch of all is only seen while markers are written, or after a fence: then it is nobody's.
+        and (current.state in PREPARED or (completed and current.epoch < EPOCH_MAX))
+    )
+    if repeated:
+        return _end_again(current, commit)
+    if current.state in PREPARED and current.producer_id == identity.producer_id:
+        raise _fenced(current, identity)
+    check_owner(current, identity)
+    if current.epoch > LAST_CLIENT_EPOCH:
+        raise _fenced(current, identity)
+    if current.state is not TransactionState.ONGOING and commit:
+        raise _impossible(current, commit)
+    return replace(
+        current,
+        state=TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT,
+        epoch=ProducerEpoch(current.epoch + 1),
+        last_epoch=current.epoch,
+        next_producer_id=NO_PRODUCER_ID if current.epoch < LAST_CLIENT_EPOCH else _needed(spare_id),
+        # A client may abort what has not written anywhere: a transaction that begins and ends now.
+        started_ms=current.started_ms if current.state is TransactionState.ONGOING else now_ms,
+        updated_ms=now_ms,
+        client_version=VERSION_2,
+    )
+
+
+def _end_first_version(current: Transaction, commit: bool, now_ms: TimestampMs) -> Transaction:
+    if current.state is not TransactionState.ONGOING:
+        return _end_again(current, commit)
+    return replace(
+        current,
+        state=TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT,
+        updated_ms=now_ms,
+        client_version=VERSION_1,
+    )
+
+
+def _end_again(current: Transaction, commit: bool) -> Transaction:
+    """A transaction that was ended before: as asked now, or not."""
+    match current.state:
+        case TransactionState.COMPLETE_COMMIT if commit:
+            return current
+        case TransactionState.COMPLETE_ABORT if not commit:
+            return current
+        case TransactionState.PREPARE_COMMIT if commit:
+            raise _completing(current)
+        case TransactionState.PREPARE_ABORT if not commit:
+            raise _completing(current)
+    raise _impossible(current, commit)
+
+
+def complete(current: Transaction, now_ms: TimestampMs) -> Transaction:
+    """Every marker of a prepared transaction is stored."""
+    state = TransactionState.COMPLETE_COMMIT if current.commits else TransactionState.COMPLETE_ABORT
+    identity = current.client_identity
+    return replace(
+        current,
+        state=state,
+        producer_id=identity.producer_id,
+        epoch=identity.epoch,
+        previous_producer_id=current.producer_id,
+        next_producer_id=NO_PRODUCER_ID,
+        partitions=frozenset(),
+        updated_ms=now_ms,
+    )
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def _needed(spare_id: ProducerId | None) -> ProducerId:
+    if spare_id is None:
+        raise ProducerIdNeeded
+    return spare_id
+
+
+def _fenced(current: Transaction, identity: ProducerIdentity) -> RequestRejected:
+    return RequestRejected(
+        ErrorCode.PRODUCER_FENCED,
+        f"{current.transactional_id} is at epoch {current.epoch} of producer {current.producer_id}; epoch {identity.epoch} of "
+        f"producer {identity.producer_id} is not its owner",
+    )
+
+
+def _completing(current: Transaction) -> RequestRejected:
+    return RequestRejected(
+        ErrorCode.CONCURRENT_TRANSACTIONS, f"the last transaction of {current.transactional_id} is still being ended"
+    )
+
+
+def _impossible(current: Transaction, commit: bool) -> RequestRejected:
+    verb = "committed" if commit else "aborted"
+    return RequestRejected(
+        ErrorCode.INVALID_TXN_STATE,
+        f"the transaction of {current.transactional_id} is {current.state.title} and cannot be {verb}",
+    )
