@@ -1,8 +1,8 @@
 """Which partitions this broker leads, and what each of them needs: a log, a manifest, a place in the tier.
 
 The cluster image says what there should be; ``Partitions`` makes it so. New topics get their logs within the change that
-made them, so that whoever is told that a topic exists can write to it; what may have to wait (a manifest, a full disk) is
-done by ``run`` and tried again until it succeeds.
+made them, or, if there are many, before whoever made the topic is answered: so whoever is told that it exists can write to
+it. What may have to wait (a manifest, a full disk) is done by ``run`` and tried again until it succeeds.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ MANIFESTS_AT_ONCE: Final = 64
 """Manifests being read: enough for a thousand partitions in a second at 50 ms a request."""
 RETRY_S_MIN: Final = 0.5
 RETRY_S_MAX: Final = 30.0
+LOGS_AT_ONCE: Final = 16
+"""Logs made before other work gets a turn: each costs some system calls that make names, a fraction of a millisecond."""
 AGREE_TRIES_MAX: Final = 300
 AGREE_PAUSE_S: Final = 0.1
 CACHE_WRITE_S: Final = 5.0
@@ -77,7 +79,10 @@ class Partitions:
         self._unattached: dict[TopicIdPartition, None] = {}
         """Partitions whose logs serve, but whose manifests are not read yet."""
         self._unmade: dict[UUID, None] = {}
-        """Topics of which a log could not be made."""
+        """Topics of which a log is missing: there are many to make, or one could not be made."""
+        self._tried: dict[UUID, asyncio.Future[None]] = {}
+        """Done when every log of such a topic is made, or the first could not be."""
+        self._wake_maker = asyncio.Event()
         self._wake = asyncio.Event()
         self._changed_manifests: dict[TopicIdPartition, SegmentManifest] = {}
 
@@ -95,7 +100,7 @@ class Partitions:
         self._drop_foreign(image)
         existing = {(log.topic, int(log.partition)) for log in self._logs.logs()}
         for topic in image.topics_by_name.values():
-            self._make_logs(topic)
+            self._make_logs(topic, len(topic.partitions))
         manifests = await self._load_manifests()
         foreign = [log for log in manifests if self._is_foreign(log, manifests[log], existing)]
         await self._bump(manifests, self._logs.logs() if not clean else foreign)
@@ -135,6 +140,7 @@ class Partitions:
         for log in manifests:
             log.become_leader(self._leader_epoch(log))
         self._controller.on_change(self._follow)
+        self._controller.before_answering(self.followed)
 
     async def _agree(self, log: PartitionLog, manifest: SegmentManifest) -> RestorePlan | None:
         """``rebuild.agree``; what recovery left to be synced is synced first. Raises: as it, StorageUnavailable."""
@@ -200,8 +206,11 @@ class Partitions:
                 )
                 self._logs.delete(log.topic, log.partition)
 
-    def _make_logs(self, topic: TopicImage) -> None:
-        """Make what is missing of a topic's logs and give all of them its settings. Raises: FirnError; some may be made."""
+    def _make_logs(self, topic: TopicImage, at_most: int) -> bool:
+        """Make what is missing of a topic's logs, ``at_most`` so many now, and give the others its settings.
+
+        Returns: whether all are there. Raises: FirnError; some may be made.
+        """
         config = self._controller.effective_config(topic)
         self._led[topic.topic_id] = (topic.name, len(topic.partitions))
         for partition in topic.partitions:
@@ -210,6 +219,9 @@ class Partitions:
                 continue
             log = self._logs.get(topic.name, index)
             if log is None:
+                if not at_most:
+                    return False
+                at_most -= 1
                 log = self._logs.create(topic.name, topic.topic_id, index, config)
                 log.become_leader(partition.leader_epoch)
                 self._unattached[TopicIdPartition(topic.topic_id, index)] = None
@@ -219,6 +231,7 @@ class Partitions:
                     log.update_config(config)
                 if partition.leader_epoch > log.leader_epoch:
                     log.become_leader(partition.leader_epoch)
+        return True
 
     # --- following the image -------------------------------------------------------------------------------------
 
@@ -228,22 +241,39 @@ class Partitions:
         for topic_id in tuple(changed):
             self._settle(image, topic_id)
         if self._unmade:
-            self._wake.set()
+            self._wake_maker.set()
         if delta.broker_configs or delta.topics:
             self._tier.kick()
 
-    def _settle(self, image: ClusterImage, topic_id: UUID) -> None:
+    async def followed(self, topic_id: UUID) -> None:
+        """Wait until every log of a topic that was just made or changed is there, or making one has failed."""
+        tried = self._tried.get(topic_id)
+        if tried is not None:
+            await asyncio.shield(tried)
+
+    def _settle(self, image: ClusterImage, topic_id: UUID) -> bool:
+        """Make a slice of what a topic lacks. Returns: whether it lacks nothing now."""
         topic = image.topic_by_id(topic_id)
+        made, failed = True, False
         try:
             if topic is None:
                 self._drop(topic_id)
             else:
-                self._make_logs(topic)
+                made = self._make_logs(topic, LOGS_AT_ONCE)
         except FirnError as error:
             self._log_line(f"cannot bring a topic's logs in line, will try again: {error}")
-            self._unmade[topic_id] = None
-        else:
+            made, failed = False, True
+        if made:
             self._unmade.pop(topic_id, None)
+        else:
+            self._unmade[topic_id] = None
+        if made or failed:
+            tried = self._tried.pop(topic_id, None)
+            if tried is not None:
+                tried.set_result(None)
+        elif topic_id not in self._tried:
+            self._tried[topic_id] = asyncio.get_running_loop().create_future()
+        return made
 
     def _drop(self, topic_id: UUID) -> None:
         """Forget a topic that was deleted. Raises: StorageUnavailable."""
@@ -259,19 +289,42 @@ class Partitions:
         self._led.pop(topic_id, None)
 
     async def run(self) -> None:
-        """Read manifests of new partitions, try again what failed, write changed manifests to disk. Until cancelled."""
+        """Make the logs that are missing, read manifests of new partitions, write changed ones to disk. Until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._make_missing())
+                group.create_task(self._attach_and_cache())
+        finally:
+            for tried in self._tried.values():
+                tried.set_result(None)
+            self._tried.clear()
+
+    async def _make_missing(self) -> None:
+        delay_s = RETRY_S_MIN
+        while True:
+            self._wake_maker.clear()
+            for topic_id in tuple(self._unmade):
+                made = self._settle(self._controller.image, topic_id)
+                while not made and topic_id in self._tried:
+                    await asyncio.sleep(0)
+                    made = self._settle(self._controller.image, topic_id)
+            delay_s = min(delay_s * 2, RETRY_S_MAX) if self._unmade else RETRY_S_MIN
+            try:
+                async with asyncio.timeout(delay_s if self._unmade else None):
+                    await self._wake_maker.wait()
+            except TimeoutError:
+                continue
+
+    async def _attach_and_cache(self) -> None:
         delay_s = RETRY_S_MIN
         while True:
             # Whoever comes while this round waits is not in it any more, and wakes the next one.
             self._wake.clear()
-            for topic_id in tuple(self._unmade):
-                self._settle(self._controller.image, topic_id)
             await self._attach_new()
-            failed = bool(self._unmade or self._unattached)
-            delay_s = min(delay_s * 2, RETRY_S_MAX) if failed else RETRY_S_MIN
+            delay_s = min(delay_s * 2, RETRY_S_MAX) if self._unattached else RETRY_S_MIN
             await self.write_caches()
             try:
-                async with asyncio.timeout(delay_s if failed else CACHE_WRITE_S):
+                async with asyncio.timeout(delay_s if self._unattached else CACHE_WRITE_S):
                     await self._wake.wait()
             except TimeoutError:
                 continue

@@ -148,6 +148,7 @@ class Controller:
         )
         self._published = ClusterImage()
         self._listeners: list[Listener] = []
+        self._before_answering: Callable[[UUID], Awaitable[None]] | None = None
         self._queue: deque[_Change] = deque()
         self._work_waits = asyncio.Event()
         self._started = False
@@ -191,6 +192,10 @@ class Controller:
     def on_change(self, listener: Listener) -> None:
         """Call ``listener(image, delta)`` after every change of the image, from now on, in order; it must not wait."""
         self._listeners.append(listener)
+
+    def before_answering(self, wait: Callable[[UUID], Awaitable[None]]) -> None:
+        """Await ``wait(topic_id)`` before a topic that was made or got more partitions is answered."""
+        self._before_answering = wait
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -302,7 +307,7 @@ class Controller:
         INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG or INVALID_REQUEST.
         """
         topic_id = TopicId(UUID(bytes=self._rng.randbytes(16), version=4))
-        return await self._submit(
+        topic = await self._submit(
             lambda draft, around: changes.create_topic(
                 draft,
                 around,
@@ -315,6 +320,8 @@ class Controller:
             ),
             validate_only=validate_only,
         )
+        await self._followed(topic, validate_only)
+        return topic
 
     async def delete_topic(self, name: str | None = None, *, topic_id: UUID | None = None) -> TopicImage:
         """Delete a topic by name or id; it moves to ``image.deleting``. Answers what it was.
@@ -339,12 +346,18 @@ class Controller:
 
         Rejected with UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS or INVALID_REPLICA_ASSIGNMENT.
         """
-        return await self._submit(
+        topic = await self._submit(
             lambda draft, around: changes.create_partitions(
                 draft, around, name=name, count=count, assignments=assignments
             ),
             validate_only=validate_only,
         )
+        await self._followed(topic, validate_only)
+        return topic
+
+    async def _followed(self, topic: TopicImage, validate_only: bool) -> None:
+        if self._before_answering is not None and not validate_only:
+            await self._before_answering(topic.topic_id)
 
     async def alter_configs(
         self,

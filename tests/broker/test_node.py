@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.errors import ConfigError, ConflictError, FirnError
+from app.broker.partitions import LOGS_AT_ONCE
+from app.errors import ConfigError, ConflictError, FirnError, StorageFull
+from app.hot.manager import LogManager
 from app.metadata.changes import ConfigChange, Operation
 from app.metadata.controller import StartRefused
 from app.records.batch import iter_headers
@@ -235,6 +238,44 @@ async def test_records_of_topics_just_made_are_deleted_at_once_however_many_are_
             answer = await client.ask(ApiKey.DELETE_RECORDS, 2, DeleteRecordsRequest([asked], 1000))
             (found,) = answer.topics[0].partitions
             assert (found.error_code, found.low_watermark) == (0, 1), name
+
+
+async def test_a_topic_of_many_partitions_is_whole_when_it_is_answered_and_others_had_their_turns(tmp_path: Path):
+    async with running_broker(tmp_path) as broker:
+        seen = []
+
+        async def look() -> None:
+            while len(seen) < 10_000:
+                seen.append(sum(1 for log in broker.node.logs.logs() if log.topic == "many"))
+                await asyncio.sleep(0)
+
+        looking = asyncio.create_task(look())
+        await broker.create_topic("many", 10 * LOGS_AT_ONCE + 1)
+        assert [broker.log("many", index).log_end_offset for index in range(10 * LOGS_AT_ONCE + 1)] == [0] * (
+            10 * LOGS_AT_ONCE + 1
+        )
+        looking.cancel()
+        steps = [after - before for before, after in itertools.pairwise(seen)]
+        assert 0 < max(steps) <= LOGS_AT_ONCE
+
+
+async def test_a_topic_whose_logs_cannot_be_made_is_answered_and_made_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with running_broker(tmp_path) as broker:
+        full = StorageFull("no room")
+
+        def refuse(*_args: object, **_kwargs: object) -> None:
+            raise full
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LogManager, "create", refuse)
+            await broker.create_topic("late", 2 * LOGS_AT_ONCE)
+            assert broker.node.logs.get("late", 0) is None
+        async with asyncio.timeout(10):
+            while broker.node.logs.get("late", 2 * LOGS_AT_ONCE - 1) is None:
+                await asyncio.sleep(0.01)
+        assert any("no room" in line for line in broker.lines)
 
 
 async def test_topic_settings_reach_the_log_at_once(tmp_path: Path):
