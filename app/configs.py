@@ -165,6 +165,22 @@ class BrokerConfig:
     max_incremental_fetch_session_cache_slots: int = 1000
     max_request_partition_size_limit: int = 2000
     producer_id_expiration_ms: int = 86_400_000
+    offsets_topic_num_partitions: int = 50
+    offsets_topic_replication_factor: int = 1
+    offsets_topic_segment_bytes: int = 104_857_600
+    offsets_retention_minutes: int = 10_080
+    offsets_retention_check_interval_ms: int = 600_000
+    offset_metadata_max_bytes: int = 4096
+    group_min_session_timeout_ms: int = 6000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_initial_rebalance_delay_ms: int = 3000
+    group_max_size: int = 2_147_483_647
+    transaction_state_log_num_partitions: int = 50
+    transaction_state_log_replication_factor: int = 1
+    transaction_state_log_segment_bytes: int = 104_857_600
+    share_coordinator_state_topic_num_partitions: int = 50
+    share_coordinator_state_topic_replication_factor: int = 1
+    share_coordinator_state_topic_segment_bytes: int = 104_857_600
     remote_log_manager_task_interval_ms: int = 30_000
     remote_fetch_max_wait_ms: int = 500
     log_retention_check_interval_ms: int = 300_000
@@ -720,6 +736,80 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 _INT,
                 "Time after which an idempotent producer that writes nothing is forgotten.",
                 importance=Importance.LOW,
+                minimum=1,
+            ),
+            *(
+                definition
+                for prefix, what in (
+                    ("offsets.topic", "committed offsets and groups"),
+                    ("transaction.state.log", "the state of transactions"),
+                    ("share.coordinator.state.topic", "the state of share groups"),
+                )
+                for definition in (
+                    _broker(
+                        f"{prefix}.num.partitions",
+                        _INT,
+                        f"Partitions of the topic of {what}, when it is made; it must not change afterwards.",
+                        importance=Importance.HIGH,
+                        minimum=1,
+                    ),
+                    _broker(
+                        f"{prefix}.replication.factor",
+                        _SHORT,
+                        f"Replicas of the topic of {what}, when it is made.",
+                        importance=Importance.HIGH,
+                        minimum=1,
+                        kafka_default="3",
+                    ),
+                    _broker(
+                        f"{prefix}.segment.bytes",
+                        _INT,
+                        f"Size of the segments of the topic of {what}, when it is made: small, so that it is soon compacted.",
+                        importance=Importance.HIGH,
+                        minimum=1024,
+                    ),
+                )
+            ),
+            _broker(
+                "offsets.retention.minutes",
+                _INT,
+                "Time after which committed offsets go that nobody uses: of a group without members, or of a topic that a "
+                "group no longer reads.",
+                importance=Importance.HIGH,
+                minimum=1,
+            ),
+            _broker(
+                "offsets.retention.check.interval.ms",
+                _LONG,
+                "Time between two looks for committed offsets that are past their retention.",
+                importance=Importance.HIGH,
+                minimum=1,
+            ),
+            _broker(
+                "offset.metadata.max.bytes",
+                _INT,
+                "Longest metadata that may be committed with an offset.",
+                importance=Importance.HIGH,
+            ),
+            _broker(
+                "group.min.session.timeout.ms",
+                _INT,
+                "Shortest session timeout that a member of a classic group may ask for.",
+            ),
+            _broker(
+                "group.max.session.timeout.ms",
+                _INT,
+                "Longest session timeout that a member of a classic group may ask for.",
+            ),
+            _broker(
+                "group.initial.rebalance.delay.ms",
+                _INT,
+                "How long an empty classic group waits for more members after the first before it assigns partitions.",
+            ),
+            _broker(
+                "group.max.size",
+                _INT,
+                "Most members of a classic group.",
                 minimum=1,
             ),
             _broker(

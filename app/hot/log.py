@@ -701,6 +701,34 @@ class PartitionLog:
         self._write(records, found, base, end, now_ms, True)
         return AppendResult(base, Offset(end), NO_TIMESTAMP, False)
 
+    def append_from_coordinator(self, batch: memoryview, *, now_ms: int) -> AppendResult:
+        """Write the one batch that this broker's own coordinator built, offsets from 0, in an internal topic.
+
+        A transactional one has a producer but no sequence: it is told apart from repetition by what the coordinator knows.
+
+        Raises: RequestRejected MESSAGE_TOO_LARGE, INVALID_PRODUCER_EPOCH; StorageFull; StorageUnavailable. Then nothing was
+        appended.
+        """
+        if self._guarded:
+            self._check_guard()
+        header = parse_header(batch)
+        assert header.size_bytes == len(batch)
+        if len(batch) > self._max_batch_bytes:
+            raise RequestRejected(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"a record batch of {len(batch)} bytes is over max.message.bytes, which is {self._max_batch_bytes}",
+            )
+        if header.producer_id >= 0:
+            self._producers.check_coordinator(header)
+        if self.leader_epoch != self._noted_epoch:
+            self._note_epoch(self.leader_epoch, Offset(self._end_offset))
+        base = self._end_offset
+        end = base + header.last_offset_delta + 1
+        _BASE_OFFSET.pack_into(batch, 0, base)
+        _EPOCH.pack_into(batch, LENGTH_PREFIX_BYTES, self.leader_epoch)
+        self._write(batch, [(0, header)], base, end, now_ms, False)
+        return AppendResult(Offset(base), Offset(end), NO_TIMESTAMP, False)
+
     def append_control(
         self,
         control_type: ControlType,

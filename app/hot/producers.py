@@ -135,6 +135,18 @@ class ProducerStates:
             )
         return None
 
+    def check_coordinator(self, header: BatchHeader) -> None:
+        """A transactional batch that a coordinator writes for a producer has no sequence; only its epoch is checked.
+
+        Raises: RequestRejected INVALID_PRODUCER_EPOCH.
+        """
+        entry = self.entries.get(header.producer_id)
+        if entry is not None and header.producer_epoch < entry.epoch:
+            raise RequestRejected(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"epoch {header.producer_epoch} of producer {header.producer_id} is below the last one seen, {entry.epoch}",
+            )
+
     def check_marker(self, marker: EndTransactionMarker) -> None:
         """Raises: RequestRejected INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED."""
         entry = self.entries.get(marker.producer_id)
@@ -163,27 +175,29 @@ class ProducerStates:
         timestamp: int,
         transactional: int,
     ) -> None:
-        """A data batch of the producer is in the log."""
+        """A data batch of the producer is in the log. One that a coordinator wrote for it has no sequence (-1)."""
         entry = self.entries.get(producer_id)
         if entry is None:
             entry = self.entries[producer_id] = ProducerEntry(epoch)
         elif entry.epoch != epoch:
             entry.epoch = epoch
             entry.batches = []
-        last_sequence = (base_sequence + last_offset - base_offset) & SEQUENCE_MASK
-        entry.last_sequence = last_sequence
+            entry.last_sequence = NO_SEQUENCE
         entry.last_timestamp = timestamp
-        batches = entry.batches
-        batches.append((base_sequence, last_sequence, base_offset, last_offset, timestamp))
-        if len(batches) > BATCHES_KEPT:
-            del batches[0]
+        if base_sequence != NO_SEQUENCE:
+            last_sequence = (base_sequence + last_offset - base_offset) & SEQUENCE_MASK
+            entry.last_sequence = last_sequence
+            batches = entry.batches
+            batches.append((base_sequence, last_sequence, base_offset, last_offset, timestamp))
+            if len(batches) > BATCHES_KEPT:
+                del batches[0]
         if transactional and entry.transaction_first_offset < 0:
             entry.transaction_first_offset = base_offset
             self.open_transactions[producer_id] = base_offset
 
     def apply_header(self, header: BatchHeader) -> None:
         """``apply`` for a batch that is being replayed from the log."""
-        if header.producer_id >= 0 and header.base_sequence >= 0:
+        if header.producer_id >= 0 and (header.base_sequence >= 0 or header.is_transactional):
             self.apply(
                 header.producer_id,
                 header.producer_epoch,

@@ -1,0 +1,203 @@
+"""One led partition of an internal topic, as the coordinator on top of it sees it: append, wait until stored, read it all again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from app.errors import CorruptionError, StorageUnavailable
+from app.limits import KIB
+from app.records.batch import HEADER_BYTES, BatchHeader, iter_headers
+from app.records.builder import build_batch
+from app.records.control import EndTransactionMarker, parse_marker
+from app.records.record import iter_records
+from app.records.varint import decode_varint, decode_varlong
+from app.units import (
+    NO_PRODUCER_ID,
+    Offset,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+    TopicPartition,
+)
+
+if TYPE_CHECKING:
+    from app.hot.log import PartitionLog
+
+REPLAY_READ_BYTES: Final = 256 * KIB
+"""Read and decoded between two turns of the event loop: some 2,000 records, a few milliseconds."""
+
+REPLAY_TRIES_MAX: Final = 10
+"""Times that a range is looked for again because its segment was swapped (compaction) meanwhile."""
+
+RawRecord = tuple[bytes, bytes | None]
+"""Key and value; None is a tombstone."""
+
+
+class ProducerIdAndEpoch(NamedTuple):
+    """On whose behalf a transactional batch is written."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+
+
+class ReplayedBatch(NamedTuple):
+    """One batch as it is read back: records, or the marker that ends a producer's transaction here."""
+
+    end_offset: Offset
+    producer_id: ProducerId
+    """Of a transactional batch; -1 if it is none."""
+    producer_epoch: ProducerEpoch
+    records: Sequence[RawRecord]
+    marker: EndTransactionMarker | None
+
+
+class CoordinatedLog:
+    """A led partition of an internal topic. What is appended is in the order of the calls; there is no other writer."""
+
+    __slots__ = ("_log",)
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self._log.topic_partition
+
+    @property
+    def partition(self) -> PartitionIndex:
+        return self._log.partition
+
+    @property
+    def end_offset(self) -> Offset:
+        """One past the last record appended."""
+        return self._log.log_end_offset
+
+    def append(
+        self, records: Sequence[RawRecord], *, now_ms: int, producer: ProducerIdAndEpoch | None = None
+    ) -> Offset:
+        """Write records as one batch; answers the offset after them, which is what ``stored`` takes.
+
+        With ``producer`` the batch belongs to its open transaction, and to nobody until the marker comes (KIP-98).
+
+        Raises, with nothing written: RequestRejected MESSAGE_TOO_LARGE, INVALID_PRODUCER_EPOCH; StorageFull;
+        StorageUnavailable.
+        """
+        assert records
+        timestamp = TimestampMs(now_ms)
+        rows = [(timestamp, key, value, ()) for key, value in records]
+        if producer is None:
+            batch = build_batch(rows)
+        else:
+            batch = build_batch(
+                rows,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                transactional=True,
+            )
+        return self._log.append_from_coordinator(memoryview(bytearray(batch)), now_ms=now_ms).last_offset_end
+
+    def stored(self, offset_end: Offset) -> Awaitable[None] | None:
+        """None if everything below ``offset_end`` is stored as the topic's durability asks; else what to await for that.
+
+        The awaitable raises StorageUnavailable if it can no longer be.
+        """
+        return self._log.wait_stored(offset_end)
+
+    async def replay(self) -> AsyncIterator[list[ReplayedBatch]]:
+        """Everything in the log, in order, some batches at a time; the event loop turns in between.
+
+        Raises: CorruptionError; StorageUnavailable.
+        """
+        log = self._log
+        offset, end = log.log_start_offset, log.log_end_offset
+        tries = 0
+        while offset < end:
+            try:
+                read = await log.read_when_ready(offset, REPLAY_READ_BYTES, end_offset=end)
+                data = read.try_read_now()
+                if data is None:
+                    data = await read.read_bytes()
+            except StorageUnavailable:
+                tries += 1
+                if log.offline_error is not None or tries == REPLAY_TRIES_MAX:
+                    raise
+                continue
+            tries = 0
+            if read.end_offset <= offset:
+                raise CorruptionError(
+                    f"{log.topic_partition} has nothing to read at offset {offset}, below its end {end}"
+                )
+            yield decode_batches(bytes(data))
+            offset = read.end_offset
+            await asyncio.sleep(0)
+
+
+def decode_batches(data: bytes) -> list[ReplayedBatch]:
+    """The batches in ``data``, trusted bytes of our own log, with their records. Raises: CorruptionError."""
+    return [_decode(data, position, header) for position, header in iter_headers(data)]
+
+
+def _decode(data: bytes, position: int, header: BatchHeader) -> ReplayedBatch:
+    batch = memoryview(data)[position : position + header.size_bytes]
+    producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
+    if header.is_control:
+        return ReplayedBatch(header.end_offset, producer_id, header.producer_epoch, (), parse_marker(batch))
+    if header.codec:
+        records: list[RawRecord] = [
+            (record.key, record.value) for record in iter_records(batch) if record.key is not None
+        ]
+    else:
+        try:
+            records = _plain_records(data, position + HEADER_BYTES, header.record_count)
+        except (IndexError, ValueError) as error:
+            raise CorruptionError(f"the batch at offset {header.base_offset} is not sound inside: {error}") from None
+    return ReplayedBatch(header.end_offset, producer_id, header.producer_epoch, records, None)
+
+
+def _plain_records(data: bytes, position: int, count: int) -> list[RawRecord]:
+    """Keys and values of ``count`` uncompressed records; nothing else of them is looked at.
+
+    Start-up waits for this once per record, so numbers of one byte, as nearly all are, are read in line.
+    """
+    records: list[RawRecord] = []
+    for _ in range(count):
+        byte = data[position]
+        if byte < 0x80:
+            position += 1
+            end = position + ((byte >> 1) ^ -(byte & 1))
+        else:
+            length, position = decode_varint(data, position)
+            end = position + length
+        position += 1  # attributes
+        if data[position] < 0x80:
+            position += 1
+        else:
+            _, position = decode_varlong(data, position)
+        if data[position] < 0x80:
+            position += 1
+        else:
+            _, position = decode_varint(data, position)
+        byte = data[position]
+        if byte < 0x80:
+            position += 1
+            length = (byte >> 1) ^ -(byte & 1)
+        else:
+            length, position = decode_varint(data, position)
+        key = data[position : position + length] if length >= 0 else None
+        position += max(length, 0)
+        byte = data[position]
+        if byte < 0x80:
+            position += 1
+            length = (byte >> 1) ^ -(byte & 1)
+        else:
+            length, position = decode_varint(data, position)
+        value = data[position : position + length] if length >= 0 else None
+        if position + max(length, 0) > end:
+            raise ValueError("a field leaves its record")
+        if key is not None:
+            records.append((key, value))
+        position = end
+    return records

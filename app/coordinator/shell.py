@@ -1,0 +1,495 @@
+"""The shell around the state machines of a kind of coordinator: which partitions are led, loading them, time, and answers.
+
+A **shard** is the state machine of one partition of the internal topic: pure, synchronous, without clock or loop. Everything
+happens to it in a **turn**: an event comes in (a request, a timer that is due), the shard appends what has to be remembered,
+changes its memory, sets timers, and answers. The rules that make it a state machine on a log:
+
+- **Append first, then apply.** ``Turn.append`` writes at once and raises if it cannot; a shard changes its memory only after
+  it. So a failed append leaves the state as it was, and the answer carries a code on which clients try again.
+- **Answer when stored.** Answers of a turn leave when everything appended so far is stored as the topic's durability asks,
+  also answers that appended nothing: what they say may rest on a record that is not stored yet.
+- **The log is the truth.** A shard begins empty and is told every record again (``load``) when this broker becomes leader of the
+  partition; when it ceases, or the disk fails, the shard is dropped.
+
+    on_leader → loading → active → on_resign
+                   └─ failed ─┘ (tried again)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from enum import Enum
+from typing import Any, Final, Generic, Protocol, TypeVar
+from uuid import UUID
+
+from app.coordinator.partition import CoordinatedLog, ProducerIdAndEpoch, RawRecord, ReplayedBatch
+from app.coordinator.timers import Timers
+from app.coordinator.topics import InternalTopic, partition_for
+from app.errors import (
+    CorruptionError,
+    ErrorCode,
+    FirnError,
+    RequestRejected,
+    StorageFull,
+    StorageUnavailable,
+    kafka_code,
+)
+from app.hot.manager import LogManager
+from app.metadata.cluster import ClusterImage
+from app.seams import Clock
+from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex
+
+LOADS_AT_ONCE: Final = 4
+"""Partitions being read at a time: one that waits for the disk does not hold up the others."""
+
+RELOAD_S: Final = 5.0
+"""After a failed load, until it is tried again."""
+
+DUE_AT_ONCE: Final = 256
+"""Timers served before the event loop turns."""
+
+R = TypeVar("R")
+
+
+class ShardState(Enum):
+    LOADING = "loading"
+    ACTIVE = "active"
+    FAILED = "failed"
+    """Its log cannot be read, or is not there yet."""
+
+
+class Reply(Generic[R]):
+    """The place of an answer that may come in a later turn: a JoinGroup waits for the other members."""
+
+    __slots__ = ("_future", "_refusal", "answer")
+
+    def __init__(self) -> None:
+        self.answer: R | None = None
+        self._refusal: FirnError | None = None
+        self._future: asyncio.Future[None] | None = None
+
+    def put(self, answer: R) -> None:
+        """Give the answer. Only the shell calls this, once what the answer says is stored."""
+        assert self.answer is None
+        self.answer = answer
+        self._wake()
+
+    def refuse(self, error: FirnError) -> None:
+        """There will be no answer. Only the shell calls this."""
+        self._refusal = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self) -> R:
+        """The answer, when it is there. Raises: what it was refused with."""
+        if self.answer is None and self._refusal is None:
+            self._future = asyncio.get_running_loop().create_future()
+            await self._future
+        if self._refusal is not None:
+            raise self._refusal
+        assert self.answer is not None
+        return self.answer
+
+
+class Turn(Protocol):
+    """What a shard can do while it serves one event. Not to be kept."""
+
+    now_ms: int
+    """Wall-clock time, for what is stored or shown."""
+
+    def append(self, records: Sequence[RawRecord], *, producer: ProducerIdAndEpoch | None = None) -> Offset:
+        """Write records as one batch, now. Raises, with nothing written: RequestRejected with the code for the client."""
+        ...
+
+    def answer(self, reply: Reply[R], answer: R) -> None:
+        """Answer a request, this turn's or an older one's, once what was appended so far is stored."""
+        ...
+
+    def set_timer(self, key: Hashable, delay_ms: int) -> None:
+        """Have ``Shard.due`` called with ``key`` in ``delay_ms``, and at no other time."""
+        ...
+
+    def cancel_timer(self, key: Hashable) -> None: ...
+
+
+class Shard(Protocol):
+    """The state machine of one partition."""
+
+    def load(self, batch: ReplayedBatch) -> None:
+        """Take in what the log holds, in order. Raises: CorruptionError."""
+        ...
+
+    def loaded(self, turn: Turn) -> None:
+        """Everything has been taken in: set timers, put right what only a whole state shows."""
+        ...
+
+    def due(self, turn: Turn, key: Any) -> None:
+        """A timer has come. Must not raise; an append that fails is tried again by a timer."""
+        ...
+
+    def unloaded(self, turn: Turn) -> None:
+        """This broker is not the coordinator any more: answer everybody who waits with NOT_COORDINATOR."""
+        ...
+
+
+S = TypeVar("S", bound=Shard)
+
+
+def coordinator_code(error: FirnError) -> ErrorCode:
+    """How a client is told of a failed append or load: with codes on which it asks for its coordinator, and then again."""
+    match error:
+        case StorageFull():
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        case StorageUnavailable() | CorruptionError():
+            return ErrorCode.NOT_COORDINATOR
+        case _:
+            code = kafka_code(error)
+            if code is ErrorCode.MESSAGE_TOO_LARGE:
+                return ErrorCode.UNKNOWN_SERVER_ERROR
+            return code
+
+
+class _Seat(Generic[S]):
+    """A partition that is led: its shard, and what the shell needs for it."""
+
+    __slots__ = ("epoch", "log", "partition", "shard", "state", "timers", "waiting", "waits")
+
+    def __init__(self, partition: PartitionIndex, epoch: LeaderEpoch) -> None:
+        self.partition = partition
+        self.epoch = epoch
+        self.state = ShardState.LOADING
+        self.shard: S | None = None
+        self.log: CoordinatedLog | None = None
+        self.timers: Timers[Hashable] = Timers()
+        self.waiting: deque[tuple[Offset, Reply[Any], Any]] = deque()
+        """Answers to be given once the offset is stored."""
+        self.waits = False
+
+
+class _Turn:
+    """One event of one shard."""
+
+    __slots__ = ("_coordinator", "_seat", "now_ms")
+
+    def __init__(self, coordinator: Coordinator[Any], seat: _Seat[Any], now_ms: int) -> None:
+        self._coordinator = coordinator
+        self._seat = seat
+        self.now_ms = now_ms
+
+    def append(self, records: Sequence[RawRecord], *, producer: ProducerIdAndEpoch | None = None) -> Offset:
+        seat = self._seat
+        assert seat.log is not None
+        try:
+            return seat.log.append(records, now_ms=self.now_ms, producer=producer)
+        except FirnError as error:
+            raise RequestRejected(coordinator_code(error), str(error)) from error
+
+    def answer(self, reply: Reply[R], answer: R) -> None:
+        seat = self._seat
+        assert seat.log is not None
+        seat.waiting.append((seat.log.end_offset, reply, answer))
+
+    def set_timer(self, key: Hashable, delay_ms: int) -> None:
+        self._seat.timers.set(key, self._coordinator.loop_ms() + delay_ms)
+
+    def cancel_timer(self, key: Hashable) -> None:
+        self._seat.timers.cancel(key)
+
+
+class Coordinator(Generic[S]):
+    """All partitions of one internal topic that this broker leads. Belongs to its loop; keep ``run`` running."""
+
+    def __init__(
+        self,
+        topic: InternalTopic,
+        new_shard: Callable[[PartitionIndex], S],
+        *,
+        broker_id: BrokerId,
+        logs: LogManager,
+        clock: Clock,
+        log_line: Callable[[str], None],
+    ) -> None:
+        self.topic = topic
+        self._new_shard = new_shard
+        self._broker_id = broker_id
+        self._logs = logs
+        self._clock = clock
+        self._log_line = log_line
+        self._seats: dict[PartitionIndex, _Seat[S]] = {}
+        self._topic_id: UUID | None = None
+        self._partition_count = 0
+        self._to_load: deque[_Seat[S]] = deque()
+        self._wake = asyncio.Event()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+
+    def loop_ms(self) -> int:
+        """Time that never steps, for timers."""
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    # --- leadership ---------------------------------------------------------------------------------------------------
+
+    def follow(self, image: ClusterImage) -> None:
+        """Bring what is led in line with a new image of the cluster."""
+        topic = image.topic(self.topic.name)
+        partitions = () if topic is None else topic.partitions
+        topic_id = None if topic is None else topic.topic_id
+        if topic_id != self._topic_id:
+            for index in tuple(self._seats):
+                self.on_resign(index)  # of an older topic of that name
+        self._topic_id = topic_id
+        self._partition_count = len(partitions)
+        led = {
+            partition.partition_index: partition.leader_epoch
+            for partition in partitions
+            if partition.leader == self._broker_id
+        }
+        for index in tuple(self._seats):
+            if index not in led:
+                self.on_resign(index)
+        for index, epoch in led.items():
+            self.on_leader(index, epoch)
+
+    def on_leader(self, partition: PartitionIndex, epoch: LeaderEpoch) -> None:
+        """This broker leads the partition: load its shard. Nothing is done twice for one leadership."""
+        seat = self._seats.get(partition)
+        if seat is not None:
+            seat.epoch = epoch  # its own leadership goes on; nobody else wrote meanwhile
+            return
+        seat = self._seats[partition] = _Seat(partition, epoch)
+        self._to_load.append(seat)
+        self._wake.set()
+
+    def on_resign(self, partition: PartitionIndex) -> None:
+        """This broker does not lead the partition any more, or there is no such partition: drop its shard."""
+        seat = self._seats.pop(partition, None)
+        if seat is not None:
+            self._unload(seat)
+
+    def _unload(self, seat: _Seat[S]) -> None:
+        shard, seat.shard = seat.shard, None
+        if shard is not None and seat.log is not None:
+            # What waited for the disk is not known to be stored; what is said now is said to everybody else who waits.
+            not_stored = [reply for _, reply, _ in seat.waiting]
+            seat.waiting.clear()
+            shard.unloaded(_Turn(self, seat, self._clock.now_ms()))
+            for _, reply, answer in seat.waiting:
+                reply.put(answer)
+            seat.waiting.clear()
+            error = RequestRejected(ErrorCode.NOT_COORDINATOR, "what was answered is not known to be stored")
+            for reply in not_stored:
+                reply.refuse(error)
+        seat.timers = Timers()
+
+    # --- serving ------------------------------------------------------------------------------------------------------
+
+    def partition_of(self, name: str) -> PartitionIndex:
+        """The partition that a group id or transactional id belongs to.
+
+        Raises: RequestRejected COORDINATOR_NOT_AVAILABLE while the topic is not there.
+        """
+        if self._partition_count == 0:
+            raise RequestRejected(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"there is no topic {self.topic.name} yet")
+        return partition_for(name, self._partition_count)
+
+    def perform(self, partition: PartitionIndex, event: Callable[[S, Turn], R]) -> R | Awaitable[R]:
+        """Let an event happen to a shard, now. Answers what ``event`` returns: at once if all that the shard has appended is
+        stored, else something that waits for that.
+
+        Raises: RequestRejected NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, with nothing done;
+        what ``event`` raises. The awaitable raises RequestRejected if what was appended cannot be stored.
+        """
+        seat = self._seat(partition)
+        shard, log = seat.shard, seat.log
+        assert shard is not None
+        assert log is not None
+        turn = _Turn(self, seat, self._clock.now_ms())
+        try:
+            result = event(shard, turn)
+        finally:
+            self._after(seat)
+        waiting = log.stored(log.end_offset)
+        if waiting is None:
+            return result
+        return self._when_stored(seat, waiting, result)
+
+    async def request(self, partition: PartitionIndex, event: Callable[[S, Turn, Reply[R]], None]) -> R:
+        """As ``perform``, for an event that is answered through its ``Reply``, in this turn or a later one."""
+        reply: Reply[R] = Reply()
+
+        def ask(shard: S, turn: Turn) -> None:
+            event(shard, turn, reply)
+
+        waiting = self.perform(partition, ask)
+        if waiting is not None:
+            await waiting
+        return await reply.wait()
+
+    def shards(self) -> list[tuple[PartitionIndex, S]]:
+        """The shards that serve now."""
+        return [
+            (index, seat.shard)
+            for index, seat in self._seats.items()
+            if seat.state is ShardState.ACTIVE and seat.shard is not None
+        ]
+
+    @property
+    def loading(self) -> bool:
+        """Whether a partition that is led does not serve yet."""
+        return any(seat.state is not ShardState.ACTIVE for seat in self._seats.values())
+
+    def _seat(self, partition: PartitionIndex) -> _Seat[S]:
+        seat = self._seats.get(partition)
+        if seat is None:
+            raise RequestRejected(ErrorCode.NOT_COORDINATOR, f"this broker does not lead {self.topic.name}-{partition}")
+        if seat.state is ShardState.LOADING:
+            raise RequestRejected(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic.name}-{partition} is being read"
+            )
+        if seat.state is ShardState.FAILED:
+            raise RequestRejected(ErrorCode.NOT_COORDINATOR, f"{self.topic.name}-{partition} cannot be read")
+        return seat
+
+    async def _when_stored(self, seat: _Seat[S], waiting: Awaitable[None], result: R) -> R:
+        try:
+            await waiting
+        except FirnError as error:
+            self._fail(seat, error)
+            raise RequestRejected(coordinator_code(error), str(error)) from error
+        return result
+
+    def _fail(self, seat: _Seat[S], error: FirnError) -> None:
+        """What the shard believes may not be in the log: forget it and read the log again."""
+        if seat.state is ShardState.ACTIVE and self._seats.get(seat.partition) is seat:
+            self._log_line(f"{self.topic.name}-{seat.partition} is read again: {error}")
+            seat.state = ShardState.FAILED
+            self._unload(seat)
+            self._load_later(seat)
+
+    # --- answers and time -----------------------------------------------------------------------------------------------
+
+    def _after(self, seat: _Seat[S]) -> None:
+        """A turn is over: give answers, arm the timer."""
+        if seat.waiting and not seat.waits:
+            self._give_answers(seat)
+        next_ms = seat.timers.next_ms()
+        if next_ms is not None and (self._timer is None or next_ms < self._timer_ms):
+            self._arm(next_ms)
+
+    def _give_answers(self, seat: _Seat[S]) -> None:
+        log = seat.log
+        assert log is not None
+        while seat.waiting:
+            offset, reply, answer = seat.waiting[0]
+            waiting = log.stored(offset)
+            if waiting is not None:
+                assert self._tasks is not None
+                seat.waits = True
+                self._tasks.create_task(self._answer_later(seat, waiting))
+                return
+            seat.waiting.popleft()
+            reply.put(answer)
+
+    async def _answer_later(self, seat: _Seat[S], waiting: Awaitable[None]) -> None:
+        try:
+            await waiting
+        except FirnError as error:
+            self._fail(seat, error)
+        finally:
+            seat.waits = False
+        if seat.waiting:
+            self._give_answers(seat)
+
+    def _arm(self, next_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer_ms = next_ms
+        self._timer = loop.call_at(next_ms / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        """Serve what is due, some at a time, and sleep until the next deadline."""
+        self._timer = None
+        now_ms = self.loop_ms()
+        left = DUE_AT_ONCE
+        for seat in tuple(self._seats.values()):
+            shard = seat.shard
+            if shard is None or seat.state is not ShardState.ACTIVE:
+                continue
+            while left and seat.shard is shard:
+                key = seat.timers.pop_due(now_ms)
+                if key is None:
+                    break
+                left -= 1
+                shard.due(_Turn(self, seat, self._clock.now_ms()), key)
+            self._after(seat)
+        if left == 0:
+            self._arm(now_ms)
+
+    # --- loading ------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Load the shards of partitions that are led, and keep time, until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                for _ in range(LOADS_AT_ONCE):
+                    tasks.create_task(self._load_forever())
+        finally:
+            self._tasks = None
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    async def _load_forever(self) -> None:
+        while True:
+            while self._to_load:
+                await self._load(self._to_load.popleft())
+            self._wake.clear()
+            await self._wake.wait()
+
+    async def _load(self, seat: _Seat[S]) -> None:
+        """Read a partition into a new shard. What fails is tried again as long as the partition is led."""
+        if self._seats.get(seat.partition) is not seat:
+            return
+        log = self._logs.get(self.topic.name, seat.partition)
+        if log is None:
+            seat.state = ShardState.FAILED
+            self._load_later(seat)
+            return
+        seat.state = ShardState.LOADING
+        seat.log = CoordinatedLog(log)
+        shard = self._new_shard(seat.partition)
+        try:
+            async for batches in seat.log.replay():
+                for batch in batches:
+                    shard.load(batch)
+        except FirnError as error:
+            if self._seats.get(seat.partition) is seat:
+                self._log_line(f"{self.topic.name}-{seat.partition} cannot be read, will try again: {error}")
+                seat.state = ShardState.FAILED
+                self._load_later(seat)
+            return
+        if self._seats.get(seat.partition) is not seat:
+            return
+        seat.shard = shard
+        seat.timers = Timers()
+        seat.state = ShardState.ACTIVE
+        shard.loaded(_Turn(self, seat, self._clock.now_ms()))
+        self._after(seat)
+
+    def _load_later(self, seat: _Seat[S]) -> None:
+        async def wait() -> None:
+            await asyncio.sleep(RELOAD_S)
+            if self._seats.get(seat.partition) is seat:
+                self._to_load.append(seat)
+                self._wake.set()
+
+        if self._tasks is not None:
+            self._tasks.create_task(wait())

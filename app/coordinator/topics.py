@@ -1,0 +1,103 @@
+"""The internal topics in which coordinators keep their state, and which partition a group or transactional id belongs to.
+
+They are ordinary compacted topics with Kafka's names, made when a client first asks for a coordinator. The broker that leads a
+partition coordinates everything whose name hashes to it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from app.configs import BrokerConfig
+from app.errors import ErrorCode, RequestRejected
+from app.units import PartitionIndex
+
+if TYPE_CHECKING:
+    from app.metadata.cluster import TopicImage
+    from app.metadata.controller import Controller
+
+HASHES_KEPT_MAX: Final = 16_384
+"""Hashes of names that are kept: a commit's group comes again a second later."""
+
+
+class InternalTopic(NamedTuple):
+    """One of the topics, and which settings of the broker shape it."""
+
+    name: str
+    partitions_field: str
+    """Fields of ``BrokerConfig``."""
+    replication_factor_field: str
+    segment_bytes_field: str
+
+
+CONSUMER_OFFSETS: Final = InternalTopic(
+    "__consumer_offsets",
+    "offsets_topic_num_partitions",
+    "offsets_topic_replication_factor",
+    "offsets_topic_segment_bytes",
+)
+TRANSACTION_STATE: Final = InternalTopic(
+    "__transaction_state",
+    "transaction_state_log_num_partitions",
+    "transaction_state_log_replication_factor",
+    "transaction_state_log_segment_bytes",
+)
+SHARE_GROUP_STATE: Final = InternalTopic(
+    "__share_group_state",
+    "share_coordinator_state_topic_num_partitions",
+    "share_coordinator_state_topic_replication_factor",
+    "share_coordinator_state_topic_segment_bytes",
+)
+
+
+@lru_cache(HASHES_KEPT_MAX)
+def name_hash(name: str) -> int:
+    """Java's ``String.hashCode``, over UTF-16 code units, made non-negative as Kafka makes it."""
+    units = name.encode("utf-16-be")
+    value = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFF_FFFF
+    if value >= 1 << 31:
+        value -= 1 << 32
+    return 0 if value == -(1 << 31) else abs(value)
+
+
+def partition_for(name: str, count: int) -> PartitionIndex:
+    """Which of ``count`` partitions a group id, transactional id or share-partition key belongs to."""
+    return PartitionIndex(name_hash(name) % count)
+
+
+def topic_configs(topic: InternalTopic, config: BrokerConfig) -> dict[str, str]:
+    """The overrides with which the topic is made."""
+    return {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "remote.storage.enable": "false",
+        "segment.bytes": str(getattr(config, topic.segment_bytes_field)),
+    }
+
+
+async def ensure_topic(controller: Controller, topic: InternalTopic) -> TopicImage:
+    """The topic, made now if it is not there.
+
+    Raises: RequestRejected COORDINATOR_NOT_AVAILABLE if it cannot be made; StorageUnavailable; FencedError.
+    """
+    found = controller.image.topic(topic.name)
+    if found is not None:
+        return found
+    config = controller.effective_broker_config()
+    try:
+        return await controller.create_topic(
+            topic.name,
+            getattr(config, topic.partitions_field),
+            topic_configs(topic, config),
+            getattr(config, topic.replication_factor_field),
+        )
+    except RequestRejected as error:
+        found = controller.image.topic(topic.name)
+        if error.code is ErrorCode.TOPIC_ALREADY_EXISTS and found is not None:
+            return found
+        raise RequestRejected(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the topic {topic.name} cannot be made: {error}"
+        ) from error

@@ -1,0 +1,114 @@
+"""A led partition of an internal topic: what is appended is what is read back, and what a crash may take away."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from app.configs import TopicConfig
+from app.coordinator.partition import CoordinatedLog, ProducerIdAndEpoch, RawRecord, ReplayedBatch
+from app.errors import ErrorCode, RequestRejected
+from app.hot.log import PartitionLog
+from app.hot.manager import LogManager
+from app.records.builder import build_batch
+from app.records.compression import Codec
+from app.records.control import ControlType
+from app.units import PartitionIndex, ProducerEpoch, ProducerId, TimestampMs
+from tests.hot.helpers import NOW, TOPIC_ID, manager_over, sim
+from tests.support.simfs import SimFileSystem
+
+TOPIC = "__consumer_offsets"
+COMPACTED = TopicConfig(cleanup_policy=frozenset({"compact"}))
+
+
+@asynccontextmanager
+async def opened(fs: SimFileSystem) -> AsyncIterator[LogManager]:
+    manager = manager_over(fs)
+    await manager.load_all(lambda _: COMPACTED)
+    try:
+        yield manager
+    finally:
+        await manager.close()
+
+
+async def read_all(log: PartitionLog) -> list[ReplayedBatch]:
+    return [batch async for batches in CoordinatedLog(log).replay() for batch in batches]
+
+
+def rows(batches: list[ReplayedBatch]) -> list[RawRecord]:
+    return [record for batch in batches for record in batch.records]
+
+
+async def test_what_is_appended_is_read_back_in_order_with_tombstones_and_long_fields() -> None:
+    written: list[RawRecord] = [
+        (b"k1", b"v1"),
+        (b"k2", None),
+        (b"k" * 300, b"v" * 70_000),
+        (b"", b""),
+        *((b"key %d" % number, b"x" * number) for number in range(300)),
+    ]
+    async with opened(sim()) as manager:
+        log = manager.create(TOPIC, TOPIC_ID, PartitionIndex(0), COMPACTED)
+        coordinated = CoordinatedLog(log)
+        for start in range(0, len(written), 7):
+            end = coordinated.append(written[start : start + 7], now_ms=NOW)
+            assert end == coordinated.end_offset == min(start + 7, len(written))
+            assert coordinated.stored(end) is None
+        assert rows(await read_all(log)) == written
+
+
+async def test_compressed_batches_are_read_too() -> None:
+    async with opened(sim()) as manager:
+        log = manager.create(TOPIC, TOPIC_ID, PartitionIndex(0), COMPACTED)
+        records = [(TimestampMs(NOW), b"k%d" % number, b"v" * 50, ()) for number in range(20)]
+        log.append_as_leader(memoryview(bytearray(build_batch(records, codec=Codec.LZ4))), now_ms=NOW, prepared=True)
+        assert rows(await read_all(log)) == [(key, value) for _, key, value, _ in records]
+
+
+async def test_a_transactional_batch_is_open_until_its_marker_also_when_read_again() -> None:
+    fs = sim()
+    producer = ProducerIdAndEpoch(ProducerId(9), ProducerEpoch(3))
+    async with opened(fs) as manager:
+        log = manager.create(TOPIC, TOPIC_ID, PartitionIndex(0), COMPACTED)
+        coordinated = CoordinatedLog(log)
+        coordinated.append([(b"plain", b"1")], now_ms=NOW)
+        coordinated.append([(b"pending", b"2")], now_ms=NOW, producer=producer)
+        coordinated.append([(b"pending", b"3")], now_ms=NOW, producer=producer)
+        assert (log.last_stable_offset, log.high_watermark) == (1, 3)
+        await log.flush()
+        for name in [name for name in fs.list_dir(log.path) if name.endswith(".snapshot")]:
+            fs.unlink(f"{log.path}/{name}")  # so that the producer is known from the batches alone
+    async with opened(fs) as manager:
+        found = manager.get(TOPIC, 0)
+        assert found is not None
+        assert (found.last_stable_offset, found.high_watermark) == (1, 3)
+        found.append_control(
+            ControlType.COMMIT,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            coordinator_epoch=1,
+            now_ms=NOW,
+        )
+        assert found.last_stable_offset == 4
+        plain, first, second, marker = await read_all(found)
+        assert plain.producer_id == -1
+        assert (first.producer_id, first.producer_epoch, first.records) == (9, 3, [(b"pending", b"2")])
+        assert second.records == [(b"pending", b"3")]
+        assert marker.marker is not None
+        assert (marker.marker.control_type, marker.marker.producer_id) == (ControlType.COMMIT, 9)
+
+
+async def test_a_batch_of_a_fenced_producer_and_one_that_is_too_large_write_nothing() -> None:
+    async with opened(sim()) as manager:
+        log = manager.create(TOPIC, TOPIC_ID, PartitionIndex(0), COMPACTED)
+        coordinated = CoordinatedLog(log)
+        coordinated.append([(b"k", b"v")], now_ms=NOW, producer=ProducerIdAndEpoch(ProducerId(9), ProducerEpoch(3)))
+        with pytest.raises(RequestRejected) as fenced:
+            coordinated.append([(b"k", b"v")], now_ms=NOW, producer=ProducerIdAndEpoch(ProducerId(9), ProducerEpoch(2)))
+        assert fenced.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+        with pytest.raises(RequestRejected) as large:
+            coordinated.append([(b"k", bytes(2 << 20))], now_ms=NOW)
+        assert large.value.code is ErrorCode.MESSAGE_TOO_LARGE
+        assert coordinated.end_offset == 1
