@@ -1,7 +1,8 @@
 """What a broker asked of the kernel, in order, and whether it acknowledged only what was durable.
 
 A pure reading of ``strace -f -yy -xx -s 4096`` output: calls of several threads, cut in two where another came between. A
-call counts as begun where its first half is written and as done where its second is.
+call counts as begun where its first half is written and as done where its second is. One that strace was ended in has no
+second half: it was begun, and what became of it is not known.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from app.wire.header import parse_response_header
 from tests.faults.producing import PRODUCE_VERSION
 
 TRACED = "openat,mkdir,mkdirat,pwrite64,pwritev,fdatasync,fsync,sync_file_range,write,writev,sendto,sendmsg"
+_CUT = re.compile(r" *<(?:unfinished|detached) \.\.\.>$")
 _LINE = re.compile(r"^(\d+) +(.*)$")
 _RESUMED = re.compile(r"^<\.\.\. \w+ resumed>(.*)$")
 _CALL = re.compile(r"^(\w+)\((.*)\) += (-?\d+)(?:<(.*)>)?", re.DOTALL)
@@ -59,8 +61,8 @@ def events(lines: Iterable[str]) -> Iterator[Event]:
         if match is None:
             continue
         thread, text = match.groups()
-        if text.endswith("<unfinished ...>"):
-            begun[thread] = text.removesuffix("<unfinished ...>").rstrip()
+        if _CUT.search(text):
+            begun[thread] = _CUT.sub("", text)
             name, _, arguments = begun[thread].partition("(")
             yield Event(name, arguments, None, "")
             continue
