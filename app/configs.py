@@ -178,6 +178,10 @@ class BrokerConfig:
     transaction_state_log_num_partitions: int = 50
     transaction_state_log_replication_factor: int = 1
     transaction_state_log_segment_bytes: int = 104_857_600
+    transaction_max_timeout_ms: int = 900_000
+    transactional_id_expiration_ms: int = 604_800_000
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
+    transaction_partition_verification_enable: bool = True
     share_coordinator_state_topic_num_partitions: int = 50
     share_coordinator_state_topic_replication_factor: int = 1
     share_coordinator_state_topic_segment_bytes: int = 104_857_600
@@ -769,6 +773,33 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                         minimum=1024,
                     ),
                 )
+            ),
+            _broker(
+                "transaction.max.timeout.ms",
+                _INT,
+                "Longest timeout that a producer may ask for its transactions; what is open longer than its timeout is aborted.",
+                importance=Importance.HIGH,
+                minimum=1,
+            ),
+            _broker(
+                "transactional.id.expiration.ms",
+                _INT,
+                "Time after which a transactional id is forgotten that began and ended nothing.",
+                importance=Importance.HIGH,
+                minimum=1,
+            ),
+            _broker(
+                "transaction.remove.expired.transaction.cleanup.interval.ms",
+                _INT,
+                "Time between two looks for transactional ids that are past their expiration.",
+                importance=Importance.LOW,
+                minimum=1,
+            ),
+            _broker(
+                "transaction.partition.verification.enable",
+                _BOOLEAN,
+                "Whether a batch that begins a transaction in a partition is refused unless the transaction may write there.",
+                importance=Importance.LOW,
             ),
             _broker(
                 "offsets.retention.minutes",
