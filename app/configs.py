@@ -175,6 +175,12 @@ class BrokerConfig:
     group_max_session_timeout_ms: int = 1_800_000
     group_initial_rebalance_delay_ms: int = 3000
     group_max_size: int = 2_147_483_647
+    group_consumer_session_timeout_ms: int = 45_000
+    group_consumer_heartbeat_interval_ms: int = 5000
+    group_consumer_max_size: int = 2_147_483_647
+    group_consumer_assignors: frozenset[str] = frozenset({"uniform", "range"})
+    group_consumer_migration_policy: str = "bidirectional"
+    group_consumer_regex_refresh_interval_ms: int = 600_000
     transaction_state_log_num_partitions: int = 50
     transaction_state_log_replication_factor: int = 1
     transaction_state_log_segment_bytes: int = 104_857_600
@@ -842,6 +848,45 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 _INT,
                 "Most members of a classic group.",
                 minimum=1,
+            ),
+            _broker(
+                "group.consumer.session.timeout.ms",
+                _INT,
+                "Time after which a member of a consumer group that has sent no heartbeat is taken out of it (KIP-848).",
+                minimum=1,
+            ),
+            _broker(
+                "group.consumer.heartbeat.interval.ms",
+                _INT,
+                "Time between two heartbeats that members of consumer groups are told to keep.",
+                minimum=1,
+            ),
+            _broker(
+                "group.consumer.max.size",
+                _INT,
+                "Most members of a consumer group.",
+                minimum=1,
+            ),
+            _broker(
+                "group.consumer.assignors",
+                _LIST,
+                "Assignors that consumer groups can use: uniform balances and moves little, range keeps partitions of equal "
+                "number together. A group that does not say uses uniform if it is here.",
+                choices=("uniform", "range"),
+            ),
+            _broker(
+                "group.consumer.migration.policy",
+                _STRING,
+                "Whether a group may change its protocol while it has members: to the consumer protocol (upgrade), back to "
+                "the classic one (downgrade), both (bidirectional), or neither (disabled).",
+                choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+            ),
+            _broker(
+                "group.consumer.regex.refresh.interval.ms",
+                _INT,
+                "Time after which a subscribed regular expression is matched against all topics again. New and deleted "
+                "topics are noticed at once.",
+                minimum=10_000,
             ),
             _broker(
                 "remote.log.manager.task.interval.ms",

@@ -54,3 +54,14 @@ SEGMENT_FOOTER_BYTES_MAX: Final = 64 * MIB
 
 CHUNK_BYTES_MAX: Final = 128 * MIB
 """Largest raw chunk: a chunk holds whole batches, so one batch of ``REQUEST_BYTES_MAX`` must fit."""
+
+# --- groups ---------------------------------------------------------------------------------------------------------
+
+REGEX_BYTES_MAX: Final = 4 * KIB
+"""Longest regular expression of a subscription. Kafka takes what fits in a STRING; compiling one that long costs 10 ms."""
+
+REGEX_PROGRAM_SIZE_MAX: Final = 10_000
+"""Instructions of a compiled regular expression: matching is linear in them, and counted repetitions multiply them."""
+
+REGEX_CACHE_MAX: Final = 256
+"""Compiled regular expressions that are kept; each takes up to a megabyte while it matches."""

@@ -1,0 +1,808 @@
+"""A consumer group whose assignment the broker makes (KIP-848): members, epochs, target assignment. A pure state machine.
+
+Three numbers drive it. The **group epoch** rises whenever what members subscribe to, or what they subscribe to is, has
+changed. The **target assignment** is computed anew whenever its epoch is behind. Each member has a **member epoch**, that of the
+target it has reached, and gets there by itself, heartbeat by heartbeat (``reconciliation.py``): there is no barrier, a slow
+member holds up only those who wait for its partitions.
+
+Every change is a list of records (``consumer_records.py``) that is appended first; memory changes in ``replay`` only, which
+also loads the group. So what is remembered is what can be read again.
+
+Whoever asks has a code for each way to be wrong: UNKNOWN_MEMBER_ID and FENCED_MEMBER_EPOCH (give everything up and join
+again), UNRELEASED_INSTANCE_ID and FENCED_INSTANCE_ID (somebody else is that static member). Nothing changes then.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from app.errors import ErrorCode, RequestRejected
+from app.groups.assignors import ASSIGNORS, NO_PARTITIONS, Assignment, MemberSpec
+from app.groups.consumer_records import (
+    NOBODY,
+    NOTHING_YET,
+    ConsumerGroupRecord,
+    CurrentAssignment,
+    CurrentOfMember,
+    GroupEpoch,
+    MemberState,
+    MemberSubscription,
+    PartitionMetadata,
+    RegexTopics,
+    Subscription,
+    TargetEpoch,
+    TargetOfMember,
+    to_bytes,
+)
+from app.groups.reconciliation import is_reconciled, reconcile
+from app.groups.subscriptions import (
+    NO_HASH,
+    ResolvedRegex,
+    TopicsDelta,
+    matches,
+    metadata_hash,
+    topic_ids,
+    topic_specs,
+    topics_of_regex,
+)
+from app.units import TimestampMs
+from app.wire.apis.consumer_group_heartbeat import (
+    Assignment as HeartbeatAssignment,
+)
+from app.wire.apis.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from app.wire.apis.consumer_group_heartbeat import (
+    TopicPartitions as HeartbeatTopicPartitions,
+)
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from app.configs import BrokerConfig
+    from app.coordinator.shell import Turn
+    from app.metadata.cluster import ClusterImage, TopicImage
+
+JOINING: Final = 0
+LEAVING: Final = -1
+LEAVING_FOR_A_WHILE: Final = -2
+"""A static member that will be back; its partitions wait for it as long as its session does."""
+
+CLIENT_MAKES_MEMBER_ID: Final = 1
+"""First version of ConsumerGroupHeartbeat in which a member brings its own id (KIP-1082)."""
+
+
+class Client(NamedTuple):
+    """Who sends a request."""
+
+    client_id: str
+    host: str
+    """As Kafka shows it: ``/127.0.0.1``."""
+
+
+class SessionTimer(NamedTuple):
+    """Due when a member has not been heard of for its session time-out."""
+
+    group_id: str
+    member_id: str
+
+
+class RebalanceTimer(NamedTuple):
+    """Due when a member has had its rebalance time-out to give partitions up."""
+
+    group_id: str
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member as the log says."""
+
+    member_id: str
+    subscription: Subscription = NOBODY
+    current: CurrentAssignment = NOTHING_YET
+
+    @property
+    def epoch(self) -> int:
+        return self.current.member_epoch
+
+    @property
+    def is_classic(self) -> bool:
+        """Whether it speaks the classic protocol."""
+        return self.subscription.classic is not None
+
+
+class ConsumerGroup:
+    """One group. ``turn`` is where its records and timers go (``app/coordinator/shell.py``)."""
+
+    def __init__(self, group_id: str, config: BrokerConfig) -> None:
+        self.group_id = group_id
+        self._config = config
+        self.epoch = 0
+        self.metadata_hash = NO_HASH
+        self.target_epoch = 0
+        self.members: dict[str, Member] = {}
+        self.targets: dict[str, Assignment] = {}
+        """Target assignment by member id."""
+        self.regexes: dict[str, ResolvedRegex] = {}
+        self._static: dict[str, str] = {}
+        """Member id by instance id."""
+        self._name_users: Counter[str] = Counter()
+        """Members by topic name that they subscribe to by name."""
+        self._regex_users: Counter[str] = Counter()
+        self._assignor_users: Counter[str] = Counter()
+        self._holders: dict[UUID, dict[int, str]] = {}
+        """Who has a partition or has not given it up, by topic id and partition."""
+        self._topics_seen: Mapping[str, TopicImage] | None = None
+        """Of the image that the group epoch was last held against."""
+        self._regexes_due: dict[str, ResolvedRegex] = {}
+        """What expressions match since topics came or went; written by the next heartbeat."""
+        self._regexes_unchecked: set[str] = set()
+        """Expressions that were read from the log and not matched against the topics since."""
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def heartbeat(
+        self,
+        turn: Turn,
+        request: ConsumerGroupHeartbeatRequest,
+        client: Client,
+        image: ClusterImage,
+        resolved: ResolvedRegex | None = None,
+    ) -> ConsumerGroupHeartbeatResponse:
+        """A member says that it lives, what it wants and what it has, and is told what it should have.
+
+        ``request`` has passed ``check_heartbeat`` and has a member id. ``resolved`` is what the request's expression came to if
+        ``unresolved_regex`` asked for it.
+
+        Raises: RequestRejected, with nothing changed.
+        """
+        if request.member_epoch in (LEAVING, LEAVING_FOR_A_WHILE):
+            return self._leave(turn, request, image)
+        owned = _owned(request)
+        member, replaced = self._member_of(request, owned)
+        wanted = _merged(member.subscription, request, client)
+        records, advanced = self.advance(turn, member, replaced, wanted, owned, image, resolved)
+        self.write(turn, records)
+        self._restart_session(turn, advanced)
+        response = ConsumerGroupHeartbeatResponse(
+            member_id=advanced.member_id,
+            member_epoch=advanced.epoch,
+            heartbeat_interval_ms=self._config.group_consumer_heartbeat_interval_ms,
+        )
+        if _says_everything(request) or advanced.current.assigned != member.current.assigned:
+            response.assignment = HeartbeatAssignment(
+                [
+                    HeartbeatTopicPartitions(topic_id, sorted(partitions))
+                    for topic_id, partitions in advanced.current.assigned.items()
+                ]
+            )
+        return response
+
+    def unresolved_regex(self, request: ConsumerGroupHeartbeatRequest, now_ms: int) -> str | None:
+        """An expression that has to be matched against all topics before ``heartbeat`` can take the request.
+
+        That is one that nobody in the group has used, or that was matched longer ago than the refresh interval.
+        """
+        regex = request.subscribed_topic_regex
+        if regex is None:
+            member = self.members.get(request.member_id)
+            regex = member.subscription.topic_regex if member is not None else None
+        if not regex or request.member_epoch < 0:
+            return None
+        known = self.regexes.get(regex)
+        if (
+            known is None
+            or regex in self._regexes_unchecked
+            or now_ms - known.resolved_ms >= self._config.group_consumer_regex_refresh_interval_ms
+        ):
+            return regex
+        return None
+
+    def _leave(
+        self, turn: Turn, request: ConsumerGroupHeartbeatRequest, image: ClusterImage
+    ) -> ConsumerGroupHeartbeatResponse:
+        if request.instance_id is None:
+            member = self.member(request.member_id)
+        else:
+            member = self.static_member(request.instance_id, request.member_id)
+        if request.member_epoch == LEAVING_FOR_A_WHILE:
+            current = replace(member.current, member_epoch=LEAVING_FOR_A_WHILE, pending_revocation=NO_PARTITIONS)
+            self.write(turn, [CurrentOfMember(member.member_id, current)])
+        else:
+            self.remove(turn, [member], image)
+        return ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch)
+
+    # --- finding the member ------------------------------------------------------------------------------------------
+
+    def member(self, member_id: str) -> Member:
+        """Raises: RequestRejected UNKNOWN_MEMBER_ID."""
+        member = self.members.get(member_id)
+        if member is None:
+            raise RequestRejected(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}."
+            )
+        return member
+
+    def static_member(self, instance_id: str, member_id: str) -> Member:
+        """The member that is the instance and has that id. Raises: RequestRejected UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+        member = self.member_of_instance(instance_id)
+        if member is None:
+            raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+        if member.member_id != member_id:
+            raise RequestRejected(
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"Static member {member_id} with instance id {instance_id} was fenced by member {member.member_id}.",
+            )
+        return member
+
+    def member_of_instance(self, instance_id: str) -> Member | None:
+        """The member that is a static instance now."""
+        member_id = self._static.get(instance_id)
+        return None if member_id is None else self.members.get(member_id)
+
+    def check_not_full(self, member_id: str) -> None:
+        """Raises: RequestRejected GROUP_MAX_SIZE_REACHED for one member too many."""
+        size_max = self._config.group_consumer_max_size
+        if len(self.members) >= size_max and member_id not in self.members:
+            raise RequestRejected(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The consumer group has reached its maximum capacity of {size_max} members.",
+            )
+
+    def _member_of(
+        self, request: ConsumerGroupHeartbeatRequest, owned: Assignment | None
+    ) -> tuple[Member, Member | None]:
+        """The member that sends a heartbeat, new if it joins, and the static member that it replaces."""
+        self.check_not_full(request.member_id)
+        joins = request.member_epoch == JOINING
+        if request.instance_id is None:
+            known = self.members.get(request.member_id)
+            if known is None and joins:
+                return Member(request.member_id), None
+            member = self.member(request.member_id)
+            _check_epoch(member, request.member_epoch, owned)
+            return member, None
+        if not joins:
+            member = self.static_member(request.instance_id, request.member_id)
+            _check_epoch(member, request.member_epoch, owned)
+            return member, None
+        previous = self.member_of_instance(request.instance_id)
+        if previous is None:
+            return self.members.get(request.member_id) or Member(request.member_id), None
+        if not previous.is_classic and previous.epoch != LEAVING_FOR_A_WHILE:
+            raise RequestRejected(
+                ErrorCode.UNRELEASED_INSTANCE_ID,
+                f"Static member {request.member_id} with instance id {request.instance_id} cannot join the group because the "
+                f"instance id is owned by {previous.member_id} member.",
+            )
+        return successor_of(previous, request.member_id), previous
+
+    # --- one step of the group and of a member -----------------------------------------------------------------------
+
+    def advance(
+        self,
+        turn: Turn,
+        member: Member,
+        replaced: Member | None,
+        wanted: Subscription,
+        owned: Assignment | None,
+        image: ClusterImage,
+        resolved: ResolvedRegex | None = None,
+    ) -> tuple[list[ConsumerGroupRecord], Member]:
+        """The records that bring group and member one step further, and the member after them. Nothing is changed yet.
+
+        ``member`` is one of the group, one that joins, or the successor of ``replaced``; ``wanted`` is what it subscribes to from
+        now on; ``owned`` what it says it has.
+
+        Raises: RequestRejected.
+        """
+        records: list[ConsumerGroupRecord] = []
+        member_id = member.member_id
+        if replaced is not None:
+            target = self.targets.get(replaced.member_id, NO_PARTITIONS)
+            records += _removal(replaced.member_id)
+            records.append(MemberSubscription(member_id, member.subscription))
+            records.append(TargetOfMember(member_id, target))
+            records.append(CurrentOfMember(member_id, member.current))
+        else:
+            target = self.targets.get(member_id, NO_PARTITIONS)
+        before = member.subscription
+        if wanted != before or (replaced is None and member_id not in self.members):
+            records.append(MemberSubscription(member_id, wanted))
+        bump = self.epoch == 0 or wanted.topic_names != before.topic_names or wanted.topic_regex != before.topic_regex
+        regexes = self._regexes_after(member, wanted, resolved, image, turn.now_ms, records)
+        epoch, names = self.epoch, None
+        if bump or regexes is not self.regexes or image.topics_by_name is not self._topics_seen:
+            names = self._names_after(before, wanted, regexes)
+            hashed = metadata_hash(names, image)
+            self._topics_seen = image.topics_by_name
+            if bump or hashed != self.metadata_hash:
+                epoch += 1
+                records.append(GroupEpoch(epoch, hashed))
+        if epoch > self.target_epoch:
+            if names is None:
+                names = self._names_after(before, wanted, regexes)
+            target = self._new_target(member_id, wanted, target, replaced, epoch, names, regexes, image, records)
+        current = reconcile(member.current, max(epoch, self.target_epoch), target, owned, self._is_held)
+        if current is not member.current or (replaced is None and member_id not in self.members):
+            records.append(CurrentOfMember(member_id, current))
+        return records, Member(member_id, wanted, current)
+
+    def _regexes_after(
+        self,
+        member: Member,
+        wanted: Subscription,
+        resolved: ResolvedRegex | None,
+        image: ClusterImage,
+        now_ms: int,
+        records: list[ConsumerGroupRecord],
+    ) -> Mapping[str, ResolvedRegex]:
+        """What expressions match once the member subscribes to ``wanted``; the very mapping of now if nothing changes."""
+        changes: dict[str, ResolvedRegex | None] = dict(self._regexes_due)
+        regex, before = wanted.topic_regex, member.subscription.topic_regex
+        if resolved is not None and regex:
+            known = changes.get(regex) or self.regexes.get(regex)
+            if known is None or known != resolved:
+                changes[regex] = resolved
+        if before and before != regex and self._regex_users[before] <= 1:
+            if before in self.regexes:
+                changes[before] = None
+            else:
+                changes.pop(before, None)
+        if not changes:
+            return self.regexes
+        after = dict(self.regexes)
+        for changed, topics in changes.items():
+            records.append(RegexTopics(changed, topics))
+            if topics is None:
+                after.pop(changed, None)
+            else:
+                after[changed] = topics
+        return after
+
+    def _names_after(
+        self, before: Subscription, after: Subscription, regexes: Mapping[str, ResolvedRegex]
+    ) -> frozenset[str]:
+        """Topics that the group subscribes to once a member changes from ``before`` to ``after``."""
+        names = set(self._name_users)
+        names.difference_update(name for name in before.topic_names if self._name_users[name] <= 1)
+        names |= after.topic_names
+        for regex, found in regexes.items():
+            if self._regex_users[regex] or regex == after.topic_regex:
+                names |= found.topics
+        return frozenset(names)
+
+    def _new_target(
+        self,
+        member_id: str,
+        wanted: Subscription,
+        owned: Assignment,
+        replaced: Member | None,
+        epoch: int,
+        names: Iterable[str],
+        regexes: Mapping[str, ResolvedRegex],
+        image: ClusterImage,
+        records: list[ConsumerGroupRecord],
+    ) -> Assignment:
+        """Compute the target assignment of a new epoch; the member's part of it."""
+        ids: dict[tuple[frozenset[str], str | None], frozenset[UUID]] = {}
+
+        def spec(subscription: Subscription, target: Assignment) -> MemberSpec:
+            key = (subscription.topic_names, subscription.topic_regex)
+            found = ids.get(key)
+            if found is None:
+                subscribed = subscription.topic_names | topics_of_regex(regexes, subscription.topic_regex)
+                found = ids[key] = topic_ids(subscribed, image)
+            return MemberSpec(found, target, subscription.instance_id, subscription.rack_id)
+
+        specs = {
+            other.member_id: spec(other.subscription, self.targets.get(other.member_id, NO_PARTITIONS))
+            for other in self.members.values()
+        }
+        if replaced is not None:
+            del specs[replaced.member_id]
+        specs[member_id] = spec(wanted, owned)
+        assign = ASSIGNORS[self.assignor_with(wanted.server_assignor, self.members.get(member_id))]
+        assigned = assign(specs, topic_specs(names, image))
+        for other_id, partitions in assigned.items():
+            had = owned if replaced is not None and other_id == member_id else self.targets.get(other_id)
+            if had is None or (partitions is not had and partitions != had):
+                records.append(TargetOfMember(other_id, partitions))
+        records.append(TargetEpoch(epoch))
+        return assigned[member_id]
+
+    def assignor_with(self, preferred: str | None = None, member: Member | None = None) -> str:
+        """The assignor that most members ask for, one of them asking for ``preferred`` instead of what it asked before."""
+        wishes = Counter(self._assignor_users)
+        if member is not None and member.subscription.server_assignor is not None:
+            wishes[member.subscription.server_assignor] -= 1
+        if preferred is not None:
+            wishes[preferred] += 1
+        asked = [(-count, name) for name, count in wishes.items() if count > 0 and name in ASSIGNORS]
+        return min(asked)[1] if asked else default_assignor(self._config.group_consumer_assignors)
+
+    def _assert_free(self, member_id: str, assigned: Assignment) -> None:
+        """Nobody else holds what a member is about to have."""
+        for topic_id, partitions in assigned.items():
+            holders = self._holders.get(topic_id)
+            if holders is not None:
+                for partition in partitions:
+                    assert holders.get(partition, member_id) == member_id, f"{topic_id}-{partition} has two owners"
+
+    def _is_held(self, topic_id: UUID, partition: int) -> bool:
+        holders = self._holders.get(topic_id)
+        return holders is not None and partition in holders
+
+    # --- ends of membership ------------------------------------------------------------------------------------------
+
+    def remove(self, turn: Turn, members: Sequence[Member], image: ClusterImage) -> None:
+        """Take members out of the group: they left, or were not heard of. The next heartbeat deals out what they had.
+
+        Raises: RequestRejected if it cannot be written down; nothing is changed then.
+        """
+        self.write(turn, self.removal_records(members, image))
+        for member in members:
+            self.cancel_timers(turn, member.member_id)
+
+    def removal_records(self, members: Sequence[Member], image: ClusterImage) -> list[ConsumerGroupRecord]:
+        """The records that take members out and raise the group epoch."""
+        records: list[ConsumerGroupRecord] = []
+        names_left: Counter[str] = Counter(self._name_users)
+        regexes_left: Counter[str] = Counter(self._regex_users)
+        for member in members:
+            records += _removal(member.member_id)
+            names_left.subtract(member.subscription.topic_names)
+            if member.subscription.topic_regex:
+                regexes_left[member.subscription.topic_regex] -= 1
+        records += [RegexTopics(regex, None) for regex in self.regexes if regexes_left[regex] <= 0]
+        names = {name for name, users in names_left.items() if users > 0}
+        for regex, found in self.regexes.items():
+            if regexes_left[regex] > 0:
+                names |= found.topics
+        records.append(GroupEpoch(self.epoch + 1, metadata_hash(names, image)))
+        return records
+
+    def due(self, turn: Turn, key: SessionTimer | RebalanceTimer, image: ClusterImage) -> Member | None:
+        """The member whose time is up, if it is: whoever calls takes it out of the group."""
+        member = self.members.get(key.member_id)
+        if member is None:
+            return None
+        if isinstance(key, RebalanceTimer) and not _must_revoke(member):
+            return None
+        return member
+
+    def cancel_timers(self, turn: Turn, member_id: str) -> None:
+        """A member is gone: nothing of it comes due any more."""
+        turn.cancel_timer(SessionTimer(self.group_id, member_id))
+        turn.cancel_timer(RebalanceTimer(self.group_id, member_id))
+
+    def _restart_session(self, turn: Turn, member: Member) -> None:
+        classic = member.subscription.classic
+        timeout_ms = self._config.group_consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
+        turn.set_timer(SessionTimer(self.group_id, member.member_id), timeout_ms)
+
+    def _watch_revocation(self, turn: Turn, member: Member) -> None:
+        key = RebalanceTimer(self.group_id, member.member_id)
+        if _must_revoke(member):
+            turn.set_timer(key, member.subscription.rebalance_timeout_ms)
+        else:
+            turn.cancel_timer(key)
+
+    # --- what is asked about it --------------------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    @property
+    def state(self) -> str:
+        """Kafka's name of it."""
+        if not self.members:
+            return "Empty"
+        if self.epoch > self.target_epoch:
+            return "Assigning"
+        if all(is_reconciled(member.current, self.target_epoch) for member in self.members.values()):
+            return "Stable"
+        return "Reconciling"
+
+    def subscribes_to(self, topic: str) -> bool:
+        """Whether a member reads, or would read, the topic."""
+        if topic in self._name_users:
+            return True
+        return any(topic in found.topics for found in self.regexes.values())
+
+    def check_offset_commit(
+        self, member_id: str, instance_id: str | None, member_epoch: int, *, transactional: bool, api_version: int
+    ) -> None:
+        """Whether somebody may commit offsets of the group now.
+
+        Raises: RequestRejected UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH (ILLEGAL_GENERATION to a member of the classic protocol),
+        UNSUPPORTED_VERSION for a request that cannot say the member epoch.
+        """
+        if member_epoch < 0 and not self.members:
+            return
+        if transactional and member_epoch == -1 and not member_id and instance_id is None:
+            return
+        member = self.member(member_id)
+        if not transactional and not member.is_classic and api_version < 9:
+            raise RequestRejected(
+                ErrorCode.UNSUPPORTED_VERSION,
+                "OffsetCommit version 9 or above must be used by members using the modern group protocol",
+            )
+        _check_same_epoch(member, member_epoch)
+
+    def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
+        """Whether somebody may read the group's offsets now. Raises: as ``check_offset_commit``."""
+        if not member_id and member_epoch < 0:
+            return
+        _check_same_epoch(self.member(member_id or ""), member_epoch)
+
+    # --- records ------------------------------------------------------------------------------------------------------
+
+    def write(self, turn: Turn, records: Sequence[ConsumerGroupRecord]) -> None:
+        """Append records, then take them in. Raises: RequestRejected, with nothing changed."""
+        if not records:
+            return
+        try:
+            turn.append([to_bytes(self.group_id, record) for record in records])
+        except RequestRejected:
+            self._topics_seen = None  # what was seen of the topics did not come to be written down
+            raise
+        for record in records:
+            if isinstance(record, CurrentOfMember) and record.current is not None:
+                self._assert_free(record.member_id, record.current.assigned)
+            self.replay(record)
+        for record in records:
+            if isinstance(record, CurrentOfMember) and record.member_id in self.members:
+                self._watch_revocation(turn, self.members[record.member_id])
+
+    def replay(self, record: ConsumerGroupRecord) -> None:
+        """Take in a record that was appended, now or before this broker led the partition."""
+        match record:
+            case CurrentOfMember(member_id, current):
+                if current is not None:
+                    self._put(replace(self.members.get(member_id) or Member(member_id), current=current))
+                elif member_id in self.members:
+                    self._put(replace(self.members[member_id], current=_GONE))
+            case MemberSubscription(member_id, subscription):
+                if subscription is not None:
+                    self._put(replace(self.members.get(member_id) or Member(member_id), subscription=subscription))
+                else:
+                    self._drop(member_id)
+            case TargetOfMember(member_id, partitions):
+                if partitions is not None:
+                    self.targets[member_id] = partitions
+                else:
+                    self.targets.pop(member_id, None)
+            case TargetEpoch(epoch):
+                self.target_epoch = 0 if epoch is None else epoch
+            case GroupEpoch(epoch, hashed):
+                self.epoch, self.metadata_hash = (0, NO_HASH) if epoch is None else (epoch, hashed)
+            case RegexTopics(regex, resolved):
+                self._regexes_due.pop(regex, None)
+                self._regexes_unchecked.discard(regex)
+                if resolved is not None:
+                    self.regexes = {**self.regexes, regex: resolved}
+                else:
+                    self.regexes = {other: found for other, found in self.regexes.items() if other != regex}
+            case PartitionMetadata():
+                pass
+
+    def loaded(self, turn: Turn) -> None:
+        """Everything was taken in: members have a whole session time-out to be heard of again."""
+        self._regexes_unchecked = set(self.regexes)
+        for member in self.members.values():
+            self._restart_session(turn, member)
+            self._watch_revocation(turn, member)
+
+    def tombstones(self) -> list[ConsumerGroupRecord]:
+        """The records that take the whole group out of the log."""
+        records: list[ConsumerGroupRecord] = [CurrentOfMember(member_id, None) for member_id in self.members]
+        records += [TargetOfMember(member_id, None) for member_id in self.targets]
+        records.append(TargetEpoch(None))
+        records += [MemberSubscription(member_id, None) for member_id in self.members]
+        records += [RegexTopics(regex, None) for regex in self.regexes]
+        records.append(GroupEpoch(None))
+        return records
+
+    def _put(self, member: Member) -> None:
+        before = self.members.get(member.member_id)
+        if before is not None:
+            self._uncount(before)
+        self.members[member.member_id] = member
+        subscription = member.subscription
+        self._name_users.update(subscription.topic_names)
+        if subscription.topic_regex:
+            self._regex_users[subscription.topic_regex] += 1
+        if subscription.server_assignor is not None:
+            self._assignor_users[subscription.server_assignor] += 1
+        if subscription.instance_id is not None:
+            self._static[subscription.instance_id] = member.member_id
+        for assignment in (member.current.assigned, member.current.pending_revocation):
+            for topic_id, partitions in assignment.items():
+                holders = self._holders.setdefault(topic_id, {})
+                for partition in partitions:
+                    holders[partition] = member.member_id
+
+    def _drop(self, member_id: str) -> None:
+        member = self.members.pop(member_id, None)
+        if member is None:
+            return
+        self._uncount(member)
+        instance_id = member.subscription.instance_id
+        if instance_id is not None and self._static.get(instance_id) == member_id:
+            del self._static[instance_id]
+
+    def _uncount(self, member: Member) -> None:
+        """Take a member out of everything that is kept by what members say."""
+        subscription = member.subscription
+        for name in subscription.topic_names:
+            _decrease(self._name_users, name)
+        if subscription.topic_regex:
+            _decrease(self._regex_users, subscription.topic_regex)
+        if subscription.server_assignor is not None:
+            _decrease(self._assignor_users, subscription.server_assignor)
+        for assignment in (member.current.assigned, member.current.pending_revocation):
+            for topic_id, partitions in assignment.items():
+                holders = self._holders.get(topic_id)
+                if holders is None:
+                    continue
+                for partition in partitions:
+                    if holders.get(partition) == member.member_id:
+                        del holders[partition]
+                if not holders:
+                    del self._holders[topic_id]
+
+    # --- the cluster's topics ------------------------------------------------------------------------------------------
+
+    def topics_changed(self, delta: TopicsDelta, image: ClusterImage, now_ms: int) -> None:
+        """Topics came or went: bring what expressions match up to date. The next heartbeat of any member acts on it."""
+        if not (delta.added or delta.removed):
+            return
+        for regex, known in self.regexes.items():
+            latest = self._regexes_due.get(regex, known)
+            topics = (latest.topics - delta.removed) | matches(regex, delta.added)
+            if topics != latest.topics:
+                self._regexes_due[regex] = ResolvedRegex(topics, image.sequence, TimestampMs(now_ms))
+
+
+_GONE: Final = CurrentAssignment(member_epoch=LEAVING, previous_member_epoch=LEAVING)
+
+
+def check_heartbeat(request: ConsumerGroupHeartbeatRequest, api_version: int, assignors: Collection[str]) -> None:
+    """Whether a request makes sense by itself. Raises: RequestRejected INVALID_REQUEST, UNSUPPORTED_ASSIGNOR."""
+    epoch = request.member_epoch
+    if not request.member_id and (api_version >= CLIENT_MAKES_MEMBER_ID or epoch != JOINING):
+        raise _invalid("MemberId can't be empty.")
+    if not request.group_id.strip():
+        raise _invalid("GroupId can't be empty.")
+    if request.instance_id is not None and not request.instance_id.strip():
+        raise _invalid("InstanceId can't be empty.")
+    if request.rack_id is not None and not request.rack_id.strip():
+        raise _invalid("RackId can't be empty.")
+    if epoch == JOINING:
+        if request.rebalance_timeout_ms == -1:
+            raise _invalid("RebalanceTimeoutMs must be provided in first request.")
+        if request.topic_partitions is None or request.topic_partitions:
+            raise _invalid("TopicPartitions must be empty when (re-)joining.")
+        if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
+            raise _invalid("Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.")
+    elif epoch == LEAVING_FOR_A_WHILE:
+        if request.instance_id is None:
+            raise _invalid("InstanceId can't be null.")
+    elif epoch < LEAVING_FOR_A_WHILE:
+        raise _invalid(f"MemberEpoch is invalid: {epoch}.")
+    if request.server_assignor is not None and request.server_assignor not in assignors:
+        raise RequestRejected(
+            ErrorCode.UNSUPPORTED_ASSIGNOR,
+            f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: "
+            f"{', '.join(sorted(assignors, reverse=True))}.",
+        )
+
+
+def default_assignor(assignors: Collection[str]) -> str:
+    """What a group uses whose members do not say."""
+    return "uniform" if "uniform" in assignors else min(assignors)
+
+
+def successor_of(previous: Member, member_id: str) -> Member:
+    """A static member that came back under another member id, with everything that it had."""
+    current = replace(previous.current, member_epoch=0, previous_member_epoch=0)
+    return Member(member_id, previous.subscription, current)
+
+
+def _invalid(sentence: str) -> RequestRejected:
+    return RequestRejected(ErrorCode.INVALID_REQUEST, sentence)
+
+
+def _removal(member_id: str) -> list[ConsumerGroupRecord]:
+    return [CurrentOfMember(member_id, None), TargetOfMember(member_id, None), MemberSubscription(member_id, None)]
+
+
+def _must_revoke(member: Member) -> bool:
+    """Whether the member is being waited for. One that speaks the classic protocol has other deadlines."""
+    return member.current.state is MemberState.UNREVOKED_PARTITIONS and member.epoch >= 0 and not member.is_classic
+
+
+def _decrease(counter: Counter[str], key: str) -> None:
+    counter[key] -= 1
+    if counter[key] <= 0:
+        del counter[key]
+
+
+def _owned(request: ConsumerGroupHeartbeatRequest) -> Assignment | None:
+    if request.topic_partitions is None:
+        return None
+    return {topic.topic_id: frozenset(topic.partitions) for topic in request.topic_partitions if topic.partitions}
+
+
+def _says_everything(request: ConsumerGroupHeartbeatRequest) -> bool:
+    """A member that joins, or is not sure what the broker knows, fills in every field; it is told everything then."""
+    return request.member_epoch == JOINING or (
+        request.rebalance_timeout_ms != -1
+        and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
+        and request.topic_partitions is not None
+    )
+
+
+def _merged(known: Subscription, request: ConsumerGroupHeartbeatRequest, client: Client) -> Subscription:
+    """What a member is and wants, after a request that says only what has changed."""
+    names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
+    merged = Subscription(
+        client_id=client.client_id,
+        client_host=client.host,
+        instance_id=known.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=known.rack_id if request.rack_id is None else request.rack_id,
+        topic_names=known.topic_names if names is None else frozenset(names),
+        topic_regex=known.topic_regex if regex is None else (regex or None),
+        rebalance_timeout_ms=(
+            known.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms
+        ),
+        server_assignor=known.server_assignor if request.server_assignor is None else request.server_assignor,
+    )
+    return known if merged == known else merged
+
+
+def _check_epoch(member: Member, epoch: int, owned: Assignment | None) -> None:
+    """Raises: RequestRejected FENCED_MEMBER_EPOCH."""
+    current = member.current
+    if epoch == current.member_epoch:
+        return
+    if epoch > current.member_epoch:
+        relation = "greater"
+    elif epoch == current.previous_member_epoch and _is_part(owned, current.assigned):
+        # The answer that raised the epoch was lost.
+        return
+    else:
+        relation = "smaller"
+    raise RequestRejected(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        f"The consumer group member has a {relation} member epoch ({epoch}) than the one known by the group coordinator "
+        f"({current.member_epoch}). The member must abandon all its partitions and rejoin.",
+    )
+
+
+def _is_part(owned: Assignment | None, assigned: Assignment) -> bool:
+    if owned is None:
+        return False
+    return all(partitions <= assigned.get(topic_id, frozenset()) for topic_id, partitions in owned.items())
+
+
+def _check_same_epoch(member: Member, epoch: int) -> None:
+    """Raises: RequestRejected STALE_MEMBER_EPOCH, or ILLEGAL_GENERATION in the classic protocol's words."""
+    if epoch == member.epoch:
+        return
+    if member.is_classic:
+        raise RequestRejected(
+            ErrorCode.ILLEGAL_GENERATION,
+            f"The received generation id {epoch} does not match the expected member epoch {member.epoch}.",
+        )
+    raise RequestRejected(
+        ErrorCode.STALE_MEMBER_EPOCH,
+        f"The received member epoch {epoch} does not match the expected member epoch {member.epoch}.",
+    )

@@ -1,0 +1,284 @@
+"""What a consumer group writes down: its records, in Kafka's schemas (keys 3 to 8 and 16 of ``__consumer_offsets``).
+
+The state machine (``consumer.py``) speaks of frozen parts of its state: each kind of record is one such part, and its value in
+a record is None when that part is gone. ``to_bytes`` and ``from_bytes`` are the only places that know the schemas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from app.coordinator.records import GROUP_RECORDS, CoordinatorRecord
+from app.coordinator.schemas.consumer_group import (
+    ClassicMemberMetadata,
+    ClassicProtocol,
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    TopicPartition,
+    TopicPartitions,
+)
+from app.groups.assignors import NO_PARTITIONS, Assignment
+from app.groups.subscriptions import ResolvedRegex
+from app.units import TimestampMs
+
+
+class MemberState(IntEnum):
+    """How far a member is with its assignment; numbers as in Kafka's records."""
+
+    STABLE = 0
+    """It has what the target assignment of its epoch gives it."""
+    UNREVOKED_PARTITIONS = 1
+    """It was told to give partitions up and has not said that it did."""
+    UNRELEASED_PARTITIONS = 2
+    """It waits for partitions that other members have not given up yet."""
+    UNKNOWN = 127
+    """Written by a newer version."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicMetadata:
+    """What a member that speaks the classic protocol said when it joined."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    """Names and subscriptions, in its order of preference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Who a member is and what it wants."""
+
+    client_id: str = ""
+    client_host: str = ""
+    instance_id: str | None = None
+    rack_id: str | None = None
+    topic_names: frozenset[str] = frozenset()
+    topic_regex: str | None = None
+    rebalance_timeout_ms: int = -1
+    server_assignor: str | None = None
+    classic: ClassicMetadata | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentAssignment:
+    """Where a member is."""
+
+    member_epoch: int = 0
+    previous_member_epoch: int = 0
+    state: MemberState = MemberState.STABLE
+    assigned: Assignment = NO_PARTITIONS
+    pending_revocation: Assignment = NO_PARTITIONS
+    """Taken from it, until it says that it no longer reads them."""
+
+
+NOBODY: Final = Subscription()
+NOTHING_YET: Final = CurrentAssignment()
+
+
+class GroupEpoch(NamedTuple):
+    """Key 3."""
+
+    epoch: int | None
+    """None: the group is gone."""
+    metadata_hash: int = 0
+
+
+class MemberSubscription(NamedTuple):
+    """Key 5."""
+
+    member_id: str
+    subscription: Subscription | None
+
+
+class TargetEpoch(NamedTuple):
+    """Key 6."""
+
+    epoch: int | None
+
+
+class TargetOfMember(NamedTuple):
+    """Key 7."""
+
+    member_id: str
+    partitions: Assignment | None
+
+
+class CurrentOfMember(NamedTuple):
+    """Key 8."""
+
+    member_id: str
+    current: CurrentAssignment | None
+
+
+class RegexTopics(NamedTuple):
+    """Key 16."""
+
+    regex: str
+    resolved: ResolvedRegex | None
+
+
+class PartitionMetadata(NamedTuple):
+    """Key 4, which Kafka wrote until 4.0 in place of the hash in key 3: known so that it can be passed over."""
+
+
+ConsumerGroupRecord = (
+    GroupEpoch | MemberSubscription | TargetEpoch | TargetOfMember | CurrentOfMember | RegexTopics | PartitionMetadata
+)
+
+KEY_TYPES: Final = (
+    ConsumerGroupMetadataKey,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupRegularExpressionKey,
+)
+"""Keys that are a consumer group's."""
+
+
+def to_bytes(group_id: str, record: ConsumerGroupRecord) -> CoordinatorRecord:
+    """A record as it is appended."""
+    match record:
+        case GroupEpoch(epoch, metadata_hash):
+            value: Any = None if epoch is None else ConsumerGroupMetadataValue(epoch, metadata_hash)
+            return GROUP_RECORDS.record(ConsumerGroupMetadataKey(group_id), value)
+        case MemberSubscription(member_id, subscription):
+            value = None if subscription is None else _subscription_value(subscription)
+            return GROUP_RECORDS.record(ConsumerGroupMemberMetadataKey(group_id, member_id), value)
+        case TargetEpoch(epoch):
+            value = None if epoch is None else ConsumerGroupTargetAssignmentMetadataValue(epoch)
+            return GROUP_RECORDS.record(ConsumerGroupTargetAssignmentMetadataKey(group_id), value)
+        case TargetOfMember(member_id, partitions):
+            value = None
+            if partitions is not None:
+                value = ConsumerGroupTargetAssignmentMemberValue(
+                    [TopicPartition(topic_id, sorted(of_topic)) for topic_id, of_topic in partitions.items()]
+                )
+            return GROUP_RECORDS.record(ConsumerGroupTargetAssignmentMemberKey(group_id, member_id), value)
+        case CurrentOfMember(member_id, current):
+            value = None
+            if current is not None:
+                value = ConsumerGroupCurrentMemberAssignmentValue(
+                    current.member_epoch,
+                    current.previous_member_epoch,
+                    current.state,
+                    _topic_partitions(current.assigned),
+                    _topic_partitions(current.pending_revocation),
+                )
+            return GROUP_RECORDS.record(ConsumerGroupCurrentMemberAssignmentKey(group_id, member_id), value)
+        case RegexTopics(regex, resolved):
+            value = None
+            if resolved is not None:
+                value = ConsumerGroupRegularExpressionValue(
+                    sorted(resolved.topics), resolved.version, resolved.resolved_ms
+                )
+            return GROUP_RECORDS.record(ConsumerGroupRegularExpressionKey(group_id, regex), value)
+        case PartitionMetadata():
+            return GROUP_RECORDS.record(ConsumerGroupPartitionMetadataKey(group_id), None)
+
+
+def from_bytes(key: Any, value: bytes | None) -> ConsumerGroupRecord:
+    """The record of a decoded key, one of ``KEY_TYPES``, and a value as it was appended. Raises: CorruptionError."""
+    read = None if value is None else GROUP_RECORDS.decode_value(key, value)
+    match key:
+        case ConsumerGroupMetadataKey():
+            return GroupEpoch(None) if read is None else GroupEpoch(read.epoch, read.metadata_hash)
+        case ConsumerGroupMemberMetadataKey():
+            return MemberSubscription(key.member_id, None if read is None else _subscription(read))
+        case ConsumerGroupTargetAssignmentMetadataKey():
+            return TargetEpoch(None if read is None else read.assignment_epoch)
+        case ConsumerGroupTargetAssignmentMemberKey():
+            return TargetOfMember(key.member_id, None if read is None else _assignment(read.topic_partitions))
+        case ConsumerGroupCurrentMemberAssignmentKey():
+            return CurrentOfMember(key.member_id, None if read is None else _current(read))
+        case ConsumerGroupRegularExpressionKey():
+            resolved = None
+            if read is not None:
+                resolved = ResolvedRegex(frozenset(read.topics), read.version, TimestampMs(read.timestamp))
+            return RegexTopics(key.regular_expression, resolved)
+    assert isinstance(key, ConsumerGroupPartitionMetadataKey), key
+    return PartitionMetadata()
+
+
+def _subscription_value(subscription: Subscription) -> ConsumerGroupMemberMetadataValue:
+    classic = subscription.classic
+    return ConsumerGroupMemberMetadataValue(
+        instance_id=subscription.instance_id,
+        rack_id=subscription.rack_id,
+        client_id=subscription.client_id,
+        client_host=subscription.client_host,
+        subscribed_topic_names=sorted(subscription.topic_names),
+        subscribed_topic_regex=subscription.topic_regex,
+        rebalance_timeout_ms=subscription.rebalance_timeout_ms,
+        server_assignor=subscription.server_assignor,
+        classic_member_metadata=(
+            None
+            if classic is None
+            else ClassicMemberMetadata(
+                classic.session_timeout_ms, [ClassicProtocol(name, metadata) for name, metadata in classic.protocols]
+            )
+        ),
+    )
+
+
+def _subscription(value: ConsumerGroupMemberMetadataValue) -> Subscription:
+    classic = value.classic_member_metadata
+    return Subscription(
+        client_id=value.client_id,
+        client_host=value.client_host,
+        instance_id=value.instance_id,
+        rack_id=value.rack_id,
+        topic_names=frozenset(value.subscribed_topic_names),
+        topic_regex=value.subscribed_topic_regex,
+        rebalance_timeout_ms=value.rebalance_timeout_ms,
+        server_assignor=value.server_assignor,
+        classic=(
+            None
+            if classic is None
+            else ClassicMetadata(
+                classic.session_timeout_ms,
+                tuple([(protocol.name, protocol.metadata) for protocol in classic.supported_protocols]),
+            )
+        ),
+    )
+
+
+def _current(value: ConsumerGroupCurrentMemberAssignmentValue) -> CurrentAssignment:
+    try:
+        state = MemberState(value.state)
+    except ValueError:
+        state = MemberState.UNKNOWN
+    return CurrentAssignment(
+        value.member_epoch,
+        value.previous_member_epoch,
+        state,
+        _assignment(value.assigned_partitions),
+        _assignment(value.partitions_pending_revocation),
+    )
+
+
+def _topic_partitions(assignment: Assignment) -> list[TopicPartitions]:
+    return [TopicPartitions(topic_id, sorted(partitions)) for topic_id, partitions in assignment.items()]
+
+
+def _assignment(topics: Iterable[TopicPartition | TopicPartitions]) -> Assignment:
+    partitions: dict[UUID, frozenset[int]] = {
+        topic.topic_id: frozenset(topic.partitions) for topic in topics if topic.partitions
+    }
+    return partitions or NO_PARTITIONS

@@ -1,0 +1,176 @@
+"""What members subscribe to, seen against the cluster's topics: regular expressions, and the fingerprint of what was found. Pure.
+
+Regular expressions are of RE2 (KIP-848), which Apache Kafka has too: matching takes time linear in the name, whatever the
+expression. They match whole names. ``ResolvedRegex`` is what one came to; ``TopicsDelta`` brings it up to date with a few
+topics, so that all topics are looked at only once per expression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Set
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
+
+from app.errors import ErrorCode, RequestRejected
+from app.groups.assignors import TopicSpec
+from app.limits import REGEX_BYTES_MAX, REGEX_CACHE_MAX, REGEX_PROGRAM_SIZE_MAX
+from app.metadata.cluster import INTERNAL_TOPICS, ClusterImage, ImageDelta, TopicImage
+from app.units import TimestampMs
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+INLINE_STEPS_MAX: Final = 20_000
+"""Topics times the size of the compiled expression that are matched on the event loop, in about 5 ms."""
+PROGRAM_BYTES_MAX: Final = 1 << 20
+"""Memory that RE2 may take for one expression."""
+NO_HASH: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedRegex:
+    """The topics that a regular expression matched."""
+
+    topics: frozenset[str]
+    version: int
+    """Of the cluster image that was looked at."""
+    resolved_ms: TimestampMs
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsDelta:
+    """Which topics differ between two images, by name."""
+
+    added: frozenset[str]
+    removed: frozenset[str]
+    changed: frozenset[str]
+    """Other partitions, or another topic of the same name."""
+
+    @classmethod
+    def between(cls, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> TopicsDelta:
+        """In time proportional to the topics of ``delta``."""
+        added: set[str] = set()
+        removed: set[str] = set()
+        changed: set[str] = set()
+        for topic_id in delta.topics:
+            before, after = old.topics_by_id.get(topic_id), new.topics_by_id.get(topic_id)
+            if before is not None and before.name not in new.topics_by_name:
+                removed.add(before.name)
+            if after is not None:
+                (changed if after.name in old.topics_by_name else added).add(after.name)
+        return cls(frozenset(added), frozenset(removed), frozenset(changed))
+
+
+class TopicPattern:
+    """A compiled expression."""
+
+    __slots__ = ("_compiled",)
+
+    def __init__(self, regex: str) -> None:
+        """Raises: RequestRejected INVALID_REGULAR_EXPRESSION."""
+        self._compiled = _compile(regex)
+
+    def matches(self, name: str) -> bool:
+        """Whether the whole name matches."""
+        return self._compiled is not None and self._compiled.fullmatch(name) is not None
+
+    def among(self, names: Iterable[str]) -> frozenset[str]:
+        """Those of the names that match, none of them internal."""
+        return frozenset([name for name in names if self.matches(name) and name not in INTERNAL_TOPICS])
+
+    def is_quick(self, names: Collection[str]) -> bool:
+        """Whether ``among`` is short enough for the event loop."""
+        return self._compiled is None or self._compiled.programsize * len(names) <= INLINE_STEPS_MAX
+
+
+def matches(regex: str, names: Iterable[str]) -> frozenset[str]:
+    """Those of a few names that an expression matches which was taken before; none if today's limits would refuse it."""
+    try:
+        pattern = TopicPattern(regex)
+    except RequestRejected:
+        # Its member is told when the expression is matched against all topics the next time.
+        return frozenset()
+    return pattern.among(names)
+
+
+@lru_cache(maxsize=REGEX_CACHE_MAX)
+def _compile(regex: str) -> Any:
+    """None for the empty expression, which by the protocol subscribes to nothing."""
+    # Most brokers never see one, and the library takes as long to load as a quarter of everything else at start.
+    import re2
+
+    if not regex:
+        return None
+    if len(regex.encode()) > REGEX_BYTES_MAX:
+        raise _invalid(regex, f"it has more than {REGEX_BYTES_MAX} bytes")
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = PROGRAM_BYTES_MAX
+    try:
+        compiled = re2.compile(regex, options)
+    except re2.error as error:
+        reason = error.args[0] if error.args else ""
+        raise _invalid(regex, reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)) from None
+    if compiled.programsize > REGEX_PROGRAM_SIZE_MAX:
+        raise _invalid(regex, "it is too large")
+    return compiled
+
+
+def _invalid(regex: str, reason: str) -> RequestRejected:
+    shown = regex if len(regex) <= 80 else regex[:77] + "..."
+    return RequestRejected(
+        ErrorCode.INVALID_REGULAR_EXPRESSION,
+        f"SubscribedTopicRegex `{shown}` is not a valid regular expression: {reason}.",
+    )
+
+
+def topic_specs(names: Iterable[str], image: ClusterImage) -> dict[UUID, TopicSpec]:
+    """The topics that exist, for an assignor."""
+    specs: dict[UUID, TopicSpec] = {}
+    for name in names:
+        topic = image.topic(name)
+        if topic is not None:
+            specs[topic.topic_id] = TopicSpec(len(topic.partitions), _racks(topic, image))
+    return specs
+
+
+def _racks(topic: TopicImage, image: ClusterImage) -> tuple[frozenset[str], ...]:
+    racks = {broker_id: broker.rack for broker_id, broker in image.brokers.items() if broker.rack is not None}
+    if not racks:
+        return ()
+    return tuple(
+        frozenset([racks[replica] for replica in partition.replicas if replica in racks])
+        for partition in topic.partitions
+    )
+
+
+def topic_ids(names: Set[str], image: ClusterImage) -> frozenset[UUID]:
+    """Ids of the topics that exist."""
+    found = (image.topic(name) for name in names)
+    return frozenset([topic.topic_id for topic in found if topic is not None])
+
+
+def metadata_hash(names: Set[str], image: ClusterImage) -> int:
+    """Fingerprint, as an int64, of what an assignor would see of the topics that exist; 0 if none does (KIP-1101).
+
+    Equal for the same topics, partition counts and racks in every process, so that a coordinator that loads a group knows
+    whether something changed while nobody looked.
+    """
+    digest = blake2b(digest_size=8)
+    found = False
+    for name in sorted(names):
+        topic = image.topic(name)
+        if topic is None:
+            continue
+        found = True
+        racks = [sorted(of_partition) for of_partition in _racks(topic, image)]
+        digest.update(repr((name, topic.topic_id.bytes, len(topic.partitions), racks)).encode())
+    return int.from_bytes(digest.digest(), "big", signed=True) if found else NO_HASH
+
+
+def topics_of_regex(resolved: Mapping[str, ResolvedRegex], regex: str | None) -> frozenset[str]:
+    """Topics that an expression was resolved to; none if there is no expression, or it was not resolved."""
+    found = resolved.get(regex) if regex else None
+    return found.topics if found is not None else frozenset()
