@@ -109,14 +109,16 @@ class CoordinatedLog:
     async def replay(self) -> AsyncIterator[list[ReplayedBatch]]:
         """Everything in the log, in order, some batches at a time; the event loop turns in between.
 
+        What is appended meanwhile comes too: nothing is between the last batch and the end of the iteration.
+
         Raises: CorruptionError; StorageUnavailable.
         """
         log = self._log
-        offset, end = log.log_start_offset, log.log_end_offset
+        offset = log.log_start_offset
         tries = 0
-        while offset < end:
+        while offset < log.log_end_offset:
             try:
-                read = await log.read_when_ready(offset, REPLAY_READ_BYTES, end_offset=end)
+                read = await log.read_when_ready(offset, REPLAY_READ_BYTES, end_offset=log.log_end_offset)
                 data = read.try_read_now()
                 if data is None:
                     data = await read.read_bytes()

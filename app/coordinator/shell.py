@@ -52,6 +52,9 @@ DUE_AT_ONCE: Final = 256
 
 R = TypeVar("R")
 
+TimerKey = tuple[type, Hashable]
+"""With its type, since named tuples of different types are equal if their fields are."""
+
 
 class ShardState(Enum):
     LOADING = "loading"
@@ -165,7 +168,7 @@ class _Seat(Generic[S]):
         self.state = ShardState.LOADING
         self.shard: S | None = None
         self.log: CoordinatedLog | None = None
-        self.timers: Timers[Hashable] = Timers()
+        self.timers: Timers[TimerKey] = Timers()
         self.waiting: deque[tuple[Offset, Reply[Any], Any]] = deque()
         """Answers to be given once the offset is stored."""
         self.waits = False
@@ -195,10 +198,10 @@ class _Turn:
         seat.waiting.append((seat.log.end_offset, reply, answer))
 
     def set_timer(self, key: Hashable, delay_ms: int) -> None:
-        self._seat.timers.set(key, self._coordinator.loop_ms() + delay_ms)
+        self._seat.timers.set((type(key), key), self._coordinator.loop_ms() + delay_ms)
 
     def cancel_timer(self, key: Hashable) -> None:
-        self._seat.timers.cancel(key)
+        self._seat.timers.cancel((type(key), key))
 
 
 class Coordinator(Generic[S]):
@@ -427,7 +430,7 @@ class Coordinator(Generic[S]):
                 if key is None:
                     break
                 left -= 1
-                shard.due(_Turn(self, seat, self._clock.now_ms()), key)
+                shard.due(_Turn(self, seat, self._clock.now_ms()), key[1])
             self._after(seat)
         if left == 0:
             self._arm(now_ms)

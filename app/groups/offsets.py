@@ -1,0 +1,291 @@
+"""Committed offsets of the groups of one partition, and those of transactions that are not decided. Pure.
+
+An offset that a transaction commits is **pending** until the transaction's marker comes: then it takes the place of the
+committed one, unless a commit outside a transaction has come since, or it goes. Reading a million offsets at start-up must be
+quick, so values that are loaded stay bytes until somebody asks for one of their group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from struct import Struct
+from struct import error as StructError  # noqa: N812 (it is a class)
+from typing import Final, NamedTuple
+
+from app.coordinator.partition import RawRecord
+from app.coordinator.records import GROUP_RECORDS, NUMBER, NUMBER_BYTES, CoordinatorRecord
+from app.coordinator.schemas.classic_group import OffsetCommitKey
+from app.errors import CorruptionError
+from app.units import NO_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP, Offset, TimestampMs
+
+OFFSET_KEYS: Final = (0, 1)
+"""Numbers of the keys of committed offsets; those of Kafka before 0.9 have the first."""
+
+_KEY_NUMBER: Final = 1
+_LENGTH: Final = Struct(">h")
+_PARTITION: Final = Struct(">i")
+_VALUE: Final = 3
+"""Version in which offsets are written, as Kafka does."""
+_VALUE_HEAD: Final = Struct(">hqih")
+"""Version, offset, leader epoch, length of the metadata."""
+_EXPIRING: Final = 1
+"""Version for an offset whose client said how long it is to be kept, which the newer ones cannot say."""
+_EXPIRING_HEAD: Final = Struct(">hqh")
+_TIME: Final = Struct(">q")
+_TIMES: Final = Struct(">qq")
+
+_NAMELESS: Final = OffsetCommitKey()
+
+
+class CommittedOffset(NamedTuple):
+    """Where a group has got to in a partition."""
+
+    offset: Offset
+    leader_epoch: int
+    """Of the record before it, as far as the client knew; -1 if it did not."""
+    metadata: str
+    committed_ms: TimestampMs
+    expires_ms: TimestampMs
+    """When it goes, if the client said so (OffsetCommit up to version 4); -1 leaves that to the broker."""
+    log_end: Offset
+    """Where in the log its record ends: what decides between a transaction's commit and another."""
+
+
+def offset_key(group_id: str, topic: str, partition: int) -> bytes:
+    """The key of an offset's record."""
+    return _key_prefix(group_id, topic) + _PARTITION.pack(partition)
+
+
+def _key_prefix(group_id: str, topic: str) -> bytes:
+    group, name = group_id.encode(), topic.encode()
+    return b"".join((NUMBER.pack(_KEY_NUMBER), _LENGTH.pack(len(group)), group, _LENGTH.pack(len(name)), name))
+
+
+def offset_value(
+    offset: int, leader_epoch: int, metadata: str, committed_ms: int, expires_ms: int = NO_TIMESTAMP
+) -> bytes:
+    """The value of an offset's record."""
+    text = metadata.encode()
+    if expires_ms == NO_TIMESTAMP:
+        return _VALUE_HEAD.pack(_VALUE, offset, leader_epoch, len(text)) + text + _TIME.pack(committed_ms)
+    return _EXPIRING_HEAD.pack(_EXPIRING, offset, len(text)) + text + _TIMES.pack(committed_ms, expires_ms)
+
+
+def parse_offset_value(value: bytes, log_end: Offset) -> CommittedOffset:
+    """What ``offset_value`` of any version says. Raises: CorruptionError."""
+    try:
+        if value[:NUMBER_BYTES] == b"\0\3":
+            _, offset, leader_epoch, length = _VALUE_HEAD.unpack_from(value)
+            end = _VALUE_HEAD.size + length
+            if length >= 0 and len(value) == end + _TIME.size:
+                (committed_ms,) = _TIME.unpack_from(value, end)
+                text = value[_VALUE_HEAD.size : end].decode()
+                return CommittedOffset(offset, leader_epoch, text, committed_ms, NO_TIMESTAMP, log_end)
+    except (StructError, UnicodeDecodeError) as error:
+        raise CorruptionError(f"a committed offset is not sound: {error}") from error
+    found = GROUP_RECORDS.decode_value(_NAMELESS, value)
+    return CommittedOffset(
+        Offset(found.offset),
+        found.leader_epoch,
+        found.metadata,
+        TimestampMs(found.commit_timestamp),
+        TimestampMs(found.expire_timestamp),
+        log_end,
+    )
+
+
+Topics = dict[str, dict[int, CommittedOffset]]
+"""Offsets by topic and partition."""
+
+_NONE: Final[Mapping[str, Mapping[int, CommittedOffset]]] = {}
+
+
+class _GroupOffsets:
+    """The offsets of one group."""
+
+    __slots__ = ("_raw", "_topics", "pending")
+
+    def __init__(self) -> None:
+        self._topics: Topics = {}
+        self._raw: dict[bytes, bytes] = {}
+        """Loaded and not asked for yet: the value by the key without its group."""
+        self.pending: dict[int, Topics] = {}
+        """By producer id."""
+
+    def load(self, place: bytes, value: bytes | None) -> None:
+        """Take a record that was read; ``place`` is what follows the group in its key."""
+        if value is None:
+            self._raw.pop(place, None)
+        else:
+            self._raw[place] = value
+
+    @property
+    def topics(self) -> Topics:
+        """Committed offsets. Raises: CorruptionError."""
+        if self._raw:
+            raw, self._raw = self._raw, {}
+            for place, value in raw.items():
+                topic, partition = _parse_place(place)
+                self._topics.setdefault(topic, {})[partition] = parse_offset_value(value, Offset(0))
+        return self._topics
+
+    @property
+    def is_blank(self) -> bool:
+        return not (self._raw or self._topics or self.pending)
+
+
+def _parse_place(place: bytes) -> tuple[str, int]:
+    try:
+        (length,) = _LENGTH.unpack_from(place)
+        end = _LENGTH.size + length
+        if length < 0 or len(place) != end + _PARTITION.size:
+            raise CorruptionError("the key of a committed offset is not as long as it says")
+        return place[_LENGTH.size : end].decode(), _PARTITION.unpack_from(place, end)[0]
+    except (StructError, UnicodeDecodeError) as error:
+        raise CorruptionError(f"the key of a committed offset is not sound: {error}") from error
+
+
+class OffsetStore:
+    """The offsets of all groups of one partition."""
+
+    __slots__ = ("_groups", "_loading", "_open")
+
+    def __init__(self) -> None:
+        self._groups: dict[str, _GroupOffsets] = {}
+        self._open: dict[int, set[str]] = {}
+        """Groups with pending offsets, by producer id."""
+        self._loading: dict[bytes, _GroupOffsets] = {}
+
+    # --- loading ----------------------------------------------------------------------------------------------------
+
+    def load(self, key: bytes, value: bytes | None, producer_id: int, log_end: Offset) -> None:
+        """Take in a record that was read from the log. Raises: CorruptionError."""
+        start = NUMBER_BYTES + _LENGTH.size
+        if len(key) < start:
+            raise CorruptionError("the key of a committed offset ends early")
+        end = start + (key[2] << 8 | key[3])
+        raw_id = key[start:end]
+        group = self._loading.get(raw_id)
+        if group is None:
+            try:
+                group_id = raw_id.decode()
+            except UnicodeDecodeError as error:
+                raise CorruptionError(f"a group's id is not UTF-8: {error}") from error
+            group = self._loading[raw_id] = self._groups.setdefault(group_id, _GroupOffsets())
+        if producer_id == NO_PRODUCER_ID and not group.pending:
+            group.load(key[end:], value)
+            return
+        topic, partition = _parse_place(key[end:])
+        group_id = raw_id.decode()
+        if value is None:
+            self.delete(group_id, topic, partition)
+        else:
+            self.put(group_id, topic, partition, parse_offset_value(value, log_end), producer_id)
+
+    def finish_loading(self) -> None:
+        """Forget groups of which nothing is left. Raises: nothing."""
+        self._loading = {}
+        for group_id in [group_id for group_id, group in self._groups.items() if group.is_blank]:
+            del self._groups[group_id]
+
+    # --- changing ---------------------------------------------------------------------------------------------------
+
+    def put(
+        self, group_id: str, topic: str, partition: int, committed: CommittedOffset, producer_id: int = NO_PRODUCER_ID
+    ) -> None:
+        """An offset was committed, by the open transaction of ``producer_id`` if there is one."""
+        group = self._groups.get(group_id)
+        if group is None:
+            group = self._groups[group_id] = _GroupOffsets()
+        if producer_id == NO_PRODUCER_ID:
+            topics = group.topics
+        else:
+            topics = group.pending.setdefault(producer_id, {})
+            self._open.setdefault(producer_id, set()).add(group_id)
+        found = topics.get(topic)
+        if found is None:
+            topics[topic] = {partition: committed}
+        else:
+            found[partition] = committed
+
+    def delete(self, group_id: str, topic: str, partition: int) -> None:
+        """A tombstone: what is committed goes, and what is pending too."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return
+        for topics in (group.topics, *group.pending.values()):
+            partitions = topics.get(topic)
+            if partitions is not None:
+                partitions.pop(partition, None)
+                if not partitions:
+                    del topics[topic]
+        if group.is_blank and not self._loading:
+            del self._groups[group_id]
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        """The marker of a producer's transaction has come; nothing happens if it committed no offsets here."""
+        for group_id in self._open.pop(producer_id, ()):
+            group = self._groups[group_id]
+            pending = group.pending.pop(producer_id)
+            if commit:
+                topics = group.topics
+                for topic, partitions in pending.items():
+                    committed = topics.setdefault(topic, {})
+                    for partition, offset in partitions.items():
+                        known = committed.get(partition)
+                        if known is None or known.log_end < offset.log_end:
+                            committed[partition] = offset
+            if group.is_blank and not self._loading:
+                del self._groups[group_id]
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    def topics(self, group_id: str) -> Mapping[str, Mapping[int, CommittedOffset]]:
+        """The committed offsets of a group, by topic and partition. Not to be kept or changed. Raises: CorruptionError."""
+        group = self._groups.get(group_id)
+        return _NONE if group is None else group.topics
+
+    def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether an open transaction commits an offset of the partition."""
+        group = self._groups.get(group_id)
+        return (
+            group is not None
+            and bool(group.pending)
+            and any(partition in topics.get(topic, ()) for topics in group.pending.values())
+        )
+
+    def has_pending(self, group_id: str) -> bool:
+        """Whether an open transaction commits any offset of the group."""
+        group = self._groups.get(group_id)
+        return group is not None and bool(group.pending)
+
+    def __contains__(self, group_id: str) -> bool:
+        return group_id in self._groups
+
+    def group_ids(self) -> list[str]:
+        """Groups with offsets, committed or pending."""
+        return list(self._groups)
+
+    def places(self, group_id: str) -> Iterator[tuple[str, int]]:
+        """Topic and partition of everything that is committed or pending, each once. Raises: CorruptionError."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return
+        seen: set[tuple[str, int]] = set()
+        for topics in (group.topics, *group.pending.values()):
+            for topic, partitions in topics.items():
+                for partition in partitions:
+                    if (topic, partition) not in seen:
+                        seen.add((topic, partition))
+                        yield topic, partition
+
+    def tombstones(self, group_id: str) -> list[RawRecord]:
+        """The records that take all offsets of a group out of the log."""
+        return [
+            CoordinatorRecord(offset_key(group_id, topic, partition), None)
+            for topic, partition in self.places(group_id)
+        ]
+
+
+NO_COMMITTED_OFFSET: Final = CommittedOffset(NO_OFFSET, -1, "", NO_TIMESTAMP, NO_TIMESTAMP, NO_OFFSET)
+"""What is answered where nothing is committed."""
