@@ -334,6 +334,15 @@ class Coordinator(Generic[S]):
             await waiting
         return await reply.wait()
 
+    def look(self, partition: PartitionIndex, read: Callable[[S], R]) -> R:
+        """What a shard knows now, whether or not it is stored: for checks that are made again, not for answers.
+
+        Raises: RequestRejected as ``perform``.
+        """
+        shard = self._seat(partition).shard
+        assert shard is not None
+        return read(shard)
+
     def shards(self) -> list[tuple[PartitionIndex, S]]:
         """The shards that serve now."""
         return [

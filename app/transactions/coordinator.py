@@ -1,0 +1,224 @@
+"""The transaction coordinator of a broker: requests about transactional ids, with what they have to wait for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from app.configs import BrokerConfig
+from app.coordinator.shell import Coordinator, Turn
+from app.coordinator.topics import TRANSACTION_STATE
+from app.errors import ErrorCode, FirnError, RequestRejected
+from app.seams import Clock
+from app.transactions.ending import Endings
+from app.transactions.markers import MarkerWriter, PendingOffsets
+from app.transactions.shard import TransactionShard
+from app.transactions.state import (
+    PREPARED,
+    ProducerIdentity,
+    ProducerIdNeeded,
+    Transaction,
+    check_partition,
+)
+from app.units import BrokerId, PartitionIndex, ProducerId, TopicPartition
+
+if TYPE_CHECKING:
+    from app.hot.manager import LogManager
+    from app.metadata.cluster import ClusterImage
+
+
+class ProducerIdSource(Protocol):
+    """Producer ids that nobody ever had."""
+
+    def take_now(self) -> ProducerId | None:
+        """The next, if one is at hand."""
+        ...
+
+    async def take(self) -> ProducerId:
+        """The next. Raises: FirnError if none can be had now."""
+        ...
+
+
+class TransactionCoordinator:
+    """Coordinates the transactional ids of the partitions of ``__transaction_state`` that this broker leads.
+
+    Requests raise RequestRejected with the code that Kafka answers, or what they return raises it when it is awaited. What is
+    answered is stored as the topic's durability asks.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        logs: LogManager,
+        image: Callable[[], ClusterImage],
+        producer_ids: ProducerIdSource,
+        offsets: PendingOffsets,
+        clock: Clock,
+        log_line: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._producer_ids = producer_ids
+        self._coordinator: Coordinator[TransactionShard] = Coordinator(
+            TRANSACTION_STATE,
+            self._new_shard,
+            broker_id=BrokerId(config.node_id),
+            logs=logs,
+            clock=clock,
+            log_line=log_line,
+        )
+        self.markers = MarkerWriter(logs, image, offsets, BrokerId(config.node_id), clock)
+        self._endings = Endings(self._coordinator, logs, self.markers, log_line)
+
+    def _new_shard(self, partition: PartitionIndex) -> TransactionShard:
+        config = self._config
+        return TransactionShard(
+            partition,
+            self._endings.note,
+            expiration_ms=config.transactional_id_expiration_ms,
+            expiry_interval_ms=config.transaction_remove_expired_transaction_cleanup_interval_ms,
+        )
+
+    def follow(self, image: ClusterImage) -> None:
+        """Bring what is coordinated here in line with a new image of the cluster."""
+        self._coordinator.follow(image)
+
+    async def run(self) -> None:
+        """Load what is led, keep time, have markers written, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._coordinator.run())
+            tasks.create_task(self._endings.run())
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    async def initialize(
+        self, transactional_id: str, timeout_ms: int, expected: ProducerIdentity | None
+    ) -> ProducerIdentity:
+        """An identity for the client, which fences whoever had one before (InitProducerId)."""
+        longest_ms = self._config.transaction_max_timeout_ms
+        if not 0 < timeout_ms <= longest_ms:
+            raise RequestRejected(
+                ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+                f"a transaction may be open for 1 to {longest_ms} ms (transaction.max.timeout.ms), not for {timeout_ms}",
+            )
+
+        def decide(spare_id: ProducerId | None, shard: TransactionShard, turn: Turn) -> Transaction:
+            return shard.initialize(turn, transactional_id, timeout_ms=timeout_ms, expected=expected, spare_id=spare_id)
+
+        decided = await self._decide_with_id(transactional_id, decide)
+        if decided.state in PREPARED:
+            raise RequestRejected(
+                ErrorCode.CONCURRENT_TRANSACTIONS, f"the open transaction of {transactional_id} is being aborted"
+            )
+        return decided.client_identity
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        identity: ProducerIdentity,
+        partitions: Collection[TopicPartition],
+        client_version: int,
+    ) -> Awaitable[Transaction] | Transaction:
+        """Let the open transaction, or the next one, write to ``partitions``."""
+
+        def decide(shard: TransactionShard, turn: Turn) -> Transaction:
+            return shard.add_partitions(turn, transactional_id, identity, partitions, client_version)
+
+        return self._decide(transactional_id, decide)
+
+    def check_partition(self, transactional_id: str, identity: ProducerIdentity, target: TopicPartition) -> None:
+        """Raise if the open transaction, as of now, may not write to ``target`` (KIP-890)."""
+        partition = self._coordinator.partition_of(transactional_id)
+        transaction = self._coordinator.look(partition, lambda shard: shard.get(transactional_id))
+        check_partition(transaction, identity, target)
+
+    async def end(
+        self, transactional_id: str, identity: ProducerIdentity, *, commit: bool, client_version: int
+    ) -> ProducerIdentity:
+        """Commit or abort the open transaction. Answers as whom the client goes on."""
+
+        def decide(spare_id: ProducerId | None, shard: TransactionShard, turn: Turn) -> Transaction:
+            return shard.end(
+                turn, transactional_id, identity, commit=commit, client_version=client_version, spare_id=spare_id
+            )
+
+        decided = await self._decide_with_id(transactional_id, decide)
+        return decided.client_identity
+
+    async def describe(self, transactional_id: str) -> Transaction:
+        """What is known of an id. Raises: RequestRejected TRANSACTIONAL_ID_NOT_FOUND."""
+        partition = self._coordinator.partition_of(transactional_id)
+        found = self._coordinator.perform(partition, lambda shard, _: shard.get(transactional_id))
+        if found is not None and not isinstance(found, Transaction):
+            found = await found
+        if found is None:
+            raise RequestRejected(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"{transactional_id} is not known")
+        return found
+
+    def all(self) -> Iterable[Transaction]:
+        """All transactions that are coordinated here, stored or not.
+
+        Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS while some of them are not known yet.
+        """
+        if self._coordinator.loading:
+            raise RequestRejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "transactions are still being read")
+        return (transaction for _, shard in self._coordinator.shards() for transaction in shard.all())
+
+    async def wait_settled(self, transactional_id: str, timeout_s: float) -> None:
+        """Wait until the decided transaction of an id is complete, or the time is up."""
+        await self._endings.wait_settled(transactional_id, timeout_s)
+
+    # --- deciding -----------------------------------------------------------------------------------------------------
+
+    def _decide(
+        self, transactional_id: str, decide: Callable[[TransactionShard, Turn], Transaction]
+    ) -> Transaction | Awaitable[Transaction]:
+        """Let a request happen. A refusal may rest on what is not stored yet, and waits for that as any answer does.
+
+        Raises: RequestRejected; ProducerIdNeeded.
+        """
+
+        def event(shard: TransactionShard, turn: Turn) -> Transaction | RequestRejected:
+            try:
+                return decide(shard, turn)
+            except RequestRejected as refusal:
+                return refusal
+
+        decided = self._coordinator.perform(self._coordinator.partition_of(transactional_id), event)
+        if isinstance(decided, RequestRejected):
+            raise decided
+        if not isinstance(decided, Transaction):
+            return _unwrap(decided)
+        if decided.state in PREPARED:
+            self._endings.try_now(decided)
+        return decided
+
+    async def _decide_with_id(
+        self,
+        transactional_id: str,
+        decide: Callable[[ProducerId | None, TransactionShard, Turn], Transaction],
+    ) -> Transaction:
+        """As ``_decide``, for requests that may need a producer id that nobody had; and waits. Raises: RequestRejected."""
+        try:
+            decided = self._decide(transactional_id, partial(decide, None))
+        except ProducerIdNeeded:
+            decided = self._decide(transactional_id, partial(decide, await self._take_id()))
+        return decided if isinstance(decided, Transaction) else await decided
+
+    async def _take_id(self) -> ProducerId:
+        taken = self._producer_ids.take_now()
+        if taken is not None:
+            return taken
+        try:
+            return await self._producer_ids.take()
+        except FirnError as error:
+            raise RequestRejected(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no producer id to give: {error}") from error
+
+
+async def _unwrap(decided: Awaitable[Transaction | RequestRejected]) -> Transaction:
+    outcome = await decided
+    if isinstance(outcome, RequestRejected):
+        raise outcome
+    return outcome

@@ -1,0 +1,109 @@
+"""Markers, which end a transaction in each partition that it wrote to (KIP-98).
+
+Only the leader of a partition writes them. A marker that comes twice does no harm: the second finds nothing open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from app.configs import Durability
+from app.coordinator.topics import CONSUMER_OFFSETS
+from app.errors import ErrorCode, RequestRejected
+from app.records.control import ControlType
+from app.seams import Clock
+from app.transactions.state import VERSION_2, ProducerIdentity
+from app.units import BrokerId, PartitionIndex, ProducerId, TopicPartition
+
+if TYPE_CHECKING:
+    from app.hot.log import PartitionLog
+    from app.hot.manager import LogManager
+    from app.metadata.cluster import ClusterImage
+
+
+class Marker(NamedTuple):
+    """What is to be written."""
+
+    identity: ProducerIdentity
+    commit: bool
+    coordinator_epoch: int
+    """Leader epoch of the coordinator's partition: an older coordinator is refused."""
+    transaction_version: int
+    """From 2 on the marker's epoch is above that of what it ends (KIP-1228)."""
+
+
+class PendingOffsets(Protocol):
+    """Offsets that were committed in transactions, where a partition of ``__consumer_offsets`` is coordinated."""
+
+    def complete_transaction(self, partition: PartitionIndex, producer_id: ProducerId, commit: bool) -> None:
+        """The marker is in the log: what was pending counts now, or is gone. A second call does nothing."""
+        ...
+
+
+class MarkerWriter:
+    """Writes markers to the partitions that this broker leads."""
+
+    def __init__(
+        self,
+        logs: LogManager,
+        image: Callable[[], ClusterImage],
+        offsets: PendingOffsets,
+        broker_id: BrokerId,
+        clock: Clock,
+    ) -> None:
+        self._logs = logs
+        self._image = image
+        self._offsets = offsets
+        self._broker_id = broker_id
+        self._clock = clock
+
+    def write(self, marker: Marker, partition: TopicPartition) -> Awaitable[None] | None:
+        """Append the marker, now. Answers None if it is stored as the topic's durability asks, else what to await for that.
+
+        Raises, with nothing written: RequestRejected UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR,
+        INVALID_PRODUCER_EPOCH (a newer producer has written there), TRANSACTION_COORDINATOR_FENCED; StorageFull;
+        StorageUnavailable, which the awaitable raises too.
+        """
+        log = self._log(partition)
+        if not self._is_written(log, marker):
+            log.append_control(
+                ControlType.COMMIT if marker.commit else ControlType.ABORT,
+                producer_id=marker.identity.producer_id,
+                producer_epoch=marker.identity.epoch,
+                coordinator_epoch=marker.coordinator_epoch,
+                now_ms=self._clock.now_ms(),
+            )
+        if partition.topic == CONSUMER_OFFSETS.name:
+            self._offsets.complete_transaction(partition.partition, marker.identity.producer_id, marker.commit)
+        return log.wait_stored(log.log_end_offset)
+
+    def stores_at_once(self, partition: TopicPartition) -> bool:
+        """Whether a marker there would be stored as soon as it is written."""
+        log = self._logs.get(partition.topic, partition.partition)
+        return log is not None and log.config.firn_durability is Durability.MEMORY
+
+    @staticmethod
+    def _is_written(log: PartitionLog, marker: Marker) -> bool:
+        """Whether this very marker is in the log. Raises: RequestRejected INVALID_PRODUCER_EPOCH."""
+        entry = log.producers.entries.get(marker.identity.producer_id)
+        if marker.transaction_version < VERSION_2 or entry is None or entry.epoch != marker.identity.epoch:
+            return False
+        if entry.transaction_first_offset >= 0:
+            # It would end the next transaction: this marker is late, and the client has gone on with its epoch.
+            raise RequestRejected(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"a marker of epoch {marker.identity.epoch} for producer {marker.identity.producer_id}, which writes at it already",
+            )
+        return True
+
+    def _log(self, partition: TopicPartition) -> PartitionLog:
+        log = self._logs.get(partition.topic, partition.partition)
+        if log is not None:
+            return log
+        topic = self._image().topic(partition.topic)
+        if topic is None or not 0 <= partition.partition < len(topic.partitions):
+            raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition}")
+        if topic.partitions[partition.partition].leader != self._broker_id:
+            raise RequestRejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {partition}")
+        raise RequestRejected(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {partition} is not available")

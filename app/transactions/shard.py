@@ -1,0 +1,211 @@
+"""All transactional ids of one partition of ``__transaction_state``: requests and deadlines in, records out. Pure.
+
+``app/coordinator/shell.py`` says when which method is called. Decisions about one id are in ``state.py``; here they are written,
+applied, and given their deadlines. Markers are nobody's business here: a transaction that is decided is shown to ``decided``, and
+``complete`` is called when they are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from enum import Enum
+from itertools import islice
+from typing import Final
+
+from app.coordinator.partition import ReplayedBatch
+from app.coordinator.shell import Turn
+from app.errors import RequestRejected
+from app.transactions import records, state
+from app.transactions.state import PREPARED, ProducerIdentity, Transaction
+from app.units import PartitionIndex, ProducerId, TimestampMs, TopicPartition
+
+RETRY_MS: Final = 1_000
+"""After an append that failed, until what is due is tried again."""
+
+LOOKED_AT_ONCE: Final = 10_000
+"""Ids that a search for expired ones looks at before the event loop turns."""
+
+FORGOTTEN_AT_ONCE: Final = 1_000
+"""Tombstones of one batch."""
+
+
+class Chore(Enum):
+    """What is due beside transactions, whose deadlines go by their ids."""
+
+    EXPIRY = "expiry"
+
+
+class TransactionShard:
+    """Transactions by id, as the log has them."""
+
+    __slots__ = ("_decided", "_expiration_ms", "_expiry_interval_ms", "_looking", "_partition", "_transactions")
+
+    def __init__(
+        self,
+        partition: PartitionIndex,
+        decided: Callable[[PartitionIndex, Transaction], None],
+        *,
+        expiration_ms: int,
+        expiry_interval_ms: int,
+    ) -> None:
+        """``decided`` is told of every prepared transaction, maybe before its record is stored, and must do nothing but note it."""
+        self._partition = partition
+        self._decided = decided
+        self._expiration_ms = expiration_ms
+        self._expiry_interval_ms = expiry_interval_ms
+        self._transactions: dict[str, Transaction] = {}
+        self._looking: Iterator[str] | None = None
+        """Ids that the present search for expired ones has still to look at."""
+
+    def get(self, transactional_id: str) -> Transaction | None:
+        return self._transactions.get(transactional_id)
+
+    def all(self) -> Collection[Transaction]:
+        return self._transactions.values()
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def initialize(
+        self,
+        turn: Turn,
+        transactional_id: str,
+        *,
+        timeout_ms: int,
+        expected: ProducerIdentity | None,
+        spare_id: ProducerId | None,
+    ) -> Transaction:
+        """As ``state.initialize``; also raises RequestRejected if it cannot be written."""
+        decided = state.initialize(
+            self.get(transactional_id),
+            transactional_id,
+            timeout_ms=timeout_ms,
+            expected=expected,
+            spare_id=spare_id,
+            now_ms=TimestampMs(turn.now_ms),
+        )
+        return self._put(turn, decided)
+
+    def add_partitions(
+        self,
+        turn: Turn,
+        transactional_id: str,
+        identity: ProducerIdentity,
+        partitions: Iterable[TopicPartition],
+        client_version: int,
+    ) -> Transaction:
+        """As ``state.add_partitions``; also raises RequestRejected if it cannot be written."""
+        decided = state.add_partitions(
+            self.get(transactional_id),
+            identity,
+            partitions,
+            client_version=client_version,
+            now_ms=TimestampMs(turn.now_ms),
+        )
+        return self._put(turn, decided)
+
+    def end(
+        self,
+        turn: Turn,
+        transactional_id: str,
+        identity: ProducerIdentity,
+        *,
+        commit: bool,
+        client_version: int,
+        spare_id: ProducerId | None,
+    ) -> Transaction:
+        """As ``state.end``; also raises RequestRejected if it cannot be written."""
+        decided = state.end(
+            self.get(transactional_id),
+            identity,
+            commit=commit,
+            client_version=client_version,
+            spare_id=spare_id,
+            now_ms=TimestampMs(turn.now_ms),
+        )
+        return self._put(turn, decided)
+
+    def complete(self, turn: Turn, prepared: Transaction) -> None:
+        """All markers of ``prepared`` are stored. Nothing is done if it is not the newest of its id any more.
+
+        Raises: RequestRejected if it cannot be written.
+        """
+        if self.get(prepared.transactional_id) is prepared:
+            self._put(turn, state.complete(prepared, TimestampMs(turn.now_ms)))
+
+    def _put(self, turn: Turn, transaction: Transaction) -> Transaction:
+        """Write what was decided, unless it is so already, and apply it."""
+        transactional_id = transaction.transactional_id
+        before = self.get(transactional_id)
+        if transaction is before:
+            return transaction
+        turn.append([records.encode(transaction)])
+        self._transactions[transactional_id] = transaction
+        deadline_ms = transaction.deadline_ms
+        if deadline_ms is None:
+            if before is not None and before.deadline_ms is not None:
+                turn.cancel_timer(transactional_id)
+        elif before is None or before.deadline_ms != deadline_ms:
+            turn.set_timer(transactional_id, max(0, deadline_ms - turn.now_ms))
+        if transaction.state in PREPARED:
+            self._decided(self._partition, transaction)
+        return transaction
+
+    # --- deadlines ----------------------------------------------------------------------------------------------------
+
+    def due(self, turn: Turn, key: object) -> None:
+        """Abort a transaction whose time is up, or look for ids to forget."""
+        try:
+            if key is Chore.EXPIRY:
+                self._forget_some(turn)
+            elif isinstance(key, str):
+                transaction = self.get(key)
+                if transaction is not None and transaction.deadline_ms is not None:
+                    self._put(turn, state.fence(transaction, TimestampMs(turn.now_ms)))
+        except RequestRejected:
+            turn.set_timer(key, RETRY_MS)  # the disk is full, perhaps only now; nothing has changed
+
+    def _forget_some(self, turn: Turn) -> None:
+        """Write tombstones for ids that were silent for ``transactional.id.expiration.ms``, as far as this turn goes."""
+        if self._looking is None:
+            self._looking = iter(tuple(self._transactions))
+        looked = list(islice(self._looking, LOOKED_AT_ONCE))
+        expired = [
+            transactional_id
+            for transactional_id in looked
+            if (transaction := self.get(transactional_id)) is not None
+            and transaction.is_expired(turn.now_ms, self._expiration_ms)
+        ]
+        if len(looked) < LOOKED_AT_ONCE:
+            self._looking = None
+        for start in range(0, len(expired), FORGOTTEN_AT_ONCE):
+            some = expired[start : start + FORGOTTEN_AT_ONCE]
+            turn.append([records.tombstone(transactional_id) for transactional_id in some])
+            for transactional_id in some:
+                del self._transactions[transactional_id]
+        turn.set_timer(Chore.EXPIRY, self._expiry_interval_ms if self._looking is None else 0)
+
+    # --- loading ------------------------------------------------------------------------------------------------------
+
+    def load(self, batch: ReplayedBatch) -> None:
+        """Take in records of the log. Raises: CorruptionError."""
+        for key, value in batch.records:
+            transactional_id = records.decode_id(key)
+            if transactional_id is None:
+                continue
+            transaction = None if value is None else records.decode(transactional_id, value)
+            if transaction is None:
+                self._transactions.pop(transactional_id, None)
+            else:
+                self._transactions[transactional_id] = transaction
+
+    def loaded(self, turn: Turn) -> None:
+        """Set the deadlines of open transactions, and have those ended that were decided."""
+        for transactional_id, transaction in self._transactions.items():
+            if transaction.deadline_ms is not None:
+                turn.set_timer(transactional_id, max(0, transaction.deadline_ms - turn.now_ms))
+            elif transaction.state in PREPARED:
+                self._decided(self._partition, transaction)
+        turn.set_timer(Chore.EXPIRY, self._expiry_interval_ms)
+
+    def unloaded(self, turn: Turn) -> None:
+        """Nobody waits here: every request is answered in its own turn."""
