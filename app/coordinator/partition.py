@@ -129,9 +129,7 @@ class CoordinatedLog:
                 continue
             tries = 0
             if read.end_offset <= offset:
-                raise CorruptionError(
-                    f"{log.topic_partition} has nothing to read at offset {offset}, below its end {end}"
-                )
+                raise CorruptionError(f"{log.topic_partition} has nothing to read at offset {offset}, below its end")
             yield decode_batches(bytes(data))
             offset = read.end_offset
             await asyncio.sleep(0)
