@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, StorageUnavailable, kafka_code
+from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
 from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchPlan
 from app.handlers.partitions import check_leader_epoch, epoch_end, led_log, node_endpoints, topic_name
 from app.hot.files import storage_error
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 CONSUMER: Final = -1
 MISS_WAIT_MS: Final = 500
 """How long a Fetch waits for its own disk even if it does not want to wait for new records."""
+RANGES_MAX: Final = 16
+"""Of one partition in one answer; each keeps a file open until it is sent."""
 READ_COMMITTED: Final = 1
 LEADER_CODES: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
@@ -95,7 +97,7 @@ class Found(NamedTuple):
 class Attempt:
     """One look at all partitions of a request."""
 
-    __slots__ = ("diverges", "errors", "found", "logs", "misses", "record_bytes", "remote_waits")
+    __slots__ = ("at_once", "found", "logs", "misses", "record_bytes", "remote_waits")
 
     def __init__(self) -> None:
         self.found: list[Found] = []
@@ -105,8 +107,8 @@ class Attempt:
         """What has to come from the disk before its partition can be looked at."""
         self.remote_waits: list[RemoteWait] = []
         self.record_bytes = 0
-        self.errors = False
-        self.diverges = False
+        self.at_once = False
+        """Waiting would not make the answer better: it tells of an error or a divergence, or is as long as it may be."""
 
     def release(self) -> None:
         for one in self.found:
@@ -146,8 +148,7 @@ def serve_fetch(connection: Connection, version: int, correlation_id: int, frame
     attempt = look(context, request, partitions_asked, max_bytes)
     if (
         attempt.record_bytes >= min(request.min_bytes, max_bytes)
-        or attempt.errors
-        or attempt.diverges
+        or attempt.at_once
         or not partitions_asked
         or (request.max_wait_ms <= 0 and not attempt.misses)
     ):
@@ -241,7 +242,7 @@ class ParkedFetch:
         self._unpark()
         attempt = self._look()
         enough = min(self._request.min_bytes, self._max_bytes)
-        if attempt.record_bytes >= enough or attempt.errors or attempt.diverges:
+        if attempt.record_bytes >= enough or attempt.at_once:
             self._finish(attempt)
         else:
             self._park(attempt)
@@ -304,7 +305,7 @@ def look(
                 attempt.misses.append(miss)
                 found = Found(cached, ErrorCode.NONE, log.high_watermark, log.last_stable_offset, log.log_start_offset)
             else:
-                attempt.errors = True
+                attempt.at_once = True
                 found = Found(cached, kafka_code(disk_error))
         except FirnError as error:
             code = kafka_code(error)
@@ -312,13 +313,13 @@ def look(
             if code in LEADER_CODES and log is not None:
                 leader = (context.config.node_id, log.leader_epoch)
             found = Found(cached, code, current_leader=leader)
-            attempt.errors = True
+            attempt.at_once = True
         attempt.found.append(found)
         if found.record_bytes:
             attempt.record_bytes += found.record_bytes
             left = max(0, left - found.record_bytes)
         elif found.diverging is not None:
-            attempt.diverges = True
+            attempt.at_once = True
     return attempt
 
 
@@ -344,61 +345,64 @@ def read_partition(
     if not log_start <= offset <= log.log_end_offset:
         raise RequestRejected(ErrorCode.OFFSET_OUT_OF_RANGE)
     first = attempt.record_bytes == 0
-    if offset >= end_offset or (limit <= 0 and not first):
-        if offset >= end_offset:
-            attempt.logs.append(log)
+    if offset < end_offset and limit <= 0 and not first:
         return Found(cached, ErrorCode.NONE, high_watermark, stable, log_start, aborted=() if committed else None)
-    if offset < log.local_log_start_offset:
-        return read_remote(context, request, attempt, log, cached, limit, first=first)
-    read = log.plan_read(offset, max(limit, 0), end_offset=end_offset, min_one_batch=first)
-    aborted = None
-    if committed:
-        aborted = [(one.producer_id, one.first_offset) for one in log.aborted_transactions(offset, read.end_offset)]
-    if read.end_offset >= end_offset:
-        attempt.logs.append(log)
-    ranges = [FileRange(read.handle, read.position, read.length, read.warm)] if read.length else []
-    return Found(cached, ErrorCode.NONE, high_watermark, stable, log_start, ranges, read.length, aborted)
-
-
-def read_remote(
-    context: Context,
-    request: FetchRequest,
-    attempt: Attempt,
-    log: PartitionLog,
-    cached: CachedPartition,
-    limit: int,
-    *,
-    first: bool,
-) -> Found:
-    """What the object store's part of a partition has at hand; the rest was asked for. Raises: as ``read_partition``."""
-    committed = request.isolation_level == READ_COMMITTED
-    read = context.remote_reader.read(
-        log.topic_id, log.partition, Offset(cached.fetch_offset), max(limit, 0), min_one_batch=first
-    )
     ranges: list[FileRange] = []
-    record_bytes = 0
-    aborted: list[tuple[int, int]] = []
-    if isinstance(read, RemoteWait):
-        attempt.remote_waits.append(read)
-    else:
-        record_bytes = read.length
-        aborted = [(one.producer_id, one.first_offset) for one in read.aborted]
-        try:
-            for one in read.ranges:
-                ranges.append(FileRange(one.handle, one.position, one.length, warm=False))
-        except StorageUnavailable:
-            for held in ranges:
-                held.release()
+    aborted: dict[tuple[int, int], None] = {}
+    length = 0
+    try:
+        # Across segments, and from the store's into this disk's: whoever wants many bytes is not to wait at every seam.
+        while offset < end_offset and (length < limit or not ranges):
+            if len(ranges) >= RANGES_MAX:
+                attempt.at_once = True
+                break
+            room = max(limit - length, 0)
+            if offset < log.local_log_start_offset:
+                if ranges and attempt.record_bytes + length >= request.min_bytes:
+                    break  # what is not at hand is worth waiting for only if this is too little
+                remote = context.remote_reader.read(
+                    log.topic_id, log.partition, offset, room, min_one_batch=first and not ranges
+                )
+                if isinstance(remote, RemoteWait):
+                    attempt.remote_waits.append(remote)
+                    break
+                if committed:
+                    aborted.update(dict.fromkeys((one.producer_id, one.first_offset) for one in remote.aborted))
+                for one in remote.ranges:
+                    ranges.append(FileRange(one.handle, one.position, one.length, warm=False))
+                    length += one.length
+                if not remote.length:
+                    break
+                offset = remote.end_offset
+            else:
+                local = log.plan_read(offset, room, end_offset=end_offset, min_one_batch=first and not ranges)
+                if not local.length:
+                    break
+                ranges.append(FileRange(local.handle, local.position, local.length, local.warm))
+                length += local.length
+                if committed:
+                    found = log.aborted_transactions(offset, local.end_offset)
+                    aborted.update(dict.fromkeys((one.producer_id, one.first_offset) for one in found))
+                offset = local.end_offset
+    except PageMiss as miss:
+        if not ranges:
             raise
+        attempt.misses.append(miss)
+    except FirnError:
+        if not ranges:
+            raise
+        attempt.at_once = True  # what was found goes out; whoever reads on is told
+    if offset >= end_offset:
+        attempt.logs.append(log)
     return Found(
         cached,
         ErrorCode.NONE,
-        log.high_watermark,
-        log.last_stable_offset,
-        log.log_start_offset,
+        high_watermark,
+        stable,
+        log_start,
         ranges,
-        record_bytes,
-        aborted if committed else None,
+        length,
+        tuple(aborted) if committed else None,
     )
 
 

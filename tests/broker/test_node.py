@@ -12,6 +12,7 @@ import pytest
 
 from app.broker.partitions import LOGS_AT_ONCE
 from app.errors import ConfigError, ConflictError, FirnError, StorageFull
+from app.handlers.fetch import RANGES_MAX
 from app.hot.manager import LogManager
 from app.metadata.changes import ConfigChange, Operation
 from app.metadata.controller import StartRefused
@@ -140,6 +141,29 @@ def headers_at(data: bytes, offset: int) -> bytes:
     """The first bytes of the batch at ``offset``."""
     position = next(position for position, header in iter_headers(data) if header.base_offset == offset)
     return data[position : position + 61]
+
+
+async def test_one_fetch_reads_across_segments(tmp_path: Path):
+    """Whoever asks for many bytes does not wait at the end of each segment, although it is all there."""
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        async with talk(broker.port) as client:
+            for _ in range(RANGES_MAX + 4):
+                await produce(client, "t", batch(1))
+                broker.log("t").roll()
+            size = broker.log("t").size_bytes // (RANGES_MAX + 4)
+
+            async def ask(max_bytes: int, min_bytes: int) -> list[int]:
+                client.correlation_id += 1
+                asked = FetchPartition(0, fetch_offset=0, partition_max_bytes=max_bytes)
+                request = FetchRequest(max_wait_ms=60_000, min_bytes=min_bytes, topics=[("t", [asked])])
+                client.writer.write(encode_fetch_request(11, client.correlation_id, "c", request))
+                _, answer = await client.answer(FETCH, 11)
+                return [header.base_offset for header in headers(answer.responses[0].partitions[0].records)]
+
+            assert await ask(5 * size, 5 * size) == [0, 1, 2, 3, 4]
+            # Each piece keeps a file open, so an answer has no more than so many, and goes out with those at once.
+            assert await ask(1 << 20, 1 << 20) == list(range(RANGES_MAX))
 
 
 async def test_an_empty_data_directory_is_rebuilt_from_the_store(tmp_path: Path):

@@ -282,7 +282,7 @@ def tier(log: Any, offset: int) -> None:
     log.local_log_start_offset = offset
 
 
-async def test_remote_offsets_are_answered_when_they_arrive(start, connect):
+async def test_remote_offsets_are_answered_when_they_arrive_with_what_follows_on_the_disk(start, connect):
     bench = await start()
     log = bench.logs.add("t")
     client = await connect(bench)
@@ -292,8 +292,42 @@ async def test_remote_offsets_are_answered_when_they_arrive(start, connect):
     await until(lambda: bench.remote.asked == [0])
     handle = bench.remote.arrive(0, bytes(log.file.data[: len(log.file.data) // 2]), 2)
     found = only((await client.answer(FETCH, 12))[1])
-    assert offsets(found.records) == [0]
+    assert offsets(found.records) == [0, 2]
     assert handle.users == 0
+
+
+async def test_more_of_the_remote_part_is_waited_for_only_if_what_is_at_hand_is_too_little(start, connect):
+    bench = await start()
+    log = bench.logs.add("t")
+    client = await connect(bench)
+    one = batch(2)
+    await fill(client, "t", one, one)
+    tier(log, 4)
+    handle = bench.remote.arrive(0, bytes(log.file.data[: len(one)]), 2)
+    found = only(await ask(client, 12, request(FetchPartition(0), wait_ms=60_000)))
+    assert offsets(found.records) == [0]
+    assert bench.remote.asked == [0]
+    send(client, 12, request(FetchPartition(0), wait_ms=60_000, min_bytes=2 * len(one)))
+    await until(lambda: bench.remote.asked == [0, 0, 2])
+    assert handle.users == 0
+    bench.remote.arrive(2, bytes(log.file.data[len(one) :]), 4)
+    found = only((await client.answer(FETCH, 12))[1])
+    assert offsets(found.records) == [0, 2]
+
+
+async def test_an_error_behind_what_was_found_does_not_keep_it_back(start, connect):
+    bench = await start()
+    log = bench.logs.add("t")
+    client = await connect(bench)
+    one = batch(2)
+    await fill(client, "t", one, one)
+    tier(log, 4)
+    bench.remote.arrive(0, bytes(log.file.data[: len(one)]), 2)
+    bench.remote.answers[2] = StorageUnavailable("away")
+    found = only(await ask(client, 12, request(FetchPartition(0), wait_ms=60_000, min_bytes=1 << 20)))
+    assert (found.error_code, offsets(found.records)) == (0, [0])
+    found = only(await ask(client, 12, request(FetchPartition(0, fetch_offset=2), wait_ms=60_000, min_bytes=1 << 20)))
+    assert found.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 async def test_a_hot_partition_does_not_wait_for_a_remote_one(start, connect):

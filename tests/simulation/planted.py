@@ -237,7 +237,7 @@ PLANTED: dict[str, Planted] = {
     "batches with a bad CRC recovered": Planted(
         recovers_batches_with_a_bad_crc,
         ("power", "power within"),
-        50,
+        150,
         ("INV-1", "INV-4", "INV-5", "errors", "liveness"),
     ),
     "records deleted before the log start is durable": Planted(
