@@ -4,7 +4,8 @@ Three steps, each simple, rather than one walk that does all at once:
 
 1. Find the end. Below the recovery point everything was synced. From there on every batch is checked, and the first one whose
    length or CRC is wrong is cut off together with everything after it. Indexes of what was walked are rebuilt.
-2. Rebuild the leader epochs, if their checkpoint is missing or damaged.
+2. Rebuild the leader epochs, if their checkpoint is missing or damaged, or says something else than the batches. It has no
+   checksum: a digit that has changed is found by asking the batches around each place where an epoch begins.
 3. Rebuild producer state and transaction indexes, from the newest producer snapshot on.
 
 Runs on a pool thread before the log is known to anybody: it opens files by itself and touches nothing shared.
@@ -12,6 +13,7 @@ Runs on a pool thread before the log is known to anybody: it opens files by itse
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -136,7 +138,7 @@ def load_log(
 
     Raises: OSError.
     """
-    loader = _Loader(fs, descriptors, directory, config, recovery_point, now_ms)
+    loader = _Loader(fs, descriptors, directory, config, recovery_point, log_start_offset, now_ms)
     loaded = loader.load()
     start = loaded.log_start_offset if log_start_offset is None else log_start_offset
     if start > loaded.end_offset:
@@ -170,6 +172,7 @@ class _Loader:
         directory: str,
         config: TopicConfig,
         recovery_point: Offset,
+        log_start_offset: Offset | None,
         now_ms: TimestampMs,
     ) -> None:
         self._fs = fs
@@ -177,6 +180,7 @@ class _Loader:
         self._directory = directory
         self._config = config
         self._recovery_point = recovery_point
+        self._log_start_offset = log_start_offset
         self._now_ms = now_ms
         self._problems: list[str] = []
         self._truncated_bytes = 0
@@ -195,10 +199,13 @@ class _Loader:
             fs.fsync_dir(directory)
         epochs = self._load_epochs()
         segments = self._find_end(segments)
+        written = None if epochs is None else epochs.entries()
+        if epochs is not None and not self._epochs_fit(epochs, segments):
+            epochs = None
         rebuild_epochs = epochs is None
         epochs = LeaderEpochs() if epochs is None else epochs
-        epochs.dirty = rebuild_epochs
         producers = self._rebuild_state(segments, epochs, 0 if rebuild_epochs else None)
+        epochs.dirty = epochs.entries() != written
         end = Offset(segments[-1].end_offset)
         return LoadedLog(
             segments=segments,
@@ -400,6 +407,46 @@ class _Loader:
         segment.index_written = segment.times_written = 0
 
     # --- steps 2 and 3 ---
+
+    def _epochs_fit(self, epochs: LeaderEpochs, segments: list[Segment]) -> bool:
+        """Whether the batches on both sides of each start of an epoch are of the epochs that the checkpoint says they are of.
+
+        Only synced batches are asked. What the checkpoint says of later ones is forgotten: they are walked anyway.
+        """
+        start = max(segments[0].base_offset, self._log_start_offset or 0)
+        end = min(self._recovery_point, segments[-1].end_offset)
+        epochs.truncate_from_end(Offset(max(end, segments[0].base_offset)))
+        starts = [entry.start_offset for entry in epochs.entries() if start < entry.start_offset < end]
+        for offset in sorted({start, end - 1, *starts, *(one - 1 for one in starts)}):
+            header = self._batch_at(segments, offset) if start <= offset < end else None
+            if header is None or header.leader_epoch < 0:
+                continue
+            said = epochs.epoch_of(Offset(max(offset, header.base_offset)))
+            if said != header.leader_epoch:
+                self._problems.append(
+                    f"{self._directory}/{LEADER_EPOCHS_FILE} has offset {max(offset, header.base_offset)} in leader epoch "
+                    f"{said}, and the log has it in {header.leader_epoch}; it is rebuilt from the log"
+                )
+                return False
+        return True
+
+    def _batch_at(self, segments: list[Segment], offset: int) -> BatchHeader | None:
+        """The batch of a segment that holds ``offset``, or the next after a gap. None if there is none, or none can be read."""
+        segment = segments[bisect_right(segments, offset, key=lambda one: one.base_offset) - 1]
+        try:
+            index = read_index(self._fs, segment) if segment.index is None else segment.index
+        except (CorruptionError, FileNotFoundError):
+            index = SegmentIndex()
+        file = self._fs.open(segment.handle.path, read_only=True)
+        try:
+            start = index.position_before(offset - segment.base_offset)
+            headers = (header for _, header, _ in walk(file, start, segment.size_bytes, verify=False))
+            return next((header for header in headers if header.end_offset > offset), None)
+        except CorruptionError:
+            # The walk that rebuilds producer state meets it too, and cuts it off.
+            return None
+        finally:
+            file.close()
 
     def _rebuild_state(self, segments: list[Segment], epochs: LeaderEpochs, epochs_from: int | None) -> ProducerStates:
         """Walk the headers from the newest usable snapshot, or from ``epochs_from`` if that is lower."""

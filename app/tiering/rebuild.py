@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from app.errors import CorruptionError, StorageUnavailable
 from app.hot.checkpoints import EpochStart
+from app.hot.epochs import LeaderEpochs
 from app.metadata.manifest import SegmentManifest
 from app.objectstore.api import ObjectMissing
 from app.tiering.segment_format import decode_footer
@@ -129,6 +130,14 @@ def disagreement(log: RestorableLog, manifest: SegmentManifest) -> str | None:
     return None
 
 
+def _between(lineage: Iterable[EpochStart], start: Offset, end: Offset) -> tuple[EpochStart, ...]:
+    """The epochs of the offsets in [start, end), the first of them from ``start`` on."""
+    epochs = LeaderEpochs(lineage)
+    epochs.truncate_from_start(start)
+    epochs.truncate_from_end(end)
+    return epochs.entries()
+
+
 async def agree(log: RestorableLog, manifest: SegmentManifest, work: StoreWork) -> RestorePlan | None:
     """Bring a local log in line with its loaded manifest, before it is led and before anything is appended.
 
@@ -147,10 +156,10 @@ async def agree(log: RestorableLog, manifest: SegmentManifest, work: StoreWork) 
     local_start = log.local_log_start_offset
     wanted = log_start_of(manifest)
     if wanted < local_start:
-        known = log.leader_epochs()
-        lineage = manifest.state.leader_epochs()
-        if lineage and (not known or known[0].start_offset > lineage[0][1]):
-            log.restore_leader_epochs(EpochStart(epoch, start) for epoch, start in lineage)
+        # There are no batches here to hold the checkpoint against.
+        lineage = [EpochStart(epoch, start) for epoch, start in manifest.state.leader_epochs()]
+        if lineage and _between(log.leader_epochs(), wanted, local_start) != _between(lineage, wanted, local_start):
+            log.restore_leader_epochs(lineage)
     if wanted != log.log_start_offset and wanted <= log.log_end_offset:
         log.restore_log_start(wanted)
     return None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from app.configs import Durability, TopicConfig
+from app.hot.checkpoints import LEADER_EPOCHS_FILE, RECOVERY_POINTS_FILE, parse_leader_epochs
+from app.hot.files import read_file, replace_file
 from app.hot.log import PartitionLog
 from app.hot.manager import LoadReport, LogManager
 from app.records.control import ControlType
@@ -291,6 +293,59 @@ async def test_producers_of_deleted_segments_are_not_forgotten_by_a_kill() -> No
     log, _ = await reopened(fs)
     assert log.segments()[0].base_offset == 5
     assert log.producers.entries[1].last_sequence == 4
+
+
+def flips_of(fs: SimFileSystem, path: str) -> Iterator[None]:
+    """The file with one bit changed, for every bit of it; in the end it is as it was."""
+    content = bytes(read_file(fs, path))
+    for position in range(len(content)):
+        for bit in range(8):
+            replace_file(fs, path, content, durable=True)
+            fs.flip_bit(path, position, bit)
+            yield
+    replace_file(fs, path, content, durable=True)
+
+
+@pytest.mark.parametrize("synced", [0, 7, 14])
+async def test_a_flipped_bit_in_the_leader_epochs_is_found_whichever_it_is(synced: int) -> None:
+    fs = sim()
+    manager, log = await filled(fs, 0)
+    for sequence in range(14):
+        if sequence in (4, 5, 6, 10):  # within a segment, at its start, and more than one
+            log.become_leader(LeaderEpoch(10 + sequence))
+        log.append_as_leader(idempotent(sequence, timestamp=NOW + sequence), now_ms=NOW)
+        if sequence == synced - 1:
+            await log.flush()
+            await manager.checkpoint()
+    lineage = log.leader_epochs()
+    assert lineage == ((0, 0), (14, 4), (15, 5), (16, 6), (20, 10))
+    before = await read_all(log)
+    found = 0
+    for _ in flips_of(fs, f"{log.path}/{LEADER_EPOCHS_FILE}"):
+        log, report = await reopened(fs)
+        assert log.leader_epochs() == lineage
+        assert parse_leader_epochs(read_file(fs, f"{log.path}/{LEADER_EPOCHS_FILE}")) == list(lineage)
+        assert log.log_end_offset == 14
+        found += len(report.problems)
+    assert found > 0
+    assert await read_all(log) == before
+
+
+async def test_a_batch_of_another_epoch_than_the_checkpoint_says_is_told() -> None:
+    fs = sim()
+    _, log = await filled(fs, 8)
+    log.become_leader(LeaderEpoch(3))
+    log.append_as_leader(idempotent(8), now_ms=NOW)
+    manager = manager_over(fs)
+    path = f"{log.path}/{LEADER_EPOCHS_FILE}"
+    await log.flush()
+    fs.kill()
+    replace_file(fs, path, b"0\n2\n0 0\n3 7\n", durable=True)
+    replace_file(fs, f"{DATA}/{RECOVERY_POINTS_FILE}", b"0\n1\nt 0 9\n", durable=True)
+    report = await manager.load_all(lambda _: TopicConfig(**SETTINGS))  # type: ignore[arg-type]
+    assert report.problems == [
+        f"{path} has offset 7 in leader epoch 3, and the log has it in 0; it is rebuilt from the log"
+    ]
 
 
 async def test_an_epoch_past_the_end_does_not_claim_what_is_appended_later() -> None:

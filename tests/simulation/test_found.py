@@ -10,6 +10,7 @@ import pytest
 
 from app.configs import TopicConfig
 from app.errors import ErrorCode, FencedError, StorageUnavailable
+from app.hot.files import replace_file
 from app.metadata import layout
 from app.objectstore.memory import Fault, FaultKind
 from app.records.builder import build_batch
@@ -515,6 +516,37 @@ def test_the_name_of_a_new_data_directory_outlives_a_loss_of_power() -> None:
         disk.rng = _Worst()  # type: ignore[assignment]
         await restart(world, "power")
         assert client.log.log_end_offset == 1
+
+    play(story)
+
+
+def test_no_flipped_bit_in_the_leader_epochs_costs_a_record_or_changes_the_lineage() -> None:
+    async def story(world: World) -> None:
+        client = Client(world, "c")
+        await client.create()
+        for _ in range(3):
+            for _ in range(4):
+                assert await client.produce(size=300) is ErrorCode.NONE
+            await restart(world, "kill")
+        assert await client.produce() is ErrorCode.NONE
+        await world.until(lambda: client.tiered_end > 8, 30, "the tier")
+        log = client.log
+        log.delete_local_before(8)
+        lineage, end = log.leader_epochs(), log.log_end_offset
+        assert log.local_log_start_offset == 8
+        assert len(lineage) == 4
+        path = f"{log.path}/leader-epoch-checkpoint"
+        content = bytes(world.owner.disk._file(path).current)
+        for position in range(len(content)):
+            for bit in (0, 1, 2):
+                world.owner.crash("kill")
+                replace_file(world.owner.disk, path, content, durable=True)
+                world.owner.disk.flip_bit(path, position, bit)
+                world.owner.start()
+                await world.until(lambda: world.owner.up, 30, "the start")
+                # The epoch of this start has no records yet, and is not in the file.
+                assert client.log.leader_epochs()[:-1] == lineage
+                assert client.log.log_end_offset == end
 
     play(story)
 
