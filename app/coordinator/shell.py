@@ -47,6 +47,9 @@ LOADS_AT_ONCE: Final = 4
 RELOAD_S: Final = 5.0
 """After a failed load, until it is tried again."""
 
+LOG_IS_MADE_S: Final = 0.02
+"""Between two looks for the log of a partition that was just created."""
+
 DUE_AT_ONCE: Final = 256
 """Timers served before the event loop turns."""
 
@@ -472,8 +475,7 @@ class Coordinator(Generic[S]):
             return
         log = self._logs.get(self.topic.name, seat.partition)
         if log is None:
-            seat.state = ShardState.FAILED
-            self._load_later(seat)
+            self._load_later(seat, LOG_IS_MADE_S)
             return
         seat.state = ShardState.LOADING
         seat.log = CoordinatedLog(log)
@@ -496,9 +498,9 @@ class Coordinator(Generic[S]):
         shard.loaded(_Turn(self, seat, self._clock.now_ms()))
         self._after(seat)
 
-    def _load_later(self, seat: _Seat[S]) -> None:
+    def _load_later(self, seat: _Seat[S], delay_s: float = RELOAD_S) -> None:
         async def wait() -> None:
-            await asyncio.sleep(RELOAD_S)
+            await asyncio.sleep(delay_s)
             if self._seats.get(seat.partition) is seat:
                 self._to_load.append(seat)
                 self._wake.set()
