@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 KAFKA_LIBS := $(CURDIR)/.cache/kafka/libs
 export FIRN_KAFKA_LIBS ?= $(KAFKA_LIBS)
 
-.PHONY: help run test test-slow lint bench clean system-packages kafka-libs
+.PHONY: help run test test-slow lint bench bench-quick clean system-packages kafka-libs
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
@@ -53,8 +53,16 @@ lint: $(VENV)/.test ## ruff, mypy --strict, import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.test kafka-libs ## Measure the broker against bare limits, and against Apache Kafka where its jars are there
+$(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "==> installing Firn with its laboratory into $(VENV)"
+	@$(PIP) install --constraint constraints.txt --editable '.[bench]'
+	@touch $@
+
+bench: $(VENV)/.bench kafka-libs ## Measure against Apache Kafka and bare limits; writes loadtests/RESULTS.md (an hour)
 	@$(BIN)/python -m loadtests $(ARGS)
+
+bench-quick: $(VENV)/.bench kafka-libs ## The same in under 3 minutes: that it works, not how fast it is
+	@$(BIN)/python -m loadtests --quick $(ARGS)
 
 clean: ## Remove the environment, caches and demo data
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache firn-demo dist *.egg-info

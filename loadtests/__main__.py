@@ -1,125 +1,122 @@
 """``make bench``: Firn against Apache Kafka, against bare limits and against its targets, in turns within one run.
 
 Where rates are compared, the system under test runs on core 0 and the load on core 1. Every figure is the median of the
-rounds of this run; ratios are between medians of the same run. A peer that is not there is a line in the report, not a
+rounds of this run; ratios are between medians of the same group. A peer that is not there is a line in the report, not a
 failure. See README.md beside this file.
 
-    python -m loadtests [--quick] [--only produce,fetch,cold,together,upload,start,memory] [--directory DIR] [--json FILE]
+    python -m loadtests [--quick] [--only produce,fetch,…] [--directory DIR] [--results FILE]
+
+writes ``FILE`` (``loadtests/results/<date>-<machine>.json``; groups that it has already are replaced) and, unless the run is
+a quick one, ``loadtests/RESULTS.md`` with its plots.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import os
 import shutil
+import signal
+import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from loadtests import targets, workloads
-from loadtests.bare_limits import page_cache_write
-from loadtests.firn_peer import firn_running
-from loadtests.kafka_peer import PeerMissing, kafka_running
-from loadtests.measuring import SERVER_CORE, LoadFailed, Peer
-from loadtests.workloads import FULL, QUICK, TIER_AT_ONCE, Effort, Results
+from loadtests import kafka_peer
+from loadtests.lab import FULL, QUICK, TIER_AT_ONCE, Effort, Lab
+from loadtests.machine import commit, machine, slug, versions
+from loadtests.measuring import LoadFailed
+from loadtests.results import FORMAT, Group, Results, load, save
+from loadtests.system import SystemFailed
+from loadtests.targets import verdicts
+from loadtests.workloads import GROUPS
 
-GROUPS = ("start", "memory", "together", "upload", "produce", "fetch", "cold")
-COMPARED = {"produce", "fetch", "cold"}
+HERE = Path(__file__).parent
 
 
-def machine() -> dict[str, Any]:
-    """The class of machine: what a reader needs to compare figures with those of another."""
-    model = next(
-        (
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        "unknown",
-    )
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+def settings_used() -> dict[str, dict[str, str]]:
+    """What differs from each system's defaults."""
+    properties = kafka_peer.server_properties(Path("DIR"), 9092, 9093, tiered=True)
     return {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "processor": model,
-        "cores": os.cpu_count(),
-        "memory_gb": round(memory / 1e9),
-        "kernel": os.uname().release,
-        "load_at_start": os.getloadavg()[0],
+        "Kafka": properties | {"JVM": " ".join(kafka_peer.JVM_FLAGS)},
+        "Firn": dict(TIER_AT_ONCE),
     }
 
 
-def compare(groups: set[str], base: Path, effort: Effort) -> Results:
-    """What runs on Firn and Kafka in turns, both started once."""
-    results: Results = {}
-    with ExitStack() as stack:
-        firn = stack.enter_context(firn_running(base / "firn", cores=str(SERVER_CORE), settings=TIER_AT_ONCE))
-        peers: dict[str, Peer] = {"Firn": firn}
-        directories = {"Firn": base / "firn" / "data", "Kafka": base / "kafka" / "logs"}
-        try:
-            peers["Kafka"] = stack.enter_context(kafka_running(base / "kafka", core=SERVER_CORE, tiered=True))
-        except PeerMissing as missing:
-            print(f"Apache Kafka is left out: {missing}", flush=True)
-        started = {name: peer.start_s for name, peer in peers.items()}
-        results["start to first connection"] = started
-        print(
-            "start to first connection  " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in started.items()),
-            flush=True,
-        )
-        if "produce" in groups:
-            results |= workloads.produce(peers, effort)
-        if "fetch" in groups:
-            results |= workloads.hot_fetch(peers, base, effort)
-        if "cold" in groups:
-            results |= workloads.cold_fetch(peers, directories, effort)
-        results |= workloads.loaded_memory(peers)
-    return results
+def run_group(name: str, base: Path, effort: Effort) -> Group:
+    """One group in a folder of its own, which is gone afterwards."""
+    print(f"\n--- {name}: {GROUPS[name].title}", flush=True)
+    directory = base / name
+    directory.mkdir(parents=True)
+    lab = Lab(directory, effort)
+    began, started, busy = datetime.datetime.now(datetime.UTC), time.monotonic(), os.getloadavg()[0]
+    try:
+        cases = GROUPS[name].run(lab)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return Group(
+        commit=commit(),
+        began=began.isoformat(timespec="seconds"),
+        seconds=round(time.monotonic() - started, 1),
+        effort=effort.name,
+        load_at_start=round(busy, 2),
+        notes=lab.notes,
+        cases=cases,
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds, a smaller start-up")
-    parser.add_argument("--only", default=",".join(GROUPS), help="which groups, separated by commas")
+    parser.add_argument("--quick", action="store_true", help="fewer, shorter and smaller: that it works, not how fast")
+    parser.add_argument("--only", default="", help=f"groups, separated by commas: {', '.join(GROUPS)}")
     parser.add_argument("--directory", type=Path, help="where the systems keep their data (a temporary folder)")
-    parser.add_argument("--json", type=Path, help="write every figure to this file")
+    parser.add_argument("--results", type=Path, help="the JSON file to write or to add groups to")
     arguments = parser.parse_args()
-    groups = set(arguments.only.split(","))
-    if unknown := groups - set(GROUPS):
+    wanted = (
+        arguments.only.split(",")
+        if arguments.only
+        else [n for n, w in GROUPS.items() if w.quick or not arguments.quick]
+    )
+    if unknown := set(wanted) - set(GROUPS):
         parser.error(f"no group is called {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # what was started is then ended too
     effort = QUICK if arguments.quick else FULL
-    base = arguments.directory or Path(tempfile.mkdtemp(prefix="firn-bench-"))
-    base.mkdir(parents=True, exist_ok=True)
+    base = Path(tempfile.mkdtemp(prefix="firn-bench-", dir=arguments.directory))
     began = time.monotonic()
-    where = machine()
-    results: Results = {"machine": where}
+    where = machine(base)
     print(", ".join(f"{name} {value}" for name, value in where.items()), flush=True)
-    work: dict[str, Callable[[], Results]] = {
-        "start": lambda: workloads.start_up(base, effort),
-        "memory": lambda: workloads.idle_memory(base),
-        "together": lambda: workloads.beside_cold_replay(base, effort),
-        "upload": lambda: workloads.upload_while_producing(base, effort),
-    }
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    path = arguments.results or HERE / "results" / f"{'quick-' * arguments.quick}{today}-{slug(where)}.json"
+    results = Results(FORMAT, where, versions(), settings_used())
+    if path.exists():
+        with suppress(ValueError):
+            results.groups = load(path).groups
+    failed = False
     try:
-        new, warm = page_cache_write(base, 256 << 20)
-        results["page-cache write"] = {"new_mb_per_s": new, "warm_mb_per_s": warm}
-        print(f"page-cache write           {new:,.0f} MB/s on new pages, {warm:,.0f} MB/s on warm ones", flush=True)
-        for group, run in work.items():
-            if group in groups:
-                results |= run()
-        if groups & COMPARED:
-            results |= compare(groups, base, effort)
-    except LoadFailed as failure:
-        raise SystemExit(str(failure)) from None
+        for name in (name for name in GROUPS if name in wanted):
+            try:
+                results.groups[name] = run_group(name, base, effort)
+            except (LoadFailed, SystemFailed) as failure:
+                failed = True
+                print(f"{name} FAILED: {failure}", flush=True)
+            results.groups = {name: results.groups[name] for name in GROUPS if name in results.groups}
+            save(results, path)
     finally:
-        if arguments.directory is None:
-            shutil.rmtree(base, ignore_errors=True)
-    print(f"\n{targets.report(results)}\n\n{time.monotonic() - began:.0f} s in all", flush=True)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+        shutil.rmtree(base, ignore_errors=True)
+    if arguments.quick:
+        print(
+            "\nThat it works is what a quick run shows: Java is not warm yet, so ratios to Kafka flatter Firn.",
+            flush=True,
+        )
+    else:
+        print("\n" + "\n".join(verdict.line() for verdict in verdicts(results)), flush=True)
+    print(f"\n{time.monotonic() - began:.0f} s in all; every figure is in {path}", flush=True)
+    if not arguments.quick:
+        from loadtests.report import write
+
+        print(f"written: {write(results, path)}", flush=True)
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

@@ -1,26 +1,49 @@
 """What the machine can do without any broker: the floor that every figure is held against.
 
-Run as a process pinned to the server's core: ``python -m loadtests.bare_limits send FILE`` serves one connection with a
-bare pread and write loop, 1 MiB at a time, as often as the peer asks by sending one byte.
+    python -m loadtests.bare_limits send FILE
+    python -m loadtests.bare_limits receive FILE REQUEST_BYTES
+    python -m loadtests.bare_limits discard
+
+each serve one connection on the port that they print. ``send`` answers each byte with the whole file by a bare pread and
+write loop. ``receive`` appends what comes to a file, a write for each read of the socket, and answers so many bytes as a
+Produce response has for each request. ``discard`` only reads: the loopback copy.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from loadtests.measuring import LOAD_CORE, SERVER_CORE, Report
+from loadtests.processes import cpu_seconds
+from loadtests.system import ROOT
+
 PIECE_BYTES = 1 << 20
+RECEIVE_BYTES = 1 << 18
+ANSWER_BYTES = 60
+FILE_BYTES = 256 << 20
+WRAP_BYTES = 512 << 20
+"""A received file is cut to nothing at this size, so that its pages are new ones, as a log's are."""
 
 
-def send(path: Path) -> None:
-    """Answer each byte received with the whole file, by pread into one reused buffer and write."""
+def _accept() -> socket.socket:
     listener = socket.create_server(("127.0.0.1", 0))
     print(listener.getsockname()[1], flush=True)
     connection, _ = listener.accept()
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def send(path: Path) -> None:
+    """Answer each byte received with the whole file, by pread into one reused buffer and write."""
+    connection = _accept()
     file = os.open(path, os.O_RDONLY)
     buffer = memoryview(bytearray(PIECE_BYTES))
     while connection.recv(1):
@@ -28,6 +51,121 @@ def send(path: Path) -> None:
         while got := os.preadv(file, [buffer], position):
             connection.sendall(buffer[:got])
             position += got
+
+
+def receive(path: Path, request_bytes: int) -> None:
+    """Append all that comes to a file; acknowledge each whole request."""
+    connection = _accept()
+    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+    buffer = memoryview(bytearray(RECEIVE_BYTES))
+    answers = bytes(ANSWER_BYTES * (RECEIVE_BYTES // request_bytes + 2))
+    position = over = 0
+    while got := connection.recv_into(buffer):
+        os.pwrite(file, buffer[:got], position)
+        position += got
+        whole, over = divmod(over + got, request_bytes)
+        if whole:
+            connection.sendall(answers[: whole * ANSWER_BYTES])
+        if position >= WRAP_BYTES:
+            os.ftruncate(file, 0)
+            position = 0
+
+
+def discard() -> None:
+    """Read and forget."""
+    connection = _accept()
+    buffer = bytearray(PIECE_BYTES)
+    while connection.recv_into(buffer):
+        pass
+
+
+class Bare:
+    """One bare server and a connection to it; the load runs in this process, on the load's core."""
+
+    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
+        self._process, self._connection = process, connection
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def fetched(self, seconds: float) -> Report:
+        """From ``send``: MB/s and CPU seconds per GB."""
+        buffer = bytearray(4 << 20)
+
+        def turn() -> int:
+            self._connection.sendall(b"x")
+            left = FILE_BYTES
+            while left:
+                left -= self._connection.recv_into(buffer, min(left, len(buffer)))
+            return FILE_BYTES
+
+        return self._measured(seconds, turn)
+
+    def produced(self, seconds: float, request_bytes: int, pipeline: int) -> Report:
+        """To ``receive``: the same, with latencies, so many requests in flight."""
+        request = os.urandom(request_bytes)
+        joined = {count: request * count for count in range(1, pipeline + 1)}
+        sent_at: deque[float] = deque()
+        latencies: list[float] = []
+        over = 0
+
+        def turn() -> int:
+            nonlocal over
+            room = pipeline - len(sent_at)
+            if room:
+                sent_at.extend([time.perf_counter()] * room)
+                self._connection.sendall(joined[room])
+            whole, over = divmod(over + len(self._connection.recv(1 << 16)), ANSWER_BYTES)
+            now = time.perf_counter()
+            latencies.extend(now - sent_at.popleft() for _ in range(whole))
+            return whole * request_bytes
+
+        report = self._measured(seconds, turn)
+        while sent_at:
+            whole, over = divmod(over + len(self._connection.recv(1 << 16)), ANSWER_BYTES)
+            for _ in range(whole):
+                sent_at.popleft()
+        latencies.sort()
+        report["requests_per_s"] = report["mb_per_s"] * 1e6 / request_bytes
+        report["server_cpu_us_per_request"] = report["server_cpu_s_per_gb"] * request_bytes / 1000
+        for name, share in (("p50_ms", 0.5), ("p99_ms", 0.99), ("p999_ms", 0.999)):
+            report[name] = latencies[min(len(latencies) - 1, int(len(latencies) * share))] * 1000
+        return report
+
+    def copied(self, seconds: float) -> Report:
+        """To ``discard``: what loopback itself carries."""
+        piece = os.urandom(PIECE_BYTES)
+
+        def turn() -> int:
+            self._connection.sendall(piece)
+            return PIECE_BYTES
+
+        return self._measured(seconds, turn)
+
+    def _measured(self, seconds: float, turn: object) -> Report:
+        assert callable(turn)
+        allowed = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {LOAD_CORE})
+        try:
+            before, started, total = cpu_seconds(self._process.pid), time.perf_counter(), 0
+            while time.perf_counter() - started < seconds:
+                total += turn()
+            elapsed = time.perf_counter() - started
+            spent = cpu_seconds(self._process.pid) - before
+        finally:
+            os.sched_setaffinity(0, allowed)
+        return {"mb_per_s": total / elapsed / 1e6, "server_cpu_s_per_gb": spent / total * 1e9}
+
+
+@contextmanager
+def bare(*what: str) -> Iterator[Bare]:
+    """A bare server pinned to the server's core."""
+    command = ["taskset", "-c", str(SERVER_CORE), sys.executable, "-m", "loadtests.bare_limits", *what]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stdout is not None
+        try:
+            with socket.create_connection(("127.0.0.1", int(process.stdout.readline()))) as connection:
+                yield Bare(process, connection)
+        finally:
+            process.terminate()
 
 
 def touch_pages(directory: Path, total_bytes: int) -> None:
@@ -40,25 +178,32 @@ def touch_pages(directory: Path, total_bytes: int) -> None:
     path.unlink()
 
 
-def page_cache_write(directory: Path, total_bytes: int) -> tuple[float, float]:
-    """MB/s of appending 1 MiB pieces to a new file, and to one whose pages are there already."""
+def page_cache_write(directory: Path, total_bytes: int) -> tuple[Report, Report]:
+    """Appending 1 MiB pieces to a new file, and to one whose pages are there already."""
     path = directory / "page-cache-write"
     piece = os.urandom(PIECE_BYTES)
-    rates = []
+    reports: list[Report] = []
     file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
     try:
         for _ in range(2):
-            started = time.perf_counter()
+            before, started = time.process_time(), time.perf_counter()
             for position in range(0, total_bytes, PIECE_BYTES):
                 os.pwrite(file, piece, position)
-            rates.append(total_bytes / (time.perf_counter() - started) / 1e6)
+            elapsed, spent = time.perf_counter() - started, time.process_time() - before
+            reports.append({"mb_per_s": total_bytes / elapsed / 1e6, "server_cpu_s_per_gb": spent / total_bytes * 1e9})
     finally:
         os.close(file)
         path.unlink()
-    return rates[0], rates[1]
+    return reports[0], reports[1]
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or sys.argv[1] != "send":
-        raise SystemExit(__doc__)
-    send(Path(sys.argv[2]))
+    match sys.argv[1:]:
+        case ["send", path]:
+            send(Path(path))
+        case ["receive", path, request_bytes]:
+            receive(Path(path), int(request_bytes))
+        case ["discard"]:
+            discard()
+        case _:
+            raise SystemExit(__doc__)

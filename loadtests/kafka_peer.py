@@ -8,34 +8,20 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-HEAP = "2g"
+from loadtests.system import System, SystemFailed, free_port, running
+
+JVM_FLAGS = ("-Xms2g", "-Xmx2g", "-XX:+UseG1GC")
+CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 START_TIMEOUT_S = 90.0
 
 
 class PeerMissing(Exception):
     """Kafka cannot run here; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class KafkaPeer:
-    host: str
-    port: int
-    pid: int
-    start_s: float
-    """Seconds from exec to the first accepted connection."""
-
-    @property
-    def bootstrap(self) -> str:
-        return f"{self.host}:{self.port}"
 
 
 def kafka_libs() -> Path:
@@ -78,15 +64,8 @@ def server_properties(directory: Path, port: int, controller_port: int, *, tiere
     return properties
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @contextmanager
-def kafka_running(directory: Path, *, core: int | None = None, tiered: bool = False) -> Iterator[KafkaPeer]:
+def kafka_running(directory: Path, *, core: int | None = None, tiered: bool = False) -> Iterator[System]:
     """Format ``directory``, start Kafka in it (pinned to ``core`` if given), and end it when the block is left.
 
     Raises: PeerMissing.
@@ -98,39 +77,29 @@ def kafka_running(directory: Path, *, core: int | None = None, tiered: bool = Fa
     settings = server_properties(directory, port, free_port(), tiered=tiered)
     properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     java = ["java", "-cp", f"{libs}/*"]
-    pin = [] if core is None else ["taskset", "-c", str(core)]
-    with (directory / "kafka.out").open("wb") as out:
+    output = directory / "kafka.out"
+    with output.open("wb") as out:
         formatted = subprocess.run(
-            [*java, "kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c", str(properties)],
+            [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)],
             stdout=out,
             stderr=out,
             check=False,
         )
-        if formatted.returncode != 0:
-            raise PeerMissing(f"Kafka's storage tool failed, see {directory / 'kafka.out'}")
-        started = time.monotonic()
-        process = subprocess.Popen(
-            [*pin, java[0], f"-Xms{HEAP}", f"-Xmx{HEAP}", "-XX:+UseG1GC", *java[1:], "kafka.Kafka", str(properties)],
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
+    if formatted.returncode != 0:
+        raise PeerMissing(f"Kafka's storage tool failed, see {output}")
+    with ExitStack() as stack:
         try:
-            while True:
-                if process.poll() is not None:
-                    raise PeerMissing(f"Kafka ended at once, see {directory / 'kafka.out'}")
-                if time.monotonic() - started > START_TIMEOUT_S:
-                    raise PeerMissing(f"Kafka did not listen within {START_TIMEOUT_S:.0f} s")
-                try:
-                    socket.create_connection(("127.0.0.1", port), 1).close()
-                    break
-                except OSError:
-                    time.sleep(0.05)
-            yield KafkaPeer("127.0.0.1", port, process.pid, time.monotonic() - started)
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            system = stack.enter_context(
+                running(
+                    "Kafka",
+                    [java[0], *JVM_FLAGS, *java[1:], "kafka.Kafka", str(properties)],
+                    port=port,
+                    output=output,
+                    logs=directory / "logs",
+                    timeout_s=START_TIMEOUT_S,
+                    cores=None if core is None else str(core),
+                )
+            )
+        except SystemFailed as failed:
+            raise PeerMissing(str(failed)) from None
+        yield system

@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from app.records.batch import HEADER, HEADER_BYTES
 from app.records.builder import build_batch
+from app.records.compression import CODEC_NAMES, Codec
 from app.wire.apikeys import ApiKey
 from app.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic
 from app.wire.apis.init_producer_id import InitProducerIdRequest
@@ -39,6 +40,7 @@ from app.wire.codec import decode_response
 from app.wire.framing import request_frame
 from app.wire.header import parse_response_header
 from app.wire.produce import decode_produce_response, encode_produce_request
+from loadtests.processes import family_cpu_seconds
 
 INT32 = Struct(">i")
 SEQUENCE_POSITION = 53
@@ -46,7 +48,9 @@ CRC_POSITION = 17
 CRC_START = 21
 PARTITION_ANSWER = Struct(">ihqqqi")
 EARLIEST_LOCAL = -4
-CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+NOT_READY = (3, 6)
+"""UNKNOWN_TOPIC_OR_PARTITION and NOT_LEADER_OR_FOLLOWER, which a partition answers that was made just now."""
+READY_TIMEOUT_S = 30.0
 
 
 class Wire:
@@ -80,12 +84,6 @@ class Wire:
         return decode_response(key, version, answer[parse_response_header(answer, key, version).body_start :])
 
 
-def cpu_seconds(pid: int) -> float:
-    """CPU time of a process and all its threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
-
-
 def percentiles(latencies: list[float]) -> dict[str, float]:
     latencies.sort()
     last = len(latencies) - 1
@@ -95,15 +93,29 @@ def percentiles(latencies: list[float]) -> dict[str, float]:
     } | {"max_ms": round(latencies[-1] * 1000, 3)}
 
 
-def make_batch(record_count: int, batch_bytes: int, producer_id: int, rng: random.Random) -> bytearray:
-    """One batch of about ``batch_bytes``, of incompressible values."""
+def make_batch(
+    record_count: int, batch_bytes: int, producer_id: int, rng: random.Random, codec: Codec = Codec.NONE
+) -> bytearray:
+    """One batch of about ``batch_bytes``: of incompressible values, or with a codec of JSON that long before it."""
     value_bytes = max(1, (batch_bytes - HEADER_BYTES) // record_count - 10)
     now_ms = int(time.time() * 1000)
-    records = [(now_ms, None, rng.randbytes(value_bytes), ()) for _ in range(record_count)]
+
+    def value() -> bytes:
+        if codec is Codec.NONE:
+            return rng.randbytes(value_bytes)
+        text = ""
+        while len(text) < value_bytes:
+            text += (
+                f'{{"flight":{rng.randrange(9000)},"carrier":"{rng.choice(("UA", "AA", "B6", "DL", "EV"))}",'
+                f'"origin":"{rng.choice(("EWR", "JFK", "LGA"))}","delay":{rng.randrange(-20, 90)}}}'
+            )
+        return text[:value_bytes].encode()
+
+    records = [(now_ms, None, value(), ()) for _ in range(record_count)]
     fields: dict[str, Any] = (
         {} if producer_id < 0 else {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0}
     )
-    return bytearray(build_batch(records, **fields))
+    return bytearray(build_batch(records, codec=codec, **fields))
 
 
 def ensure_topic(wire: Wire, topic: str) -> int:
@@ -130,6 +142,21 @@ def special_offsets(wire: Wire, topic: str, partitions: int, special: int) -> li
     return [found[p].offset for p in range(partitions)]
 
 
+def first_answer(wire: Wire, request: bytearray) -> int:
+    """Produce once, again and again while a new partition's leader is not ready; how many bytes the answer has."""
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while True:
+        wire.socket.sendall(request)
+        answer = wire.read_frame()
+        body = answer[parse_response_header(answer, ApiKey.PRODUCE, 9).body_start :]
+        found = decode_produce_response(9, body).responses[0].partition_responses[0]
+        if not found.error_code:
+            return 4 + len(answer)
+        if found.error_code not in NOT_READY or time.monotonic() > deadline:
+            raise SystemExit(f"Produce answers error {found.error_code}: {found.error_message}")
+        time.sleep(0.05)
+
+
 def produce(arguments: argparse.Namespace) -> dict[str, object]:
     rng = random.Random(7)
     wire = Wire(arguments.host, arguments.port)
@@ -139,7 +166,7 @@ def produce(arguments: argparse.Namespace) -> dict[str, object]:
         producer_id = wire.ask(
             ApiKey.INIT_PRODUCER_ID, 4, InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         ).producer_id
-    batch = make_batch(arguments.records, arguments.batch_bytes, producer_id, rng)
+    batch = make_batch(arguments.records, arguments.batch_bytes, producer_id, rng, CODEC_NAMES[arguments.codec])
     requests: list[bytearray] = []
     for partition in range(partitions):
         pieces = encode_produce_request(
@@ -166,14 +193,10 @@ def produce(arguments: argparse.Namespace) -> dict[str, object]:
             pack_crc(request, start + CRC_POSITION, crc32c(memoryview(request)[start + CRC_START : batch_end]))
         return request
 
-    # the first answers say how long an answer is and that nothing goes wrong
-    wire.socket.sendall(next_request(0))
-    answer = wire.read_frame()
-    body = answer[parse_response_header(answer, ApiKey.PRODUCE, 9).body_start :]
-    first = decode_produce_response(9, body).responses[0].partition_responses[0]
-    if first.error_code:
-        raise SystemExit(f"Produce answers error {first.error_code}: {first.error_message}")
-    answer_bytes = 4 + len(answer)
+    # The first answers say how long an answer is and that every partition takes requests.
+    answer_bytes = 0
+    for place in range(partitions):
+        answer_bytes = first_answer(wire, next_request(place))
 
     def run(seconds: float, requests_max: int = 0) -> tuple[int, float, list[float]]:
         sent_at: deque[float] = deque()
@@ -233,7 +256,7 @@ def produce(arguments: argparse.Namespace) -> dict[str, object]:
     name = len(arguments.topic)
     error_position = 4 + 5 + 1 + 1 + name + 1 + 4
     run(arguments.warm_up)
-    before = cpu_seconds(arguments.server_pid) if arguments.server_pid else 0.0
+    before = family_cpu_seconds(arguments.server_pid) if arguments.server_pid else 0.0
     limit = arguments.megabytes * 1_000_000 // len(batch)
     count, seconds, latencies = run(arguments.seconds if not limit else float("inf"), limit)
     report: dict[str, object] = {
@@ -244,7 +267,7 @@ def produce(arguments: argparse.Namespace) -> dict[str, object]:
         **percentiles(latencies),
     }
     if arguments.server_pid:
-        spent = cpu_seconds(arguments.server_pid) - before
+        spent = family_cpu_seconds(arguments.server_pid) - before
         report["server_cpu_us_per_request"] = round(spent / count * 1e6, 2)
         report["server_cpu_s_per_gb"] = round(spent / (count * len(batch)) * 1e9, 3)
         report["server_cpu_share"] = round(spent / seconds, 3)
@@ -340,7 +363,7 @@ def fetch(arguments: argparse.Namespace) -> dict[str, object]:
     if arguments.warm_up:
         run(arguments.warm_up)
         offsets[:] = starts if arguments.once else offsets
-    before = cpu_seconds(arguments.server_pid) if arguments.server_pid else 0.0
+    before = family_cpu_seconds(arguments.server_pid) if arguments.server_pid else 0.0
     count, total, seconds, latencies = run(arguments.seconds)
     report: dict[str, object] = {
         "requests": count,
@@ -350,7 +373,7 @@ def fetch(arguments: argparse.Namespace) -> dict[str, object]:
         **percentiles(latencies),
     }
     if arguments.server_pid:
-        spent = cpu_seconds(arguments.server_pid) - before
+        spent = family_cpu_seconds(arguments.server_pid) - before
         report["server_cpu_us_per_request"] = round(spent / count * 1e6, 2)
         report["server_cpu_s_per_gb"] = round(spent / max(total, 1) * 1e9, 3)
         report["server_cpu_share"] = round(spent / seconds, 3)
@@ -373,6 +396,7 @@ def main() -> None:
     group.add_argument("--pipeline", type=int, default=20, help="requests in flight")
     group.add_argument("--acks", type=int, default=-1, choices=(1, -1))
     group.add_argument("--megabytes", type=int, default=0, help="stop after so much instead of after --seconds")
+    group.add_argument("--codec", choices=tuple(CODEC_NAMES), default="none")
     group.add_argument("--idempotent", action="store_true", help="with a producer id and sequences")
     group.add_argument("--rate", type=float, default=0, help="requests per second at most; 0 is as fast as it goes")
     group = parser.add_argument_group("fetch")

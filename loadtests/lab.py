@@ -1,0 +1,170 @@
+"""The laboratory that a workload is given: a folder, how much effort to make, and systems started side by side."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from loadtests.firn_peer import firn_running
+from loadtests.kafka_peer import PeerMissing, kafka_running
+from loadtests.measuring import SERVER_CORE, Report, alternate, generate, generators
+from loadtests.processes import family_memory_mb
+from loadtests.results import Case
+from loadtests.system import System
+
+TIER_AT_ONCE = {"remote.log.manager.task.interval.ms": "1000", "log.retention.check.interval.ms": "1000"}
+WARM_UP_SLICES_MAX = 6
+WARM_UP_RISE = 1.1
+"""A slice that is not faster than all before it by so much ends the warm-up."""
+NOT_TIERED = {"Firn": {"remote_storage_enable": "false"}}
+"""Topic settings by system where tiering is not what is measured: Kafka's topics are not tiered unless they say so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long and how often."""
+
+    name: str
+    rounds: int
+    seconds: float
+    """Of one measured run."""
+    java_warm_up_s: float
+    """Kafka takes a third of its rate before Java has compiled what the workload needs."""
+    variant_rounds: int
+    variant_seconds: float
+    """Of the many cases that differ from a main one in a single thing; Kafka is warm by then, and gets 4 s for each."""
+    cold_megabytes: int
+    partitions: int
+    segments: int
+    """In each partition, for the start-up."""
+    starts: int
+    backlog_megabytes: int
+    many_partitions: int
+    many_connections: int
+
+
+FULL = Effort("full", 5, 4.0, 15.0, 3, 3.0, 1500, 1000, 10, 3, 3000, 10_000, 5_000)
+QUICK = Effort("quick", 2, 1.0, 4.0, 1, 1.0, 300, 100, 10, 1, 600, 1_000, 1_000)
+
+
+@dataclass(slots=True)
+class Lab:
+    """One group's surroundings."""
+
+    base: Path
+    effort: Effort
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, line: str) -> None:
+        """Say what was left out, here and in the results."""
+        if line not in self.notes:
+            self.notes.append(line)
+            print(line, flush=True)
+
+    @contextmanager
+    def systems(
+        self, *, tiered: bool = False, pinned: bool = True, settings: Mapping[str, str] | None = None
+    ) -> Iterator[dict[str, System]]:
+        """Firn, and Kafka if it is there, each in a new folder, each on the server's core. ``settings`` are Firn's."""
+        directory = self.base / "systems"
+        with ExitStack() as stack:
+            stack.callback(shutil.rmtree, directory, ignore_errors=True)
+            firn = firn_running(
+                directory / "firn",
+                cores=str(SERVER_CORE) if pinned else None,
+                settings=dict(TIER_AT_ONCE if tiered else {}) | dict(settings or {}),
+            )
+            found = {"Firn": stack.enter_context(firn)}
+            try:
+                kafka = kafka_running(directory / "kafka", core=SERVER_CORE if pinned else None, tiered=tiered)
+                found["Kafka"] = stack.enter_context(kafka)
+            except PeerMissing as missing:
+                self.note(f"Apache Kafka is left out: {missing}.")
+            yield found
+
+    def warm_up_s(self, system: str) -> float:
+        return self.effort.java_warm_up_s if system == "Kafka" else 2.0
+
+    def compare(
+        self,
+        name: str,
+        systems: Mapping[str, System],
+        work: str,
+        topic: str,
+        *,
+        parameters: Mapping[str, object] | None = None,
+        bare: Mapping[str, Callable[[], Report]] | None = None,
+        variant: bool = False,
+        warm: bool = True,
+        by_system: Mapping[str, Mapping[str, object]] | None = None,
+        **options: object,
+    ) -> Case:
+        """The same generator against each system in turns, with bare limits among them; shown as it is found."""
+        rounds, seconds = self.effort.rounds, self.effort.seconds
+        if variant:
+            rounds, seconds = self.effort.variant_rounds, self.effort.variant_seconds
+        own = {system: options | dict((by_system or {}).get(system, {})) for system in systems}
+        for system, peer in systems.items():
+            if warm:
+                self._warm_up(peer, work, topic, own[system], brief=variant)
+        runs: dict[str, Callable[[], Report]] = {}
+        for system, peer in systems.items():
+            runs |= generators({system: peer}, work, topic, **{"seconds": seconds, "warm_up": 0.5} | own[system])
+        runs |= bare or {}
+        found = alternate(runs, rounds)
+        for system, peer in systems.items():
+            found[system]["memory_mb"] = family_memory_mb(peer.pid)
+        show(name, found)
+        return Case(name, found, dict(parameters or {}))
+
+    def _warm_up(self, peer: System, work: str, topic: str, options: dict[str, object], *, brief: bool) -> None:
+        """Run the load until its rate no longer rises: Java compiles on the same core, and a busy machine gives it less."""
+        seconds = self.warm_up_s(peer.name)
+        slice_s = min(4.0, seconds) if brief else max(1.0, seconds / 3)
+        best = 0.0
+        for turn in range(WARM_UP_SLICES_MAX):
+            rate = generate(peer, work, topic, **options | {"seconds": slice_s, "warm_up": 0})["mb_per_s"]
+            if turn * slice_s >= (0 if brief else seconds - slice_s) and rate < best * WARM_UP_RISE:
+                break
+            best = max(best, rate)
+            if peer.name != "Kafka" or self.effort.name == "quick":
+                break
+
+
+def show(name: str, reports: Mapping[str, Report]) -> None:
+    """A line per system, and the ratio of the first to each other."""
+    first = next(iter(reports.values()))
+    for system, report in reports.items():
+        line = f"{name:<44} {system:<14} {report['mb_per_s']:>8.1f} MB/s"
+        if "requests_per_s" in report:
+            line += f" {report['requests_per_s']:>9,.0f} requests/s"
+        if "server_cpu_us_per_request" in report:
+            line += f" {report['server_cpu_us_per_request']:>9.1f} µs CPU each"
+        if "server_cpu_s_per_gb" in report:
+            line += f" {report['server_cpu_s_per_gb']:>6.2f} s CPU/GB"
+        if "p99_ms" in report:
+            line += f"  p50 {report['p50_ms']:.2f}  p99 {report['p99_ms']:.2f}  p99.9 {report['p999_ms']:.2f} ms"
+        if report is not first and report["mb_per_s"]:
+            line += f"   Firn is {first['mb_per_s'] / report['mb_per_s']:.2f} x"
+        print(line, flush=True)
+
+
+@contextmanager
+def pinned_here(core: int) -> Iterator[None]:
+    """This process on one core while the block runs."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def python_on(core: int, *arguments: str) -> list[str]:
+    """The command line of a Python process pinned to ``core``."""
+    return ["taskset", "-c", str(core), sys.executable, *arguments]

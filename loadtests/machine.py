@@ -1,0 +1,64 @@
+"""What figures were taken on: the class of machine, and the versions of all that has a part in them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from loadtests.kafka_peer import PeerMissing, kafka_libs
+from loadtests.system import ROOT
+
+PACKAGES = ("uvloop", "crc32c", "zstandard", "msgspec", "aiobotocore", "confluent-kafka")
+
+
+def machine(directory: Path) -> dict[str, Any]:
+    """Processor, memory, kernel, and the file system that the systems keep their data on."""
+    model = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "processor": model[1].strip() if model else platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(memory / 1e9),
+        "kernel": os.uname().release.split("-")[0],
+        "virtual": "hypervisor" in Path("/proc/cpuinfo").read_text(),
+        "file_system": _output("stat", "-f", "-c", "%T", str(directory)) or "unknown",
+        "disk_free_gb": round(shutil.disk_usage(directory).free / 1e9),
+    }
+
+
+def slug(facts: dict[str, Any]) -> str:
+    """A name for files: ``amd-epyc-2-cores``."""
+    words = re.sub(r"[^a-z0-9]+", "-", str(facts["processor"]).lower()).strip("-")
+    return f"{words}-{facts['cores']}-cores"
+
+
+def versions() -> dict[str, str]:
+    found = {"Firn": commit(), "Python": platform.python_version()}
+    found |= {package: version(package) for package in PACKAGES}
+    try:
+        jar = next(kafka_libs().glob("kafka_2.13-*.jar"))
+        found["Apache Kafka"] = jar.stem.removeprefix("kafka_2.13-")
+        found["Java"] = (_output("java", "--version") or "unknown").splitlines()[0]
+    except PeerMissing as missing:
+        found["Apache Kafka"] = f"missing: {missing}"
+    return found
+
+
+def commit() -> str:
+    """The commit of this tree; ``+`` if files differ from it."""
+    found = _output("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD") or "unknown"
+    changed = _output("git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no", "app", "loadtests")
+    return f"{found}+" if changed else found
+
+
+def _output(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except FileNotFoundError:
+        return ""

@@ -1,0 +1,142 @@
+"""The plots of ``RESULTS.md``: one SVG per group, drawn from the JSON alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from loadtests.results import Case, Group, Results
+
+STYLE: Any = {
+    "svg.hashsalt": "firn",  # the same figures give the same file
+    "svg.fonttype": "none",
+    "font.size": 9,
+    "font.family": "sans-serif",
+}
+COLOURS = {"Firn": "#1f6fb4", "Kafka": "#d9762b"}
+OTHER_COLOUR = "#8c8c8c"
+UNITS = {
+    "mb_per_s": "MB/s",
+    "records_per_s": "records/s",
+    "server_cpu_s_per_gb": "server CPU s per GB",
+    "server_cpu_us_per_request": "server CPU µs a request",
+    "server_cpu_share": "share of one core",
+    "p99_ms": "p99 ms",
+    "e2e_p99_ms": "end to end p99 ms",
+    "fetch_s": "s to the first Fetch",
+    "memory_mb": "broker MB",
+    "create_s": "s to make them",
+}
+CURVES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "latency": ("share_of_capacity", ("p99_ms", "e2e_p99_ms", "server_cpu_share")),
+    "partitions": ("partitions", ("server_cpu_us_per_request", "memory_mb", "create_s")),
+    "history": ("segments", ("fetch_s", "broker_mb")),
+    "s3": ("first_byte_ms", ("mb_per_s", "server_cpu_s_per_gb")),
+}
+"""Groups drawn against a parameter; all others are bars."""
+BARS = ("mb_per_s", "server_cpu_s_per_gb", "p99_ms", "fetch_s", "memory_mb", "records_per_s")
+BARS_MAX = 3
+
+
+def draw(results: Results, directory: Path) -> dict[str, Path]:
+    """Group to the file with its plot; ``directory`` is made. A group with nothing to draw has none."""
+    directory.mkdir(parents=True, exist_ok=True)
+    drawn = {}
+    with mpl.rc_context(STYLE):
+        for name, group in results.groups.items():
+            figure = _curves(group, *CURVES[name]) if name in CURVES else _bars(group)
+            if figure is not None:
+                drawn[name] = directory / f"{name}.svg"
+                figure.savefig(drawn[name], metadata={"Date": None}, bbox_inches="tight")
+    return drawn
+
+
+def _systems(cases: Sequence[Case]) -> list[str]:
+    return list(dict.fromkeys(system for case in cases for system in case.systems))
+
+
+def _colour(system: str, place: int) -> Any:
+    return COLOURS.get(system, mpl.colormaps["Greys"](0.35 + 0.15 * (place % 4)))
+
+
+def _bars(group: Group) -> Figure | None:
+    cases = [case for case in group.cases if case.systems]
+    shown = [m for m in BARS if sum(m in report for case in cases for report in case.systems.values()) > 1][:BARS_MAX]
+    if not shown:
+        return None
+    systems = _systems(cases)
+    height = 0.7 + 0.16 * len(cases) * (len(systems) + 1)
+    figure = Figure(figsize=(3.6 * len(shown), height))
+    axes: list[Axes] = list(figure.subplots(1, len(shown), sharey=True, squeeze=False)[0])
+    for axis, metric in zip(axes, shown, strict=True):
+        for place, system in enumerate(systems):
+            for row, case in enumerate(cases):
+                report = case.systems.get(system, {})
+                if metric not in report:
+                    continue
+                spread = report.get("spread", {}).get(metric, [report[metric], report[metric]])
+                axis.barh(
+                    row + place / (len(systems) + 1),
+                    report[metric],
+                    height=0.9 / (len(systems) + 1),
+                    color=_colour(system, place),
+                    xerr=[[max(0, report[metric] - spread[0])], [max(0, spread[1] - report[metric])]],
+                    error_kw={"lw": 0.7},
+                    label=system if row == 0 or metric not in cases[0].systems.get(system, {}) else None,
+                )
+        axis.set_xlabel(UNITS.get(metric, metric))
+        axis.grid(axis="x", lw=0.3)
+        values = [r[metric] for c in cases for r in c.systems.values() if r.get(metric)]
+        if values and max(values) > 50 * min(values):
+            axis.set_xscale("log")
+    axes[0].set_yticks([row + (len(systems) - 1) / 2 / (len(systems) + 1) for row in range(len(cases))])
+    axes[0].set_yticklabels([case.name for case in cases])
+    axes[0].invert_yaxis()
+    _legend(figure, axes)
+    return figure
+
+
+def _curves(group: Group, parameter: str, metrics: Sequence[str]) -> Figure | None:
+    cases = [case for case in group.cases if parameter in case.parameters]
+    shown = [m for m in metrics if any(m in report for case in cases for report in case.systems.values())]
+    if not shown:
+        return None
+    figure = Figure(figsize=(3.6 * len(shown), 2.8))
+    axes: list[Axes] = list(figure.subplots(1, len(shown), squeeze=False)[0])
+    for axis, metric in zip(axes, shown, strict=True):
+        for place, system in enumerate(_systems(cases)):
+            points = sorted(
+                (case.parameters[parameter], case.systems[system][metric])
+                for case in cases
+                if metric in case.systems.get(system, {})
+            )
+            if points:
+                axis.plot(*zip(*points, strict=True), marker="o", ms=3, color=_colour(system, place), label=system)
+        axis.set_xlabel(parameter.replace("_", " "))
+        axis.set_title(UNITS.get(metric, metric), fontsize=9)
+        axis.grid(lw=0.3)
+        steps = [case.parameters[parameter] for case in cases if case.parameters[parameter]]
+        if steps and max(steps) >= 100 * min(steps):
+            axis.set_xscale("log")
+    _legend(figure, axes)
+    return figure
+
+
+def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
+    handles: dict[str, Any] = {}
+    for axis in axes:
+        found, labels = axis.get_legend_handles_labels()
+        handles |= dict(zip(labels, found, strict=True))
+    figure.legend(
+        handles.values(),
+        handles.keys(),
+        loc="lower center",
+        bbox_to_anchor=(0.5, 0.98),
+        ncols=len(handles),
+        frameon=False,
+    )

@@ -1,0 +1,56 @@
+"""What /proc says of processes: the figures to trust on a machine that others use too."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process and all its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+
+
+def children(pid: int) -> list[int]:
+    """Processes that this one has started and that still run."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def family(pid: int) -> list[int]:
+    """A process and all its descendants that still run."""
+    found = [pid]
+    with suppress(FileNotFoundError):
+        for child in children(pid):
+            found += family(child)
+    return found
+
+
+def family_cpu_seconds(pid: int) -> float:
+    """CPU time of a process and its descendants: a broker is one process or several."""
+    total = 0.0
+    for member in family(pid):
+        with suppress(FileNotFoundError):
+            total += cpu_seconds(member)
+    return total
+
+
+def memory_mb(pid: int, what: str = "VmRSS") -> float:
+    """Resident memory in MB now (``VmRSS``) or at its highest (``VmHWM``)."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{what}:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise ValueError(f"no {what} of process {pid}")
+
+
+def family_memory_mb(pid: int, what: str = "VmRSS") -> float:
+    """The same of a process and its descendants, added up; pages that they share count more than once."""
+    return sum(memory_mb(member, what) for member in family(pid))
+
+
+def descriptors(pid: int) -> int:
+    """Open file descriptors of a process."""
+    return len(os.listdir(f"/proc/{pid}/fd"))

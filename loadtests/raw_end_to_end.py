@@ -1,0 +1,125 @@
+"""How late a record is: to its acknowledgement, and to a consumer that waits at the end of the log.
+
+    python loadtests/raw_end_to_end.py end-to-end --port 9092 --topic t --rate 1000 --batch-bytes 16384 --records 140
+
+One thread, two sockets: a producer held to a rate, and a long poll on the same partition that is renewed at once. A request's
+latencies count from the moment at which it was due, not from when there was room to send it. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import select
+import sys
+import time
+from collections import deque
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from app.records.compression import CODEC_NAMES
+from loadtests.processes import family_cpu_seconds
+from loadtests.raw_load import percentiles, special_offsets
+from loadtests.raw_many import Fetching, Producing
+
+LATEST = -1
+
+
+class Tailing(Fetching):
+    """The consumer: never starts over."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__(arguments, 0)
+        self.offset = special_offsets(self.wire, arguments.topic, 1, LATEST)[0]
+
+    def over(self, high_watermark: int) -> None:
+        del high_watermark
+
+
+def run(arguments: argparse.Namespace) -> dict[str, object]:
+    producer, consumer = Producing(arguments, 0), Tailing(arguments)
+    poll = select.epoll()
+    poll.register(producer.wire.socket.fileno(), select.EPOLLIN)
+    poll.register(consumer.wire.socket.fileno(), select.EPOLLIN)
+    rate, clock = arguments.rate, time.perf_counter
+
+    def phase(seconds: float) -> tuple[int, float, list[float], list[float]]:
+        acknowledged: list[float] = []
+        delivered: list[float] = []
+        due: deque[float] = deque()
+        base = delivered_end = consumer.offset
+        started = clock()
+        count = answered = 0
+        consumer.send()
+        while True:
+            now = clock()
+            sending = now - started < seconds
+            if not sending and answered == count and delivered_end >= base + count * arguments.records:
+                break
+            room = min(arguments.pipeline - (count - answered), int((now - started) * rate) + 1 - count)
+            if sending and room > 0:
+                moments = [started + (count + n) / rate for n in range(room)]
+                producer.send(room, moments)
+                due.extend(moments)
+                count += room
+            wait_s = (
+                max(0.0, started + count / rate - clock()) if sending and count - answered < arguments.pipeline else 1.0
+            )
+            for descriptor, _ in poll.poll(wait_s):
+                if descriptor == producer.wire.socket.fileno():
+                    answered += producer.receive(acknowledged)
+                elif consumer.receive() >= 0:
+                    now = clock()
+                    while due and delivered_end + arguments.records <= consumer.offset:
+                        delivered_end += arguments.records
+                        delivered.append(now - due.popleft())
+                    consumer.send()
+        # The poll that is still under way ends with nothing.
+        while consumer.receive() < 0:
+            pass
+        return count, clock() - started, acknowledged, delivered
+
+    phase(arguments.warm_up)
+    before = family_cpu_seconds(arguments.server_pid)
+    count, seconds, acknowledged, delivered = phase(arguments.seconds)
+    spent = family_cpu_seconds(arguments.server_pid) - before
+    return {
+        "requests_per_s": round(count / seconds),
+        "mb_per_s": round(count * producer.batch_bytes / seconds / 1e6, 1),
+        **percentiles(acknowledged),
+        **{f"e2e_{name}": value for name, value in percentiles(delivered).items()},
+        "server_cpu_us_per_request": round(spent / count * 1e6, 2),
+        "server_cpu_s_per_gb": round(spent / (count * producer.batch_bytes) * 1e9, 3),
+        "server_cpu_share": round(spent / seconds, 3),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("work", choices=("end-to-end",))
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=9092)
+    parser.add_argument("--topic", default="raw-load")
+    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--warm-up", type=float, default=1, help="seconds before anything is counted")
+    parser.add_argument("--cpu", type=int, default=-1, help="pin this process to one core")
+    parser.add_argument("--server-pid", type=int, required=True)
+    parser.add_argument("--rate", type=float, required=True, help="requests per second")
+    parser.add_argument("--batch-bytes", type=int, default=16_384)
+    parser.add_argument("--records", type=int, default=140, help="records in a batch")
+    parser.add_argument("--pipeline", type=int, default=64, help="requests in flight at most")
+    parser.add_argument("--acks", type=int, default=-1, choices=(1, -1))
+    parser.add_argument("--codec", choices=tuple(CODEC_NAMES), default="none")
+    parser.add_argument("--idempotent", action="store_true", help="with a producer id and sequences")
+    parser.add_argument("--max-bytes", type=int, default=1 << 20, help="of one answer")
+    arguments = parser.parse_args()
+    if arguments.cpu >= 0:
+        os.sched_setaffinity(0, {arguments.cpu})
+    print(json.dumps(run(arguments)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""``RESULTS.md`` from the JSON of a run: what was measured, on what, and what it is held against.
+
+    python -m loadtests.report loadtests/results/FILE.json
+
+writes ``loadtests/RESULTS.md`` and the plots beside the JSON again, without measuring anything.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from loadtests import plots
+from loadtests.results import Case, Group, Results, load
+from loadtests.targets import verdicts
+from loadtests.workloads import GROUPS
+
+HERE = Path(__file__).parent
+COLUMNS = {
+    "mb_per_s": ("MB/s", "{:,.1f}"),
+    "records_per_s": ("records/s", "{:,.0f}"),
+    "requests_per_s": ("requests/s", "{:,.0f}"),
+    "server_cpu_us_per_request": ("CPU µs a request", "{:,.1f}"),
+    "server_cpu_s_per_gb": ("CPU s per GB", "{:,.2f}"),
+    "server_cpu_share": ("CPU share", "{:.0%}"),
+    "p50_ms": ("p50 ms", "{:,.2f}"),
+    "p99_ms": ("p99 ms", "{:,.2f}"),
+    "p999_ms": ("p99.9 ms", "{:,.2f}"),
+    "e2e_p50_ms": ("end to end p50 ms", "{:,.2f}"),
+    "e2e_p99_ms": ("p99 ms", "{:,.2f}"),
+    "e2e_p999_ms": ("p99.9 ms", "{:,.2f}"),
+    "connected_s": ("accepts after s", "{:,.2f}"),
+    "metadata_s": ("Metadata after s", "{:,.2f}"),
+    "produce_s": ("Produce after s", "{:,.2f}"),
+    "fetch_s": ("Fetch after s", "{:,.2f}"),
+    "create_s": ("made in s", "{:,.2f}"),
+    "catch_up_s": ("caught up in s", "{:,.2f}"),
+    "broker_cpu_s": ("broker CPU s", "{:,.2f}"),
+    "start_s": ("start s", "{:,.2f}"),
+    "broker_mb": ("broker MB", "{:,.0f}"),
+    "memory_mb": ("memory MB", "{:,.0f}"),
+    "family_mb": ("all processes MB", "{:,.0f}"),
+    "with_1000_mb": ("1,000 connections add MB", "{:,.1f}"),
+    "with_5000_mb": ("5,000 add MB", "{:,.1f}"),
+}
+"""Figures that the tables show, in their order; the JSON has all."""
+RATIO_OF = ("mb_per_s", "records_per_s", "server_cpu_s_per_gb", "p99_ms")
+
+
+def write(results: Results, path: Path) -> Path:
+    """Write the page and its plots. ``path`` is the JSON's. Answers the page's path."""
+    drawn = plots.draw(results, path.parent / path.stem)
+    page = HERE / "RESULTS.md"
+    page.write_text(text(results, path, {name: file.relative_to(HERE) for name, file in drawn.items()}))
+    return page
+
+
+def text(results: Results, path: Path, drawn: Mapping[str, Path]) -> str:
+    """The page."""
+    parts = [
+        "# Results of the laboratory",
+        f"Written by `make bench` from [{path.name}](results/{path.name}), which has every figure with its lowest and "
+        "highest round. How the laboratory works and how to read it: [README.md](README.md).",
+        _conditions(results),
+        _targets(results),
+        *(_group(name, group, drawn) for name, group in results.groups.items()),
+        _settings(results),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def _conditions(results: Results) -> str:
+    machine = {name.replace("_", " "): value for name, value in results.machine.items()}
+    facts = ", ".join(f"{name} {value}" for name, value in machine.items())
+    versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
+    efforts = sorted({group.effort for group in results.groups.values()})
+    commits = sorted({group.commit for group in results.groups.values()})
+    dates = sorted({group.began[:10] for group in results.groups.values()})
+    rows = [
+        ("date", ", ".join(dates)),
+        ("machine", facts),
+        ("versions", versions),
+        ("commit of Firn", ", ".join(commits)),
+        ("effort", ", ".join(efforts)),
+    ]
+    return (
+        "## Conditions\n\n"
+        + _table(("", ""), rows)
+        + "\n\nThe systems of one table took turns within one run, server on core 0 and load on core 1 unless a line says "
+        "otherwise. Figures are medians of the rounds, rates with the lowest and highest of them. The CPU is that of all "
+        "processes of the server, from `/proc`. Each group says how busy the machine was when it began: with a load well above "
+        "0 the CPU figures are to be trusted more than rates and latencies. Figures of two groups are not comparable."
+    )
+
+
+def _targets(results: Results) -> str:
+    rows = [
+        ("met" if verdict.met else "**missed**", verdict.target.name, verdict.value_text, verdict.bound_text)
+        for verdict in verdicts(results)
+    ]
+    return "## Against the targets\n\n" + _table(("", "target", "measured", "wanted"), rows)
+
+
+def _group(name: str, group: Group, drawn: Mapping[str, Path]) -> str:
+    parts = [
+        f"## {GROUPS[name].title if name in GROUPS else name}",
+        f'`make bench ARGS="--only {name}"`, {group.seconds:,.0f} s from {group.began.replace("T", " ")[:16]} UTC at '
+        f"{group.commit}, load {group.load_at_start:g} before it began.",
+    ]
+    described = (GROUPS[name].run.__doc__ or "").strip().replace("``", "`") if name in GROUPS else ""
+    if described:
+        parts.append(described)
+    parts += [f"- {note}" for note in group.notes]
+    if name in drawn:
+        parts.append(f"![{name}]({drawn[name]})")
+    parts.append(_cases(group.cases))
+    return "\n\n".join(parts)
+
+
+def _cases(cases: Sequence[Case]) -> str:
+    shown = [name for name in COLUMNS if any(name in report for case in cases for report in case.systems.values())]
+    head = ["workload", "system", *(COLUMNS[name][0] for name in shown), "Firn against it"]
+    rows = []
+    for case in cases:
+        first = next(iter(case.systems.values()))
+        for place, (system, report) in enumerate(case.systems.items()):
+            cells = [_cell(report, name) for name in shown]
+            against = _against(first, report) if place and "Firn" in case.systems else ""
+            rows.append([case.name if not place else "", system, *cells, against])
+    if not any(row[-1] for row in rows):
+        head, rows = head[:-1], [row[:-1] for row in rows]
+    return _table(head, rows)
+
+
+def _cell(report: Mapping[str, Any], name: str) -> str:
+    if name not in report:
+        return ""
+    form = COLUMNS[name][1]
+    spread = report.get("spread", {}).get(name)
+    out = form.format(report[name])
+    if spread and name in ("mb_per_s", "records_per_s") and spread[0] != spread[1]:
+        out += f" ({form.format(spread[0])}–{form.format(spread[1])})"
+    return out
+
+
+def _against(first: Mapping[str, Any], report: Mapping[str, Any]) -> str:
+    """Firn's figure as a multiple of this system's."""
+    words = {"mb_per_s": "rate", "records_per_s": "rate", "server_cpu_s_per_gb": "CPU per GB", "p99_ms": "p99"}
+    found = {words[name]: first[name] / report[name] for name in RATIO_OF if first.get(name) and report.get(name)}
+    return ", ".join(f"{value:.2f} × {word}" for word, value in found.items())
+
+
+def _settings(results: Results) -> str:
+    blocks = [
+        f"{system}:\n\n```properties\n" + "\n".join(f"{name}={value}" for name, value in settings.items()) + "\n```"
+        for system, settings in results.settings.items()
+    ]
+    return (
+        "## Settings\n\nWhat differs from each system's defaults; everything else is as it comes. Topics of both are not "
+        "tiered but in the workloads that replay or upload, where both are, with the same segment size.\n\n"
+        + "\n\n".join(blocks)
+    )
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        raise SystemExit(__doc__)
+    given = Path(sys.argv[1]).resolve()
+    print(f"written: {write(load(given), given)}")

@@ -1,0 +1,33 @@
+"""The workloads, one module per kind. A workload takes a ``Lab``, prints what it finds and answers cases.
+
+``GROUPS`` names them in the order in which they run; what a figure is held against is in ``loadtests.targets``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from loadtests.lab import Lab
+from loadtests.results import Case
+from loadtests.workloads import beside, bounds, cold, fetch, memory, produce, start
+
+
+class Workload(NamedTuple):
+    run: Callable[[Lab], list[Case]]
+    title: str
+    quick: bool
+    """Whether a quick run has it."""
+
+
+GROUPS = {
+    "bounds": Workload(bounds.run, "Bare limits of the machine", True),
+    "produce": Workload(produce.sizes, "Produce by size of request", True),
+    "variants": Workload(produce.variants, "Produce of 16 KB, one thing different at a time", False),
+    "fetch": Workload(fetch.hot, "Fetch of what the page cache has", True),
+    "cold": Workload(cold.replay, "Replay from the tier", True),
+    "together": Workload(beside.cold_replay, "Producers beside a cold replay", False),
+    "upload": Workload(beside.upload, "Upload while producing", False),
+    "start": Workload(start.run, "From start to first answers", False),
+    "memory": Workload(memory.idle, "Memory at rest", True),
+}

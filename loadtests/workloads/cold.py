@@ -1,0 +1,71 @@
+"""Replay of what is in the tier alone: one partition and many, from a directory beside Kafka's, and from S3 with latency."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+from loadtests.lab import Lab
+from loadtests.measuring import generate, make_topic
+from loadtests.results import Case
+from loadtests.system import System
+
+SEGMENT_BYTES = 32 << 20
+TIMEOUT_S = 60
+PARTITIONS = (1, 8, 64)
+
+
+def local_bytes(peer: System, topic: str) -> int:
+    total = 0
+    for path in peer.logs.glob(f"{topic}-*/*.log"):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total
+
+
+def fill_tier(lab: Lab, peer: System, topic: str, partitions: int, segment_bytes: int = SEGMENT_BYTES) -> None:
+    """A topic whose segments, but the active ones, are in the tier and nowhere else."""
+    make_topic(
+        peer,
+        topic,
+        partitions,
+        segment_bytes=str(segment_bytes),
+        remote_storage_enable="true",
+        local_retention_ms="1000",
+        retention_ms="-1",
+    )
+    megabytes = lab.effort.cold_megabytes
+    generate(peer, "produce", topic, batch_bytes=100_000, records=100, pipeline=3, megabytes=megabytes, warm_up=0)
+    deadline = time.monotonic() + TIMEOUT_S
+    while local_bytes(peer, topic) >= partitions * segment_bytes:
+        if time.monotonic() > deadline:
+            lab.note(f"{peer.name}, {topic}: some segments were still local after {TIMEOUT_S} s.")
+            return
+        time.sleep(0.5)
+    time.sleep(1)
+
+
+def replay(lab: Lab) -> list[Case]:
+    """Read over and over from the log start to where the local log begins, all partitions in each request."""
+    cases = []
+    with lab.systems(tiered=True) as systems:
+        for partitions in PARTITIONS:
+            topic = f"cold-{partitions}"
+            # With many partitions each has less, so that the same bytes are read; no fewer than a few segments each.
+            segment_bytes = SEGMENT_BYTES if partitions <= 8 else 4 << 20
+            for peer in systems.values():
+                fill_tier(lab, peer, topic, partitions, segment_bytes)
+            name = f"cold fetch, {partitions} partition{'s' * (partitions > 1)}"
+            parameters = {"partitions": partitions, "store": "directory"}
+            cases.append(
+                lab.compare(
+                    name,
+                    systems,
+                    "fetch",
+                    topic,
+                    parameters=parameters,
+                    end="earliest-local",
+                    seconds=lab.effort.seconds * 1.5,
+                )
+            )
+    return cases

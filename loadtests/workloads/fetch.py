@@ -1,0 +1,43 @@
+"""Fetch of what the page cache has, by one reader and by many of the same partition."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+from loadtests.bare_limits import FILE_BYTES, PIECE_BYTES, bare
+from loadtests.lab import NOT_TIERED, Lab
+from loadtests.measuring import generate, make_topic
+from loadtests.results import Case
+
+HOT_MEGABYTES = 300
+CONSUMERS = (10, 100)
+
+
+def hot(lab: Lab) -> list[Case]:
+    """1 MiB at a time from one partition: one consumer beside the bare pread and write loop, then 10 and 100."""
+    cases = []
+    with lab.systems() as systems:
+        for system, peer in systems.items():
+            make_topic(peer, "hot", **NOT_TIERED.get(system, {}))
+            generate(
+                peer, "produce", "hot", batch_bytes=100_000, records=100, pipeline=3, megabytes=HOT_MEGABYTES, warm_up=0
+            )
+        path = lab.base / "bare-send"
+        path.write_bytes(os.urandom(PIECE_BYTES) * (FILE_BYTES // PIECE_BYTES))
+        with bare("send", str(path)) as server:
+            server.fetched(1.0)
+            limit = {"bare": partial(server.fetched, lab.effort.seconds)}
+            parameters = {"consumers": 1}
+            cases.append(
+                lab.compare("hot fetch", systems, "fetch", "hot", parameters=parameters, bare=limit, max_bytes=1 << 20)
+            )
+        path.unlink()
+        for consumers in CONSUMERS:
+            name = f"hot fetch, {consumers} consumers"
+            options: dict[str, object] = {"max_bytes": 1 << 20, "connections": consumers}
+            parameters = {"consumers": consumers}
+            cases.append(
+                lab.compare(name, systems, "fetch-many", "hot", parameters=parameters, variant=True, **options)
+            )
+    return cases
