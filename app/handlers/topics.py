@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
+from uuid import UUID
 
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
 from app.handlers.configs import described_topic
 from app.handlers.context import Context, Request
 from app.handlers.mutations import Refusal, each, repeated
-from app.metadata.cluster import TopicImage
+from app.metadata.cluster import ClusterImage, TopicImage
 from app.units import NO_TOPIC_ID
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_partitions import (
@@ -107,47 +108,70 @@ def refuse_create_topics(
 
 
 async def delete_topics(context: Context, request: Request, message: DeleteTopicsRequest) -> DeleteTopicsResponse:
-    """Delete each topic by name or id; the name is free when this answers, objects and files go in the background."""
+    """Delete each topic by name or id; the name is free when this answers, objects and files go in the background.
+
+    What is named more than once is answered once and stays, as in Apache Kafka.
+    """
     states = (
         message.topics
         if request.api_version >= TOPIC_STATES_FROM
         else [DeleteTopicState(name=name) for name in message.topic_names]
     )
-    image = context.image
-    # A topic that is named in two ways is named twice. What is not known keeps its name or id as its identity.
-    identities = []
-    for state in states:
-        topic = image.topic(state.name) if state.name is not None else image.topic_by_id(state.topic_id)
-        identities.append(topic.topic_id if topic is not None else state.name or state.topic_id)
-    twice = repeated(identities)
+    asked, responses = _told_apart(context.image, states)
 
-    async def delete(item: tuple[DeleteTopicState, object]) -> TopicImage:
-        state, identity = item
-        if state.name is not None and state.topic_id != NO_TOPIC_ID:
-            raise RequestRejected(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
-        if state.name is None and state.topic_id == NO_TOPIC_ID:
-            raise RequestRejected(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
-        if identity in twice:
-            raise RequestRejected(ErrorCode.INVALID_REQUEST, "The topic is named more than once.")
+    async def delete(state: DeleteTopicState) -> TopicImage:
         if state.name is not None:
             return await context.controller.delete_topic(state.name)
         return await context.controller.delete_topic(topic_id=state.topic_id)
 
-    answers = await each(list(zip(states, identities, strict=True)), delete)
-    responses = []
-    for state, answer in zip(states, answers, strict=True):
+    for state, answer in zip(asked, await each(asked, delete), strict=True):
         if isinstance(answer, Refusal):
-            responses.append(
-                DeletableTopicResult(
-                    name=state.name,
-                    topic_id=state.topic_id,
-                    error_code=answer.code,
-                    error_message=answer.sentence,
-                )
-            )
+            responses.append(DeletableTopicResult(state.name, state.topic_id, answer.code, answer.sentence))
         else:
-            responses.append(DeletableTopicResult(name=answer.name, topic_id=answer.topic_id))
+            responses.append(DeletableTopicResult(answer.name, answer.topic_id))
     return DeleteTopicsResponse(responses=responses)
+
+
+def _told_apart(
+    image: ClusterImage, states: Sequence[DeleteTopicState]
+) -> tuple[list[DeleteTopicState], list[DeletableTopicResult]]:
+    """The topics that a request names once and in one way, and the refusals of the others."""
+    refused: list[DeletableTopicResult] = []
+
+    def refuse(name: str | None, topic_id: UUID, sentence: str) -> None:
+        refused.append(DeletableTopicResult(name, topic_id, ErrorCode.INVALID_REQUEST, sentence))
+
+    by_name: list[DeleteTopicState] = []
+    by_id: list[DeleteTopicState] = []
+    for state in states:
+        if state.name is not None and state.topic_id != NO_TOPIC_ID:
+            refuse(state.name, state.topic_id, "You may not specify both topic name and topic id.")
+        elif state.name is not None:
+            by_name.append(state)
+        elif state.topic_id != NO_TOPIC_ID:
+            by_id.append(state)
+        else:
+            refuse(None, NO_TOPIC_ID, "Neither topic name nor id were specified.")
+    names_twice = repeated(state.name for state in by_name)
+    ids_twice = repeated(state.topic_id for state in by_id)
+    for name in names_twice:
+        refuse(name, NO_TOPIC_ID, DUPLICATE.sentence)
+    for topic_id in ids_twice:
+        refuse(None, topic_id, "Duplicate topic id.")
+    ids = {state.topic_id for state in by_id}
+    in_both_ways = set()
+    asked = []
+    for state in by_name:
+        topic = None if state.name is None else image.topic(state.name)
+        if state.name in names_twice:
+            continue
+        if topic is not None and topic.topic_id in ids:
+            refuse(state.name, topic.topic_id, "The provided topic name maps to an ID that was already supplied.")
+            in_both_ways.add(topic.topic_id)
+        else:
+            asked.append(state)
+    asked += [state for state in by_id if state.topic_id not in ids_twice and state.topic_id not in in_both_ways]
+    return asked, refused
 
 
 def refuse_delete_topics(

@@ -340,8 +340,7 @@ def alter_configs(
         definition = resource.definitions.get(change.name)
         match change.operation:
             case Operation.DELETE:
-                if definition is None and change.name not in overrides:
-                    raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Unknown config name: {change.name}")
+                # Of a name that nobody knows, too, as in Kafka: an override of an older version can be taken away.
                 overrides.pop(change.name, None)
             case Operation.SET:
                 if change.value is None:

@@ -196,16 +196,40 @@ async def test_a_topic_is_deleted_by_id() -> None:
         assert (unknown.name, unknown.topic_id, unknown.error_code) == (None, missing, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
-async def test_a_topic_that_is_named_twice_in_any_way_is_not_deleted() -> None:
+async def test_a_topic_that_is_named_twice_is_answered_once_and_stays_unless_it_is_also_named_once_in_another_way() -> (
+    None
+):
+    """As Apache Kafka 4.3.1 answers the same requests."""
     async with admin_bench() as bench:
-        await create(bench, topic("t"))
-        made = bench.controller.image.topic("t")
+        await create(bench, topic("t"), topic("u"))
+        made, other = bench.controller.image.topic("t"), bench.controller.image.topic("u")
         assert made is not None
-        answers = (await bench.ask(ApiKey.DELETE_TOPICS, 6, deletion(6, "t", made.topic_id))).responses
-        assert [answer.error_code for answer in answers] == [ErrorCode.INVALID_REQUEST] * 2
-        answers = (await bench.ask(ApiKey.DELETE_TOPICS, 1, deletion(1, "t", "t"))).responses
-        assert [answer.error_code for answer in answers] == [ErrorCode.INVALID_REQUEST] * 2
+        assert other is not None
+
+        async def delete(version: int, *named: str | uuid.UUID) -> set[tuple[str | None, uuid.UUID, ErrorCode]]:
+            answers = (await bench.ask(ApiKey.DELETE_TOPICS, version, deletion(version, *named))).responses
+            told = {(answer.name, answer.topic_id, ErrorCode(answer.error_code)) for answer in answers}
+            assert len(told) == len(answers)
+            return told
+
+        invalid, nobody, missing = ErrorCode.INVALID_REQUEST, uuid.UUID(int=0), uuid.UUID(int=5)
+        assert await delete(1, "t", "t") == {("t", nobody, invalid)}
+        assert await delete(6, "t", "t", "t") == {("t", nobody, invalid)}
+        assert await delete(6, made.topic_id, made.topic_id) == {(None, made.topic_id, invalid)}
+        assert await delete(6, "t", made.topic_id) == {("t", made.topic_id, invalid)}
+        assert await delete(6, made.topic_id, made.topic_id, "t") == {
+            ("t", made.topic_id, invalid),
+            (None, made.topic_id, invalid),
+        }
+        assert await delete(6, "none", "none") == {("none", nobody, invalid)}
+        assert await delete(6, missing, missing) == {(None, missing, invalid)}
         assert bench.controller.image.topic("t") is made
+        assert await delete(1, "t", "u", "t") == {("t", nobody, invalid), ("u", nobody, ErrorCode.NONE)}
+        assert await delete(6, made.topic_id, "t", "t") == {
+            ("t", nobody, invalid),
+            ("t", made.topic_id, ErrorCode.NONE),
+        }
+        assert not bench.controller.image.topics_by_name
 
 
 async def test_a_topic_needs_a_name_or_an_id_and_not_both() -> None:
