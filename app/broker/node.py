@@ -199,6 +199,7 @@ class Node:
             self.controller,
             registry=self.registry,
             log_line=self._log_line,
+            wait_left=self.remote_log_manager.wait_left,
         )
         metrics = ApiMetrics(self.registry)
         self.context = Context(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
+from uuid import UUID
 
 from app.errors import FencedError, FirnError, StorageUnavailable
 from app.metadata.cluster import ClusterImage, ImageDelta
@@ -18,7 +19,7 @@ RETRY_S: Final = 30.0
 DELETE_DEADLINE_S: Final = 600.0
 """For one go at a topic's prefixes; the next goes on with what is left."""
 UNKNOWN_TOPICS_S: Final = 24 * 3600.0
-"""Between two looks for objects of topics that nobody knows: it LISTs all data."""
+"""Between two looks for objects of topics that nobody knows: it LISTs all segments and manifests."""
 
 
 class Sweeping:
@@ -31,9 +32,12 @@ class Sweeping:
         *,
         registry: Registry,
         log_line: Callable[[str], None],
+        wait_left: Callable[[UUID], Awaitable[None]],
     ) -> None:
+        """``wait_left`` returns when this broker writes nothing more of a deleted topic."""
         self._store = store
         self._controller = controller
+        self._wait_left = wait_left
         self._log_line = log_line
         self._wake = asyncio.Event()
         self._objects = registry.counter("firn_swept_objects_total", "Orphaned objects removed from the bucket.")
@@ -58,6 +62,7 @@ class Sweeping:
             for topic in tuple(self._controller.image.deleting.values()):
                 try:
                     async with asyncio.timeout(DELETE_DEADLINE_S):
+                        await self._wait_left(topic.topic_id)
                         self._count(await delete_topic(self._store, topic.topic_id, topic.partition_count))
                     await self._controller.finish_topic_deletion(topic.topic_id)
                 except FencedError:

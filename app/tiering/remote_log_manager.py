@@ -14,6 +14,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from typing import Final
+from uuid import UUID
 
 from app.errors import CorruptionError, FencedError, FirnError
 from app.metadata import layout
@@ -84,6 +85,10 @@ class RemoteLogManager:
             stall_s=stall_s,
         )
         self._partitions: dict[TopicIdPartition, LedPartition] = {}
+        self._leaving: dict[TopicIdPartition, LedPartition] = {}
+        """Detached, with a step under way."""
+        self._left = asyncio.Event()
+        """Set, and replaced, whenever such a step is over."""
         self._group: asyncio.TaskGroup | None = None
         self._kick = asyncio.Event()
         self._attached = asyncio.Event()
@@ -114,6 +119,13 @@ class RemoteLogManager:
         gone = self._partitions.pop(TopicIdPartition(topic_id, partition), None)
         if gone is not None:
             gone.detached = True
+            if gone.busy:
+                self._leaving[gone.key] = gone
+
+    async def wait_left(self, topic_id: UUID) -> None:
+        """Wait until nothing is under way any more for the detached partitions of a topic: no object of it is written then."""
+        while any(key.topic_id == topic_id for key in self._leaving):
+            await self._left.wait()
 
     def manifest_of(self, partition: TopicIdPartition) -> SegmentManifest | None:
         """The manifest of a partition that is led here."""
@@ -211,6 +223,10 @@ class RemoteLogManager:
         finally:
             partition.busy = False
             partition.copying = None
+            if self._leaving.get(partition.key) is partition:
+                del self._leaving[partition.key]
+                left, self._left = self._left, asyncio.Event()
+                left.set()
         self._note_manifest(partition)
 
     async def _round(self, partition: LedPartition) -> None:

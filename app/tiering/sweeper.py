@@ -82,24 +82,25 @@ async def sweep_partition(
 
 
 async def sweep_unknown_topics(store: ObjectStore, known_topics: Callable[[], Awaitable[frozenset[TopicId]]]) -> Swept:
-    """Remove the segment objects and uploads of topics that the cluster log does not know. For the controller.
+    """Remove the segment objects, uploads and manifests of topics that the cluster log does not know. For the controller.
 
     ``known_topics`` reads the cluster log, after the LIST, and counts topics whose deletion is under way as known.
     Raises: as ``sweep_partition``.
     """
     swept = Swept()
-    after = ""
-    while True:
-        page = await store.list_objects(layout.DATA_PREFIX, start_after=after, limit=PAGE_KEYS)
-        if page:
-            known = await known_topics()
-            orphans = [info for info in page if _is_of_unknown(info.key, known)]
-            if orphans:
-                await store.delete_many([info.key for info in orphans])
-                swept.add(Swept(len(orphans), sum(info.size_bytes for info in orphans)))
-        if len(page) < PAGE_KEYS:
-            break
-        after = page[-1].key
+    for prefix in (layout.DATA_PREFIX, layout.TOPICS_PREFIX):
+        after = ""
+        while True:
+            page = await store.list_objects(prefix, start_after=after, limit=PAGE_KEYS)
+            if page:
+                known = await known_topics()
+                orphans = [info for info in page if _is_of_unknown(info.key, known)]
+                if orphans:
+                    await store.delete_many([info.key for info in orphans])
+                    swept.add(Swept(len(orphans), sum(info.size_bytes for info in orphans)))
+            if len(page) < PAGE_KEYS:
+                break
+            after = page[-1].key
     uploads = await store.list_uploads(layout.DATA_PREFIX)
     if uploads:
         known = await known_topics()
@@ -111,7 +112,7 @@ async def sweep_unknown_topics(store: ObjectStore, known_topics: Callable[[], Aw
 
 
 def _is_of_unknown(key: str, known: frozenset[TopicId]) -> bool:
-    named = layout.parse_segment_key(key)
+    named = layout.parse_segment_key(key) or layout.parse_manifest_prefix(key)
     return named is not None and named.topic_id not in known
 
 

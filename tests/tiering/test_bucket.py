@@ -115,12 +115,13 @@ def test_a_deleted_topic_leaves_nothing_and_an_unknown_one_is_swept(tmp_path: Pa
         await _tiered(world)
         stray = TopicId(uuid.UUID(int=99))
         await world.store.put(layout.segment_key(stray, 3, 5, SegmentId(uuid.UUID(int=1))), b"x")
+        await world.store.put(f"{layout.manifest_prefix(stray, 3)}/log/00000000000000000001", b"x")
 
         async def known() -> frozenset[TopicId]:
             return frozenset({TOPIC})
 
         swept = await sweep_unknown_topics(world.store, known)
-        assert swept.objects == 1
+        assert swept.objects == 2
         world.tier.detach(*KEY)
         await world.store.begin_upload(layout.segment_key(TOPIC, 0, 9, SegmentId(uuid.UUID(int=2))))
         await delete_topic(world.store, TOPIC, 1)

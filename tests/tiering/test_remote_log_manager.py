@@ -273,6 +273,22 @@ def test_an_upload_that_stands_still_is_abandoned_and_made_again_under_another_i
     run_world(tmp_path, scenario, stall_s=3)
 
 
+def test_of_a_partition_that_was_let_go_nothing_is_written_once_its_last_step_was_waited_for(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.store.faults = [Fault(FaultKind.LATENCY, latency_ms=(700, 700))]
+        world.append(8)
+        await world.until(lambda: world.status().phase == "uploading")
+        world.tier.detach(*KEY)
+        before = len(list(world.store.history))
+        await world.tier.wait_left(TOPIC)
+        after = len(list(world.store.history))
+        assert after > before
+        await asyncio.sleep(60)
+        assert len(list(world.store.history)) == after
+
+    run_world(tmp_path, scenario)
+
+
 def test_a_corrupt_local_segment_is_never_uploaded_and_the_error_says_where(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         world.append(8)
