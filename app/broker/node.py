@@ -22,6 +22,7 @@ from app.broker.partitions import Partitions
 from app.broker.sweeping import Sweeping
 from app.configs import BrokerConfig
 from app.errors import ConfigError, FencedError, FirnError, StorageFull
+from app.groups.coordinator import GroupCoordinator
 from app.handlers.context import Context
 from app.handlers.dispatch import api_table
 from app.handlers.fetch_sessions import FetchSessions
@@ -129,6 +130,7 @@ class Node:
         self.context: Context = None  # type: ignore[assignment]
         self.server: KafkaServer = None  # type: ignore[assignment]
         self.partitions: Partitions = None  # type: ignore[assignment]
+        self.groups: GroupCoordinator = None  # type: ignore[assignment]
         self.load_report: LoadReport | None = None
         self._sweeping: Sweeping = None  # type: ignore[assignment]
         self.port = config.listen_port
@@ -202,6 +204,14 @@ class Node:
             wait_left=self.remote_log_manager.wait_left,
         )
         metrics = ApiMetrics(self.registry)
+        self.groups = GroupCoordinator(
+            config=self.controller.effective_broker_config,
+            broker_id=BrokerId(config.node_id),
+            logs=self.logs,
+            clock=around.clock,
+            rng=around.rng,
+            log_line=self._log_line,
+        )
         self.context = Context(
             config=config,
             clock=around.clock,
@@ -215,6 +225,7 @@ class Node:
             metrics=metrics,
             fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, around.rng),
             producer_ids=ProducerIds(self.controller),
+            groups=self.groups,
             advertised_host=self.advertised_host,
             advertised_port=self.advertised_port,
             log_line=self._log_line,
@@ -276,6 +287,9 @@ class Node:
                 background.append(tasks.create_task(self.partitions.run()))
                 background.append(tasks.create_task(self._sweeping.run()))
                 background.append(tasks.create_task(self._watch_room()))
+                self.groups.start(self.controller.image)
+                self.controller.on_change(self.groups.follow)
+                background.append(tasks.create_task(self.groups.run()))
                 try:
                     if self._socket is not None:
                         await self.server.listen(self._socket)

@@ -19,6 +19,7 @@ from app.seams import BlockingPool, Clock
 from app.units import BrokerId
 
 if TYPE_CHECKING:
+    from app.groups.coordinator import GroupCoordinator
     from app.handlers.fetch_sessions import FetchSessions
     from app.handlers.metrics import ApiMetrics
     from app.handlers.producer_ids import ProducerIds
@@ -47,6 +48,7 @@ class Context:
     metrics: ApiMetrics
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
+    groups: GroupCoordinator
     advertised_host: str
     advertised_port: int
     log_line: Callable[[str], None]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from app.handlers import (
     api_versions,
     cluster,
+    committed_offsets,
     configs,
     coordinators,
     epochs,
@@ -23,6 +24,7 @@ from app.handlers.api import Api, ApiTable
 FAMILIES: tuple[ApiTable, ...] = (
     api_versions.APIS,
     coordinators.APIS,
+    committed_offsets.APIS,
     metadata.APIS,
     cluster.APIS,
     topics.APIS,

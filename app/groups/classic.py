@@ -1,0 +1,900 @@
+"""A group of the classic protocol: members join, one of them assigns the partitions, all are told (KIP-62 and its successors).
+
+The states, and what leads from one to the next::
+
+    Empty ──first join──► PreparingRebalance ──all joined, or time is up──► CompletingRebalance ──leader's SyncGroup──► Stable
+      ▲                        │   ▲                                                │                                    │
+      └────nobody is left──────┘   └──────── a member joins anew, leaves, changes its mind, or is silent ────────────────┘
+
+Joining is a barrier: everybody's JoinGroup waits until every member has joined or the rebalance time-out has passed; then the
+generation rises and the leader is told what everybody subscribes to. Its SyncGroup brings everybody's assignment, which is written
+to the log before anybody is told. Two details spare rebalances: an empty group waits a little for more members before its
+first one (KIP-134), and a **static member** (one with ``group.instance.id``, KIP-345) that comes back within its session time-out
+keeps its assignment and changes only its member id; as leader it is told to skip assigning (KIP-814).
+
+Only the outcome of a rebalance is in the log, as Kafka's GroupMetadata record: generation, protocol, leader, members with their
+assignments. A group that is loaded with members is Stable, and they have a session time-out to be heard of.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from enum import Enum, StrEnum
+from struct import Struct
+from struct import error as StructError  # noqa: N812 (it is a class)
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
+
+from app.configs import BrokerConfig
+from app.coordinator.records import GROUP_RECORDS, CoordinatorRecord
+from app.coordinator.schemas.classic_group import GroupMetadataKey, GroupMetadataValue, MemberMetadata
+from app.errors import ErrorCode, RequestRejected
+from app.groups.group import GroupType
+from app.wire.apis.join_group import JoinGroupResponse, JoinGroupResponseMember
+from app.wire.apis.sync_group import SyncGroupResponse
+
+if TYPE_CHECKING:
+    from app.coordinator.shell import Reply, Turn
+
+CONSUMER_PROTOCOL: Final = "consumer"
+"""Protocol type of groups whose members assign topic partitions: subscriptions can be read."""
+
+NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
+"""How long a member may wait in its first JoinGroup, during which its client sends no heartbeats (KAFKA-7610)."""
+
+GROUP_METADATA_VERSION: Final = 3
+"""In which Kafka 4 writes groups, too."""
+
+_NO_MEMBER: Final = ""
+
+
+class ClassicState(StrEnum):
+    """Kafka's names, as DescribeGroups and ListGroups say them."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+
+
+class ClassicDue(Enum):
+    """What a timer of a classic group is for."""
+
+    MEMBER = "member"
+    """A member's session, or the patience for a member id that was given out, is over."""
+    JOIN = "join"
+    """No more waiting for members to join."""
+    SYNC = "sync"
+    """No more waiting for members to ask for their assignment."""
+
+
+class ClassicTimer(NamedTuple):
+    """Key of a timer."""
+
+    due: ClassicDue
+    group_id: str
+    member_id: str = _NO_MEMBER
+
+
+Protocols = tuple[tuple[str, bytes], ...]
+"""Assignment protocols that a member supports, the one it likes best first, with its subscription in each."""
+
+
+class Join(NamedTuple):
+    """A JoinGroup request, apart from its group."""
+
+    member_id: str
+    instance_id: str | None
+    protocol_type: str
+    protocols: Protocols
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    client_id: str
+    client_host: str
+    """As Kafka shows it: ``/127.0.0.1``."""
+    requires_member_id: bool
+    """From version 4 on a new member is given its id first, and joins with it (KIP-394)."""
+    can_skip_assignment: bool
+    """From version 9 on a static leader that returns can be told to leave the assignment alone (KIP-814)."""
+
+
+class Sync(NamedTuple):
+    """A SyncGroup request, apart from its group."""
+
+    member_id: str
+    instance_id: str | None
+    generation: int
+    protocol_type: str | None
+    protocol_name: str | None
+    assignments: Sequence[tuple[str, bytes]]
+
+
+class ClassicMember:
+    """One member."""
+
+    __slots__ = (
+        "assignment",
+        "client_host",
+        "client_id",
+        "instance_id",
+        "is_new",
+        "join",
+        "member_id",
+        "protocols",
+        "rebalance_timeout_ms",
+        "session_timeout_ms",
+        "sync",
+        "timer",
+    )
+
+    def __init__(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        client_id: str,
+        client_host: str,
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+        protocols: Protocols,
+        assignment: bytes = b"",
+    ) -> None:
+        self.member_id = member_id
+        self.instance_id = instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.session_timeout_ms = session_timeout_ms
+        self.protocols = protocols
+        self.assignment = assignment
+        self.is_new = False
+        """It waits in its first JoinGroup."""
+        self.join: Reply[JoinGroupResponse] | None = None
+        """Where its JoinGroup is answered, while it waits."""
+        self.sync: Reply[SyncGroupResponse] | None = None
+        self.timer = ClassicTimer(ClassicDue.MEMBER, group_id, member_id)
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """Its subscription in a protocol; empty if it does not support it."""
+        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+
+
+class ClassicGroup:
+    """One group. Every method that changes it takes the turn of the event: records, timers and answers go there."""
+
+    __slots__ = (
+        "_config",
+        "_grows",
+        "_initial_left_ms",
+        "_rng",
+        "_since_ms",
+        "_static",
+        "_supported",
+        "_was_empty",
+        "generation",
+        "group_id",
+        "leader",
+        "members",
+        "pending_joins",
+        "pending_syncs",
+        "protocol_name",
+        "protocol_type",
+        "state",
+        "subscribed_topics",
+    )
+
+    def __init__(self, group_id: str, config: BrokerConfig, rng: random.Random, now_ms: int) -> None:
+        self.group_id = group_id
+        self._config = config
+        self._rng = rng
+        self.state = ClassicState.EMPTY
+        self._since_ms = now_ms
+        """When it came to its state."""
+        self.generation = 0
+        self.protocol_type = ""
+        self.protocol_name: str | None = None
+        self.leader: str | None = None
+        self.members: dict[str, ClassicMember] = {}
+        self._static: dict[str, str] = {}
+        """Member id by instance id."""
+        self._supported: Counter[str] = Counter()
+        """Members that support each protocol."""
+        self.pending_joins: set[str] = set()
+        """Member ids that were given out and have not joined yet (KIP-394)."""
+        self.pending_syncs: set[str] = set()
+        """Members of this generation that have not asked for their assignment."""
+        self.subscribed_topics: frozenset[str] | None = None
+        """Of all members; None if that cannot be known."""
+        self._was_empty = False
+        """The rebalance that is being prepared is the first one since the group was empty."""
+        self._grows = False
+        """A member came since the wait for more of them was last prolonged."""
+        self._initial_left_ms = 0
+
+    # --- what it is to others: Group ----------------------------------------------------------------------------------
+
+    @property
+    def group_type(self) -> GroupType:
+        return GroupType.CLASSIC
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is ClassicState.EMPTY
+
+    @property
+    def since_ms(self) -> int:
+        """When it came to the state it is in; -1 if that is not known."""
+        return self._since_ms
+
+    def subscribes_to(self, topic: str) -> bool:
+        if self.subscribed_topics is not None:
+            return topic in self.subscribed_topics
+        return self.protocol_type == CONSUMER_PROTOCOL
+
+    def check_offset_commit(
+        self, member_id: str, instance_id: str | None, member_epoch: int, *, transactional: bool, api_version: int
+    ) -> None:
+        """Raises: RequestRejected UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS."""
+        del api_version
+        if member_epoch < 0 and self.state is ClassicState.EMPTY:
+            return  # nobody's group: whoever assigns partitions by hand commits as he likes
+        if member_epoch >= 0 or member_id or instance_id is not None:
+            self.check_member(member_id, instance_id)
+            if member_epoch != self.generation:
+                raise RequestRejected(
+                    ErrorCode.ILLEGAL_GENERATION, f"generation {member_epoch}; the group is in {self.generation}"
+                )
+        elif not transactional and self.state is not ClassicState.EMPTY:
+            raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, "the group has members, and this is none of them")
+        if not transactional and self.state is ClassicState.COMPLETING_REBALANCE:
+            raise RequestRejected(ErrorCode.REBALANCE_IN_PROGRESS, "the group is being assigned its partitions anew")
+
+    def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
+        """Everybody may."""
+
+    def loaded(self, turn: Turn) -> None:
+        """Members that were loaded have a session time-out to be heard of; too many of them must join anew."""
+        for member in self.members.values():
+            self.keep_alive(turn, member.member_id)
+        if len(self.members) > self._config.group_max_size:
+            self._prepare_rebalance(turn)
+
+    # --- members ------------------------------------------------------------------------------------------------------
+
+    def check_member(self, member_id: str, instance_id: str | None) -> None:
+        """Whether it is a member, and the one that its instance id belongs to now.
+
+        Raises: RequestRejected UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
+        """
+        if instance_id is not None:
+            known = self._static.get(instance_id)
+            if known is None:
+                raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no static member {instance_id}")
+            if known != member_id:
+                raise RequestRejected(
+                    ErrorCode.FENCED_INSTANCE_ID, f"another has joined as static member {instance_id}"
+                )
+        if member_id not in self.members:
+            raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no member {member_id}")
+
+    def keep_alive(self, turn: Turn, member_id: str) -> None:
+        """A member was heard of: its session begins anew. Nothing happens if it is none."""
+        member = self.members.get(member_id)
+        if member is not None:
+            turn.set_timer(member.timer, member.session_timeout_ms)
+
+    def committed(self, turn: Turn, member_id: str) -> None:
+        """A member has committed offsets, which is a sign of life as good as a heartbeat."""
+        if self.state is ClassicState.STABLE or self.state is ClassicState.PREPARING_REBALANCE:
+            self.keep_alive(turn, member_id)
+
+    def _add(self, member: ClassicMember) -> None:
+        if not self.members or self.leader is None:
+            self.leader = member.member_id
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self._static[member.instance_id] = member.member_id
+        self._supported.update(name for name, _ in member.protocols)
+        self.pending_joins.discard(member.member_id)
+
+    def _remove(self, turn: Turn, member_id: str) -> None:
+        """Take a member, or one that was to become one, out of the group; the leader's place goes to another."""
+        self.pending_joins.discard(member_id)
+        self.pending_syncs.discard(member_id)
+        turn.cancel_timer(ClassicTimer(ClassicDue.MEMBER, self.group_id, member_id))
+        member = self.members.pop(member_id, None)
+        if member is None:
+            return
+        if member.join is not None:
+            self._answer_join(turn, member, refused_join(ErrorCode.UNKNOWN_MEMBER_ID))
+        if member.sync is not None:
+            self._answer_sync(turn, member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+        if member.instance_id is not None and self._static.get(member.instance_id) == member_id:
+            del self._static[member.instance_id]
+        self._supported.subtract(name for name, _ in member.protocols)
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+
+    def _set_protocols(self, member: ClassicMember, protocols: Protocols) -> None:
+        self._supported.subtract(name for name, _ in member.protocols)
+        member.protocols = protocols
+        self._supported.update(name for name, _ in protocols)
+
+    def _supports(self, protocol_type: str, protocols: Protocols) -> bool:
+        """Whether a member with these could join: a protocol that all support is left."""
+        if self.state is ClassicState.EMPTY:
+            return bool(protocol_type and protocols)
+        count = len(self.members)
+        return protocol_type == self.protocol_type and any(self._supported[name] == count for name, _ in protocols)
+
+    def _select_protocol(self) -> str:
+        """The protocol that most members like best of those that all support."""
+        count = len(self.members)
+        votes: Counter[str] = Counter()
+        for member in self.members.values():
+            votes[next(name for name, _ in member.protocols if self._supported[name] == count)] += 1
+        return votes.most_common(1)[0][0]
+
+    @property
+    def _all_have_joined(self) -> bool:
+        return not self.pending_joins and all(member.join is not None for member in self.members.values())
+
+    @property
+    def _rebalance_timeout_ms(self) -> int:
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def _enter(self, turn: Turn, state: ClassicState) -> None:
+        self.state = state
+        self._since_ms = turn.now_ms
+
+    # --- joining ------------------------------------------------------------------------------------------------------
+
+    def join(self, turn: Turn, join: Join, reply: Reply[JoinGroupResponse]) -> None:
+        """A JoinGroup of somebody: a new member, one that was given its id, or a member that joins anew.
+
+        It is answered when the rebalance that it belongs to has everybody, or at once where there is none.
+        """
+        member_id = join.member_id
+        if not self._has_room(member_id):
+            self._remove(turn, member_id)
+            turn.answer(reply, refused_join(ErrorCode.GROUP_MAX_SIZE_REACHED))
+        elif not self._supports(join.protocol_type, join.protocols):
+            turn.answer(reply, refused_join(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
+        elif not member_id:
+            self._join_new(turn, join, reply)
+        elif member_id in self.pending_joins:
+            if join.instance_id is not None:
+                turn.answer(reply, refused_join(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
+            else:
+                self._add_and_rebalance(turn, join, member_id, reply)
+        else:
+            try:
+                self.check_member(member_id, join.instance_id)
+            except RequestRejected as error:
+                turn.answer(reply, refused_join(error.code, member_id))
+            else:
+                self._join_again(turn, join, self.members[member_id], reply)
+
+    def _has_room(self, member_id: str) -> bool:
+        most = self._config.group_max_size
+        match self.state:
+            case ClassicState.EMPTY:
+                return True
+            case ClassicState.PREPARING_REBALANCE:
+                member = self.members.get(member_id)
+                if member is not None and member.join is not None:
+                    return True
+                return sum(member.join is not None for member in self.members.values()) < most
+            case _:
+                return member_id in self.members or len(self.members) < most
+
+    def _join_new(self, turn: Turn, join: Join, reply: Reply[JoinGroupResponse]) -> None:
+        prefix = join.client_id if join.instance_id is None else join.instance_id
+        member_id = f"{prefix}-{UUID(bytes=self._rng.randbytes(16), version=4)}"
+        if join.instance_id is not None:
+            known = self._static.get(join.instance_id)
+            if known is None:
+                self._add_and_rebalance(turn, join, member_id, reply)
+            else:
+                self._replace_static(turn, join, self.members[known], member_id, reply)
+        elif join.requires_member_id:
+            self.pending_joins.add(member_id)
+            turn.set_timer(ClassicTimer(ClassicDue.MEMBER, self.group_id, member_id), join.session_timeout_ms)
+            turn.answer(reply, refused_join(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+        else:
+            self._add_and_rebalance(turn, join, member_id, reply)
+
+    def _add_and_rebalance(self, turn: Turn, join: Join, member_id: str, reply: Reply[JoinGroupResponse]) -> None:
+        member = ClassicMember(
+            self.group_id,
+            member_id,
+            join.instance_id,
+            join.client_id,
+            join.client_host,
+            join.rebalance_timeout_ms,
+            join.session_timeout_ms,
+            join.protocols,
+        )
+        member.is_new = True
+        member.join = reply
+        if self.state is ClassicState.PREPARING_REBALANCE and self._was_empty:
+            self._grows = True
+        if not self.members:
+            self.protocol_type = join.protocol_type
+        self._add(member)
+        # Its client does not send heartbeats before its first JoinGroup is answered.
+        turn.set_timer(member.timer, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._rebalance(turn)
+
+    def _join_again(self, turn: Turn, join: Join, member: ClassicMember, reply: Reply[JoinGroupResponse]) -> None:
+        unchanged = member.protocols == join.protocols
+        match self.state:
+            case ClassicState.COMPLETING_REBALANCE if unchanged:
+                # The answer of this generation was lost on its way.
+                turn.answer(reply, self._joined(member))
+            case ClassicState.STABLE if unchanged and member.member_id != self.leader:
+                turn.answer(reply, self._joined(member))
+            case ClassicState.EMPTY:
+                turn.answer(reply, refused_join(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
+            case _:
+                self._update(turn, join, member, reply)
+                self._rebalance(turn)
+
+    def _update(self, turn: Turn, join: Join, member: ClassicMember, reply: Reply[JoinGroupResponse] | None) -> None:
+        if member.join is not None and reply is not None:
+            # A client that asks again has given up the connection that it asked on first.
+            self._answer_join(turn, member, refused_join(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+        self._set_protocols(member, join.protocols)
+        member.rebalance_timeout_ms = join.rebalance_timeout_ms
+        member.session_timeout_ms = join.session_timeout_ms
+        member.join = reply
+
+    def _replace_static(
+        self, turn: Turn, join: Join, old: ClassicMember, member_id: str, reply: Reply[JoinGroupResponse]
+    ) -> None:
+        """A static member has come back under a new member id; whoever still uses the old one is fenced."""
+        replaced = ClassicMember(
+            self.group_id,
+            member_id,
+            old.instance_id,
+            old.client_id,
+            old.client_host,
+            join.rebalance_timeout_ms,
+            join.session_timeout_ms,
+            join.protocols,
+            old.assignment,
+        )
+        if self.state is ClassicState.STABLE and self._keeps_protocol(old, join.protocols):
+            # No rebalance: the assignment goes on under the new id, once the log says so.
+            members = [replaced if member is old else member for member in self.members.values()]
+            leader = member_id if self.leader == old.member_id else self.leader
+            try:
+                turn.append([self._record(members, leader, turn.now_ms)])
+            except RequestRejected as error:
+                turn.answer(reply, refused_join(error.code))
+                return
+            old_leader = self.leader
+            self._swap(turn, old, replaced)
+            self.keep_alive(turn, member_id)
+            answer = self._joined(replaced)
+            if join.can_skip_assignment:
+                answer.skip_assignment = self.leader == member_id
+            else:
+                # An old client that hears that it leads would assign; it is told of the id that it does not have.
+                answer.leader = old_leader or ""
+                answer.members = []
+            turn.answer(reply, answer)
+            return
+        self._swap(turn, old, replaced)
+        self.keep_alive(turn, member_id)
+        replaced.join = reply
+        if self.state is ClassicState.COMPLETING_REBALANCE:
+            self._prepare_rebalance(turn)
+        else:
+            self._rebalance(turn)
+
+    def _keeps_protocol(self, member: ClassicMember, protocols: Protocols) -> bool:
+        """Whether the same protocol is selected if a member's are changed to these."""
+        before = member.protocols
+        self._set_protocols(member, protocols)
+        try:
+            count = len(self.members)
+            return any(self._supported[name] == count for name, _ in protocols) and (
+                self._select_protocol() == self.protocol_name
+            )
+        finally:
+            self._set_protocols(member, before)
+
+    def _swap(self, turn: Turn, old: ClassicMember, new: ClassicMember) -> None:
+        """Put a static member's new self into its place; what the old one waits for is answered FENCED_INSTANCE_ID."""
+        if old.join is not None:
+            self._answer_join(turn, old, refused_join(ErrorCode.FENCED_INSTANCE_ID, old.member_id))
+        if old.sync is not None:
+            self._answer_sync(turn, old, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID))
+        turn.cancel_timer(old.timer)
+        self._supported.subtract(name for name, _ in old.protocols)
+        self._supported.update(name for name, _ in new.protocols)
+        self.members = {
+            member.member_id: member
+            for member in (new if member is old else member for member in self.members.values())
+        }
+        assert new.instance_id is not None
+        self._static[new.instance_id] = new.member_id
+        if self.leader == old.member_id:
+            self.leader = new.member_id
+        if old.member_id in self.pending_syncs:
+            self.pending_syncs.remove(old.member_id)
+            self.pending_syncs.add(new.member_id)
+
+    # --- rebalancing --------------------------------------------------------------------------------------------------
+
+    def _rebalance(self, turn: Turn) -> None:
+        """Something has changed: begin a rebalance, or see whether the one under way has everybody now."""
+        if self.state is not ClassicState.PREPARING_REBALANCE:
+            self._prepare_rebalance(turn)
+        elif not self._was_empty and self._all_have_joined:
+            self._complete_join(turn)
+
+    def _prepare_rebalance(self, turn: Turn) -> None:
+        """Ask everybody to join anew, which they hear with their next heartbeat."""
+        if self.state is ClassicState.COMPLETING_REBALANCE:
+            self._forget_assignments(turn, ErrorCode.REBALANCE_IN_PROGRESS)
+        self.pending_syncs.clear()
+        turn.cancel_timer(ClassicTimer(ClassicDue.SYNC, self.group_id))
+        self._was_empty = self.state is ClassicState.EMPTY
+        self._enter(turn, ClassicState.PREPARING_REBALANCE)
+        if self._was_empty:
+            delay_ms = self._config.group_initial_rebalance_delay_ms
+            self._grows = False
+            self._initial_left_ms = max(self._rebalance_timeout_ms - delay_ms, 0)
+            turn.set_timer(ClassicTimer(ClassicDue.JOIN, self.group_id), delay_ms)
+        elif self._all_have_joined:
+            self._complete_join(turn)
+        else:
+            turn.set_timer(ClassicTimer(ClassicDue.JOIN, self.group_id), self._rebalance_timeout_ms)
+
+    def _forget_assignments(self, turn: Turn, code: ErrorCode) -> None:
+        for member in self.members.values():
+            member.assignment = b""
+            if member.sync is not None:
+                self._answer_sync(turn, member, SyncGroupResponse(error_code=code))
+                self.keep_alive(turn, member.member_id)
+
+    def _complete_join(self, turn: Turn) -> None:
+        """Everybody has joined, or had the time to: the next generation begins.
+
+        Dynamic members that did not join are out; static ones keep their place until their session is over.
+        """
+        turn.cancel_timer(ClassicTimer(ClassicDue.JOIN, self.group_id))
+        late = [member for member in self.members.values() if member.join is None and member.instance_id is None]
+        for member in late:
+            self._remove(turn, member.member_id)
+        if self.members and not self._elect_joined_leader():
+            # Only static members are left, and all are away: wait for them a while longer.
+            turn.set_timer(ClassicTimer(ClassicDue.JOIN, self.group_id), self._rebalance_timeout_ms)
+            return
+        self.generation += 1
+        self.pending_syncs.clear()
+        self._was_empty = False
+        if not self.members:
+            self.protocol_name = None
+            self.leader = None
+            self._enter(turn, ClassicState.EMPTY)
+            self.subscribed_topics = frozenset() if self.protocol_type == CONSUMER_PROTOCOL else None
+            self._remember_empty(turn)
+            return
+        self.protocol_name = self._select_protocol()
+        self.subscribed_topics = self._subscriptions()
+        self._enter(turn, ClassicState.COMPLETING_REBALANCE)
+        for member in self.members.values():
+            if member.join is not None:
+                self._answer_join(turn, member, self._joined(member))
+            member.is_new = False
+            self.keep_alive(turn, member.member_id)
+            self.pending_syncs.add(member.member_id)
+        turn.set_timer(ClassicTimer(ClassicDue.SYNC, self.group_id), self._rebalance_timeout_ms)
+
+    def _elect_joined_leader(self) -> bool:
+        """Have a leader that has joined; False if nobody has."""
+        leader = None if self.leader is None else self.members.get(self.leader)
+        if leader is not None and leader.join is not None:
+            return True
+        self.leader = next((member.member_id for member in self.members.values() if member.join is not None), None)
+        return self.leader is not None
+
+    def _remember_empty(self, turn: Turn) -> None:
+        """Write that nobody is left. If it cannot be written now, what is loaded later has members who are soon found silent."""
+        try:
+            turn.append([self._record((), None, turn.now_ms)])
+        except RequestRejected:
+            return
+
+    def _subscriptions(self) -> frozenset[str] | None:
+        if self.protocol_type != CONSUMER_PROTOCOL:
+            return None
+        found: set[str] = set()
+        for member in self.members.values():
+            topics = subscribed_topics(member.metadata(self.protocol_name))
+            if topics is None:
+                return None
+            found.update(topics)
+        return frozenset(found)
+
+    def _joined(self, member: ClassicMember) -> JoinGroupResponse:
+        return JoinGroupResponse(
+            generation_id=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader=self.leader or "",
+            member_id=member.member_id,
+            members=[
+                JoinGroupResponseMember(each.member_id, each.instance_id, each.metadata(self.protocol_name))
+                for each in self.members.values()
+            ]
+            if member.member_id == self.leader
+            else [],
+        )
+
+    def _answer_join(self, turn: Turn, member: ClassicMember, answer: JoinGroupResponse) -> None:
+        assert member.join is not None
+        turn.answer(member.join, answer)
+        member.join = None
+
+    # --- syncing ------------------------------------------------------------------------------------------------------
+
+    def sync(self, turn: Turn, sync: Sync, reply: Reply[SyncGroupResponse]) -> None:
+        """A SyncGroup of a member: the leader's brings the assignments, the others' wait for it.
+
+        Raises: RequestRejected UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL,
+        REBALANCE_IN_PROGRESS.
+        """
+        self.check_member(sync.member_id, sync.instance_id)
+        if sync.generation != self.generation:
+            raise RequestRejected(
+                ErrorCode.ILLEGAL_GENERATION, f"generation {sync.generation}; the group is in {self.generation}"
+            )
+        if (sync.protocol_type is not None and sync.protocol_type != self.protocol_type) or (
+            sync.protocol_name is not None and sync.protocol_name != self.protocol_name
+        ):
+            raise RequestRejected(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "another protocol than the one that was selected"
+            )
+        member = self.members[sync.member_id]
+        match self.state:
+            case ClassicState.EMPTY:
+                raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, "the group has no members")
+            case ClassicState.PREPARING_REBALANCE:
+                raise RequestRejected(ErrorCode.REBALANCE_IN_PROGRESS, "the group waits for its members to join")
+            case ClassicState.STABLE:
+                self._has_synced(turn, member)
+                turn.answer(reply, self._synced(member))
+            case ClassicState.COMPLETING_REBALANCE:
+                self._has_synced(turn, member)
+                if member.sync is not None:
+                    self._answer_sync(turn, member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+                member.sync = reply
+                if member.member_id == self.leader:
+                    self._assign(turn, dict(sync.assignments))
+
+    def _has_synced(self, turn: Turn, member: ClassicMember) -> None:
+        self.pending_syncs.discard(member.member_id)
+        if not self.pending_syncs:
+            turn.cancel_timer(ClassicTimer(ClassicDue.SYNC, self.group_id))
+
+    def _assign(self, turn: Turn, assignments: dict[str, bytes]) -> None:
+        """Write the leader's assignments, then tell everybody; if they cannot be written, everybody joins anew."""
+        for member in self.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+        try:
+            turn.append([self._record(self.members.values(), self.leader, turn.now_ms)])
+        except RequestRejected as error:
+            self._forget_assignments(turn, error.code)
+            self._prepare_rebalance(turn)
+            return
+        self._enter(turn, ClassicState.STABLE)
+        for member in self.members.values():
+            if member.sync is not None:
+                self._answer_sync(turn, member, self._synced(member))
+                self.keep_alive(turn, member.member_id)
+
+    def _synced(self, member: ClassicMember) -> SyncGroupResponse:
+        return SyncGroupResponse(
+            protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
+        )
+
+    def _answer_sync(self, turn: Turn, member: ClassicMember, answer: SyncGroupResponse) -> None:
+        assert member.sync is not None
+        turn.answer(member.sync, answer)
+        member.sync = None
+
+    # --- heartbeats, leaving, time ------------------------------------------------------------------------------------
+
+    def heartbeat(self, turn: Turn, member_id: str, instance_id: str | None, generation: int) -> None:
+        """A member is there.
+
+        Raises: RequestRejected UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION; REBALANCE_IN_PROGRESS if it shall
+        join anew, and its session goes on.
+        """
+        self.check_member(member_id, instance_id)
+        if generation != self.generation:
+            raise RequestRejected(
+                ErrorCode.ILLEGAL_GENERATION, f"generation {generation}; the group is in {self.generation}"
+            )
+        self.keep_alive(turn, member_id)
+        if self.state is ClassicState.PREPARING_REBALANCE:
+            raise RequestRejected(ErrorCode.REBALANCE_IN_PROGRESS, "the group waits for its members to join")
+
+    def leave(self, turn: Turn, leaving: Iterable[tuple[str, str | None]]) -> list[ErrorCode]:
+        """Members leave, by member id or (with an empty one) by instance id; a code for each. One rebalance for all."""
+        codes: list[ErrorCode] = []
+        for member_id, instance_id in leaving:
+            if not member_id:
+                found = None if instance_id is None else self._static.get(instance_id)
+                if found is None:
+                    codes.append(ErrorCode.UNKNOWN_MEMBER_ID)
+                    continue
+                self._remove(turn, found)
+            elif member_id in self.pending_joins:
+                self._remove(turn, member_id)
+            else:
+                try:
+                    self.check_member(member_id, instance_id)
+                except RequestRejected as error:
+                    codes.append(error.code)
+                    continue
+                self._remove(turn, member_id)
+            codes.append(ErrorCode.NONE)
+        if ErrorCode.NONE in codes and self.state is not ClassicState.EMPTY:
+            self._rebalance(turn)
+        return codes
+
+    def due(self, turn: Turn, timer: ClassicTimer) -> None:
+        """Something that was waited for has not come in time."""
+        match timer.due:
+            case ClassicDue.MEMBER:
+                self._member_is_silent(turn, timer.member_id)
+            case ClassicDue.JOIN:
+                self._joining_is_over(turn)
+            case ClassicDue.SYNC:
+                self._syncing_is_over(turn)
+
+    def _member_is_silent(self, turn: Turn, member_id: str) -> None:
+        member = self.members.get(member_id)
+        if member is None:
+            if member_id not in self.pending_joins:
+                return
+            self._remove(turn, member_id)
+            if self.state is ClassicState.PREPARING_REBALANCE:
+                self._rebalance(turn)
+            return
+        if not member.is_new and (member.join is not None or member.sync is not None):
+            return  # it waits for us; its session begins anew with the answer
+        self._remove(turn, member_id)
+        self._rebalance(turn)
+
+    def _joining_is_over(self, turn: Turn) -> None:
+        if self.state is not ClassicState.PREPARING_REBALANCE:
+            return
+        if self._was_empty and self._grows and self._initial_left_ms > 0:
+            delay_ms = min(self._config.group_initial_rebalance_delay_ms, self._initial_left_ms)
+            self._grows = False
+            self._initial_left_ms -= delay_ms
+            turn.set_timer(ClassicTimer(ClassicDue.JOIN, self.group_id), delay_ms)
+            return
+        self._complete_join(turn)
+
+    def _syncing_is_over(self, turn: Turn) -> None:
+        """Members that did not ask for their assignment in time are out (KAFKA-13435)."""
+        if not self.pending_syncs or self.state not in (ClassicState.COMPLETING_REBALANCE, ClassicState.STABLE):
+            return
+        for member_id in tuple(self.pending_syncs):
+            self._remove(turn, member_id)
+        self._prepare_rebalance(turn)
+
+    def unloaded(self, turn: Turn) -> None:
+        """This broker is not the coordinator any more: whoever waits is to ask the one that is."""
+        for member in self.members.values():
+            if member.join is not None:
+                self._answer_join(turn, member, refused_join(ErrorCode.NOT_COORDINATOR, member.member_id))
+            if member.sync is not None:
+                self._answer_sync(turn, member, SyncGroupResponse(error_code=ErrorCode.NOT_COORDINATOR))
+
+    # --- records ------------------------------------------------------------------------------------------------------
+
+    def empty_record(self, now_ms: int) -> CoordinatorRecord:
+        """The record of a group without members."""
+        return self._record((), None, now_ms)
+
+    def tombstone(self) -> CoordinatorRecord:
+        """The record that takes the group out of the log."""
+        return GROUP_RECORDS.record(GroupMetadataKey(self.group_id), None)
+
+    def _record(self, members: Iterable[ClassicMember], leader: str | None, now_ms: int) -> CoordinatorRecord:
+        return GROUP_RECORDS.record(
+            GroupMetadataKey(self.group_id),
+            GroupMetadataValue(
+                protocol_type=self.protocol_type,
+                generation=self.generation,
+                protocol=self.protocol_name,
+                leader=leader,
+                current_state_timestamp=now_ms,
+                members=[
+                    MemberMetadata(
+                        member.member_id,
+                        member.instance_id,
+                        member.client_id,
+                        member.client_host,
+                        member.rebalance_timeout_ms,
+                        member.session_timeout_ms,
+                        member.metadata(self.protocol_name),
+                        member.assignment,
+                    )
+                    for member in members
+                ],
+            ),
+            GROUP_METADATA_VERSION,
+        )
+
+    @classmethod
+    def from_record(
+        cls, group_id: str, value: GroupMetadataValue, config: BrokerConfig, rng: random.Random
+    ) -> ClassicGroup:
+        """The group that a record says: Stable if it has members."""
+        group = cls(group_id, config, rng, value.current_state_timestamp)
+        group.generation = value.generation
+        group.protocol_type = value.protocol_type
+        group.protocol_name = value.protocol
+        for row in value.members:
+            group._add(
+                ClassicMember(
+                    group_id,
+                    row.member_id,
+                    row.group_instance_id,
+                    row.client_id,
+                    row.client_host,
+                    row.session_timeout if row.rebalance_timeout == -1 else row.rebalance_timeout,
+                    row.session_timeout,
+                    ((value.protocol or "", row.subscription),),
+                    row.assignment,
+                )
+            )
+        group.leader = value.leader
+        if group.members:
+            group.state = ClassicState.STABLE
+            group.subscribed_topics = group._subscriptions()
+        elif group.protocol_type == CONSUMER_PROTOCOL:
+            group.subscribed_topics = frozenset()
+        return group
+
+
+def refused_join(code: ErrorCode, member_id: str = _NO_MEMBER) -> JoinGroupResponse:
+    """A JoinGroup's answer that gives nothing but a code, and perhaps a member id."""
+    return JoinGroupResponse(
+        error_code=code, generation_id=-1, protocol_type=None, protocol_name=None, leader="", member_id=member_id
+    )
+
+
+_INT16: Final = Struct(">h")
+_INT32: Final = Struct(">i")
+
+
+def subscribed_topics(metadata: bytes) -> list[str] | None:
+    """The topics in a subscription of the consumer protocol, of any version; None if it is not sound."""
+    try:
+        (count,) = _INT32.unpack_from(metadata, _INT16.size)
+        position = _INT16.size + _INT32.size
+        if not 0 <= count <= len(metadata):
+            return None
+        topics: list[str] = []
+        for _ in range(count):
+            (length,) = _INT16.unpack_from(metadata, position)
+            position += _INT16.size
+            if length < 0 or position + length > len(metadata):
+                return None
+            topics.append(metadata[position : position + length].decode())
+            position += length
+    except (StructError, UnicodeDecodeError):
+        return None
+    return topics

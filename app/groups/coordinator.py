@@ -1,0 +1,138 @@
+"""The group coordinator of this broker: its part of ``__consumer_offsets``, and what happens to groups there."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import TypeVar
+
+from app.configs import BrokerConfig
+from app.coordinator.partition import ProducerIdAndEpoch
+from app.coordinator.shell import Coordinator, Reply, Turn
+from app.coordinator.topics import CONSUMER_OFFSETS
+from app.errors import ErrorCode, RequestRejected
+from app.groups.shard import CommittedPartition, GroupShard
+from app.hot.manager import LogManager
+from app.metadata.cluster import ClusterImage, ImageDelta
+from app.seams import Clock
+from app.units import BrokerId, PartitionIndex
+
+R = TypeVar("R")
+
+TopicCommits = Iterable[tuple[str, Collection[CommittedPartition]]]
+
+
+class GroupCoordinator:
+    """Groups and committed offsets of the partitions that this broker leads. Belongs to its loop; keep ``run`` running."""
+
+    def __init__(
+        self,
+        *,
+        config: Callable[[], BrokerConfig],
+        broker_id: BrokerId,
+        logs: LogManager,
+        clock: Clock,
+        rng: random.Random,
+        log_line: Callable[[str], None],
+    ) -> None:
+        """``config``: the broker's settings as they are now."""
+        self.config = config
+        self._log_line = log_line
+        self._topic_names: dict[object, str] = {}
+        self.shell: Coordinator[GroupShard] = Coordinator(
+            CONSUMER_OFFSETS,
+            lambda partition: GroupShard(partition, config, rng),
+            broker_id=broker_id,
+            logs=logs,
+            clock=clock,
+            log_line=log_line,
+        )
+
+    async def run(self) -> None:
+        """Load what is led, and keep time, until cancelled."""
+        await self.shell.run()
+
+    def start(self, image: ClusterImage) -> None:
+        """The logs are there: coordinate what this broker leads of ``image``."""
+        self._topic_names = {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()}
+        self.shell.follow(image)
+
+    def follow(self, image: ClusterImage, delta: ImageDelta) -> None:
+        """The cluster has changed."""
+        if not delta.topics:
+            return
+        self.shell.follow(image)
+        deleted = set()
+        for topic_id in delta.topics:
+            topic = image.topic_by_id(topic_id)
+            if topic is not None:
+                self._topic_names[topic_id] = topic.name
+            elif (name := self._topic_names.pop(topic_id, None)) is not None and image.topic(name) is None:
+                deleted.add(name)
+        if deleted:
+            self._topics_deleted(deleted)
+
+    def _topics_deleted(self, names: Collection[str]) -> None:
+        """What cannot be deleted now goes when it expires."""
+        for partition, _ in self.shell.shards():
+            try:
+                self.shell.perform(partition, lambda shard, turn: shard.topics_deleted(turn, names))
+            except RequestRejected as error:
+                self._log_line(f"offsets of deleted topics stay in {CONSUMER_OFFSETS.name}-{partition}: {error}")
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def partition_of(self, group_id: str) -> PartitionIndex:
+        """Raises: RequestRejected INVALID_GROUP_ID, COORDINATOR_NOT_AVAILABLE."""
+        if not group_id:
+            raise RequestRejected(ErrorCode.INVALID_GROUP_ID, "The group id is empty.")
+        return self.shell.partition_of(group_id)
+
+    def perform(self, group_id: str, event: Callable[[GroupShard, Turn], R]) -> R | Awaitable[R]:
+        """Let something happen to a group, now; answers what ``event`` answers, once that is stored.
+
+        Raises: as ``Coordinator.perform``; RequestRejected INVALID_GROUP_ID.
+        """
+        return self.shell.perform(self.partition_of(group_id), event)
+
+    async def request(self, group_id: str, event: Callable[[GroupShard, Turn, Reply[R]], None]) -> R:
+        """As ``perform``, for an event that may be answered in a later turn."""
+        return await self.shell.request(self.partition_of(group_id), event)
+
+    def commit(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        member_epoch: int,
+        commits: TopicCommits,
+        *,
+        api_version: int,
+        retention_ms: int = -1,
+        producer: ProducerIdAndEpoch | None = None,
+    ) -> Awaitable[None] | None:
+        """Commit offsets; with ``producer``, as part of its open transaction (TxnOffsetCommit).
+
+        Raises: RequestRejected with the code for all of them; nothing is committed then.
+        """
+
+        def event(shard: GroupShard, turn: Turn) -> None:
+            group = shard.check_commit(
+                group_id,
+                member_id,
+                instance_id,
+                member_epoch,
+                transactional=producer is not None,
+                api_version=api_version,
+            )
+            shard.commit(turn, group_id, group, member_id, commits, retention_ms=retention_ms, producer=producer)
+
+        return self.perform(group_id, event)
+
+    def complete_transaction(self, partition: PartitionIndex, producer_id: int, *, commit: bool) -> None:
+        """The marker that ends a producer's transaction was appended to a partition of ``__consumer_offsets``.
+
+        A partition that is being loaded, or will be, finds the marker in its log.
+        """
+        if any(index == partition for index, _ in self.shell.shards()):
+            self.shell.perform(partition, lambda shard, _: shard.complete_transaction(producer_id, commit=commit))

@@ -1,0 +1,372 @@
+"""All groups and committed offsets of one partition of ``__consumer_offsets``: events in, records and answers out. Pure.
+
+``app/coordinator/shell.py`` says when which method is called. What a group of a protocol does with its members is in ``classic.py``
+and ``consumer.py``; here is what concerns groups of any type: which there are, their offsets, listing, deletion, expiry, and how
+one type takes the place of another.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from enum import Enum
+from itertools import islice
+from typing import Any, Final
+
+from app.configs import BrokerConfig
+from app.coordinator.partition import ProducerIdAndEpoch, RawRecord, ReplayedBatch
+from app.coordinator.records import GROUP_RECORDS, NUMBER_BYTES
+from app.coordinator.schemas.classic_group import GroupMetadataKey
+from app.coordinator.shell import Turn
+from app.errors import CorruptionError, ErrorCode, RequestRejected
+from app.groups.classic import CONSUMER_PROTOCOL, ClassicGroup, ClassicState, ClassicTimer
+from app.groups.consumer import ConsumerGroup
+from app.groups.consumer_records import KEY_TYPES, GroupEpoch, from_bytes, to_bytes
+from app.groups.group import Group
+from app.groups.offsets import OFFSET_KEYS, CommittedOffset, OffsetStore, offset_key, offset_value
+from app.records.control import ControlType
+from app.units import NO_PRODUCER_ID, NO_TIMESTAMP, Offset, PartitionIndex, TimestampMs
+
+MINUTE_MS: Final = 60_000
+
+EXPIRY_GROUPS_AT_ONCE: Final = 200
+"""Groups that a search for expired offsets looks at before the event loop turns."""
+
+TOMBSTONES_PER_BATCH: Final = 1_000
+
+RETRY_MS: Final = 5_000
+"""After an append that failed, until what is due is tried again."""
+
+GENERATIONLESS: Final = -1
+"""Generation of a commit by somebody who is no member of any generation."""
+
+EPOCHS_FROM: Final = 9
+"""First version of OffsetCommit in which the generation may be a member epoch, and in which no such group is said to be so."""
+
+CommittedPartition = tuple[int, int, int, str | None]
+"""Partition, offset, leader epoch, metadata: what a commit says."""
+
+
+class Chore(Enum):
+    """What is due beside groups, whose timers have keys of their own."""
+
+    EXPIRY = "expiry"
+
+
+class GroupShard:
+    """Groups by id, and their offsets."""
+
+    def __init__(self, partition: PartitionIndex, config: Callable[[], BrokerConfig], rng: random.Random) -> None:
+        """``config``: the broker's settings as they are now."""
+        self.partition = partition
+        self.config = config
+        self.rng = rng
+        self.groups: dict[str, Group] = {}
+        self.offsets = OffsetStore()
+        self._looking: Iterator[str] | None = None
+        """Groups that the present search for expired offsets has still to look at."""
+
+    # --- loading ------------------------------------------------------------------------------------------------------
+
+    def load(self, batch: ReplayedBatch) -> None:
+        if batch.marker is not None:
+            self.offsets.end_transaction(batch.producer_id, commit=batch.marker.control_type is ControlType.COMMIT)
+            return
+        for key, value in batch.records:
+            if len(key) < NUMBER_BYTES:
+                raise CorruptionError(f"a key of {len(key)} bytes")
+            if key[0] == 0 and key[1] in OFFSET_KEYS:
+                self.offsets.load(key, value, batch.producer_id, batch.end_offset)
+            else:
+                self._load_group(key, value)
+
+    def _load_group(self, raw_key: bytes, value: bytes | None) -> None:
+        key = GROUP_RECORDS.decode_key(raw_key)
+        if key is None:
+            return  # of a kind that a newer version writes: it says what nobody here can act on
+        if isinstance(key, GroupMetadataKey):
+            if value is None:
+                if isinstance(self.groups.get(key.group), ClassicGroup):
+                    del self.groups[key.group]
+            else:
+                found = GROUP_RECORDS.decode_value(key, value)
+                self.groups[key.group] = ClassicGroup.from_record(key.group, found, self.config(), self.rng)
+            return
+        if isinstance(key, KEY_TYPES):
+            self._load_consumer_group(key, value)
+
+    def _load_consumer_group(self, key: Any, value: bytes | None) -> None:
+        found = self.groups.get(key.group_id)
+        if isinstance(found, ConsumerGroup):
+            group = found
+        elif value is None:
+            return
+        else:
+            group = self.groups[key.group_id] = ConsumerGroup(key.group_id, self.config())
+        record = from_bytes(key, value)
+        group.replay(record)
+        if isinstance(record, GroupEpoch) and record.epoch is None:
+            del self.groups[key.group_id]
+
+    def loaded(self, turn: Turn) -> None:
+        self.offsets.finish_loading()
+        for group_id in self.offsets.group_ids():
+            if group_id not in self.groups:
+                self.groups[group_id] = self._new_classic(group_id, turn.now_ms)
+        for group in self.groups.values():
+            group.loaded(turn)
+        turn.set_timer(Chore.EXPIRY, self.config().offsets_retention_check_interval_ms)
+
+    def unloaded(self, turn: Turn) -> None:
+        for group in self.groups.values():
+            if isinstance(group, ClassicGroup):
+                group.unloaded(turn)
+
+    def due(self, turn: Turn, key: Any) -> None:
+        if isinstance(key, ClassicTimer):
+            group = self.groups.get(key.group_id)
+            if isinstance(group, ClassicGroup):
+                group.due(turn, key)
+        elif key is Chore.EXPIRY:
+            self._expire(turn)
+
+    # --- which groups there are ---------------------------------------------------------------------------------------
+
+    def _new_classic(self, group_id: str, now_ms: int) -> ClassicGroup:
+        return ClassicGroup(group_id, self.config(), self.rng, now_ms)
+
+    def group(self, group_id: str) -> Group:
+        """Raises: RequestRejected GROUP_ID_NOT_FOUND."""
+        group = self.groups.get(group_id)
+        if group is None:
+            raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+        return group
+
+    def classic_group(self, group_id: str) -> ClassicGroup:
+        """Raises: RequestRejected UNKNOWN_MEMBER_ID if there is none of that id and type: then nobody is its member."""
+        group = self.groups.get(group_id)
+        if not isinstance(group, ClassicGroup):
+            raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, f"Group {group_id} not found.")
+        return group
+
+    def classic_group_to_join(self, turn: Turn, group_id: str, member_id: str) -> ClassicGroup:
+        """The group that somebody joins by the classic protocol; a new one, or one in the place of an empty one of another type.
+
+        Raises: RequestRejected UNKNOWN_MEMBER_ID (no group, and not a new member), INCONSISTENT_GROUP_PROTOCOL; what an append
+        raises.
+        """
+        group = self.groups.get(group_id)
+        if isinstance(group, ClassicGroup):
+            return group
+        if group is not None and not group.is_empty:
+            raise RequestRejected(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"Group {group_id} has members of another protocol."
+            )
+        if member_id:
+            raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, f"Group {group_id} not found.")
+        new = self._new_classic(group_id, turn.now_ms)
+        records = self.tombstones(group) if group is not None else []
+        turn.append([*records, new.empty_record(turn.now_ms)])
+        self.groups[group_id] = new
+        return new
+
+    def tombstones(self, group: Group) -> list[RawRecord]:
+        """The records that take a group, but not its offsets, out of the log."""
+        if isinstance(group, ClassicGroup):
+            return [group.tombstone()]
+        assert isinstance(group, ConsumerGroup)
+        return [to_bytes(group.group_id, record) for record in group.tombstones()]
+
+    def delete_group(self, turn: Turn, group_id: str) -> None:
+        """Delete a group without members, and its offsets.
+
+        Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP; what an append raises.
+        """
+        group = self.group(group_id)
+        if not group.is_empty:
+            raise RequestRejected(ErrorCode.NON_EMPTY_GROUP, f"Group {group_id} is not empty.")
+        self._forget_offsets(turn, group_id, list(self.offsets.places(group_id)))
+        turn.append(self.tombstones(group))
+        del self.groups[group_id]
+
+    # --- committing -----------------------------------------------------------------------------------------------------
+
+    def check_commit(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        member_epoch: int,
+        *,
+        transactional: bool,
+        api_version: int,
+    ) -> Group | None:
+        """The group that offsets may be committed to; None for one that is made by committing to it.
+
+        Raises: RequestRejected ILLEGAL_GENERATION, GROUP_ID_NOT_FOUND; as ``Group.check_offset_commit``.
+        """
+        group = self.groups.get(group_id)
+        if group is None:
+            if member_epoch < 0:
+                return None
+            if transactional or api_version < EPOCHS_FROM:
+                raise RequestRejected(ErrorCode.ILLEGAL_GENERATION, f"Group {group_id} not found.")
+            raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+        try:
+            group.check_offset_commit(
+                member_id, instance_id, member_epoch, transactional=transactional, api_version=api_version
+            )
+        except RequestRejected as error:
+            if transactional and error.code is ErrorCode.STALE_MEMBER_EPOCH:
+                raise RequestRejected(ErrorCode.ILLEGAL_GENERATION, str(error)) from error
+            raise
+        return group
+
+    def commit(
+        self,
+        turn: Turn,
+        group_id: str,
+        group: Group | None,
+        member_id: str,
+        commits: Iterable[tuple[str, Iterable[CommittedPartition]]],
+        *,
+        retention_ms: int = -1,
+        producer: ProducerIdAndEpoch | None = None,
+    ) -> None:
+        """Commit offsets by topic, which ``check_commit`` allowed to ``group``.
+
+        Raises: what an append raises; then nothing is committed.
+        """
+        now_ms = turn.now_ms
+        expires_ms = NO_TIMESTAMP if retention_ms == -1 else now_ms + retention_ms
+        records: list[RawRecord] = []
+        taken: list[tuple[str, int, int, int, str]] = []
+        for topic, partitions in commits:
+            for partition, offset, leader_epoch, metadata in partitions:
+                text = metadata or ""
+                key = offset_key(group_id, topic, partition)
+                records.append((key, offset_value(offset, leader_epoch, text, now_ms, expires_ms)))
+                taken.append((topic, partition, offset, leader_epoch, text))
+        if isinstance(group, ClassicGroup):
+            group.committed(turn, member_id)
+        if not records:
+            return
+        log_end = turn.append(records, producer=producer)
+        if group is None:
+            self.groups[group_id] = self._new_classic(group_id, now_ms)
+        producer_id = NO_PRODUCER_ID if producer is None else producer.producer_id
+        put = self.offsets.put
+        for topic, partition, offset, leader_epoch, text in taken:
+            committed = CommittedOffset(
+                Offset(offset), leader_epoch, text, TimestampMs(now_ms), TimestampMs(expires_ms), log_end
+            )
+            put(group_id, topic, partition, committed, producer_id)
+
+    def complete_transaction(self, producer_id: int, *, commit: bool) -> None:
+        """The marker of a producer's transaction was appended to this partition."""
+        self.offsets.end_transaction(producer_id, commit=commit)
+
+    def delete_offsets(
+        self, turn: Turn, group_id: str, asked: Iterable[tuple[str, Collection[int]]]
+    ) -> list[tuple[str, ErrorCode]]:
+        """Delete committed offsets of topics that no member reads; a code for each topic.
+
+        Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP (a group whose members may read anything); what an append
+        raises.
+        """
+        group = self.group(group_id)
+        if isinstance(group, ClassicGroup) and not group.is_empty and group.protocol_type != CONSUMER_PROTOCOL:
+            raise RequestRejected(ErrorCode.NON_EMPTY_GROUP, f"Group {group_id} is not empty.")
+        codes: list[tuple[str, ErrorCode]] = []
+        gone: list[tuple[str, int]] = []
+        known = set(self.offsets.places(group_id))
+        for topic, partitions in asked:
+            if group.subscribes_to(topic):
+                codes.append((topic, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC))
+                continue
+            codes.append((topic, ErrorCode.NONE))
+            gone += [(topic, partition) for partition in partitions if (topic, partition) in known]
+        self._forget_offsets(turn, group_id, gone)
+        return codes
+
+    def _forget_offsets(self, turn: Turn, group_id: str, gone: Sequence[tuple[str, int]]) -> None:
+        """Delete offsets. Raises: what an append raises; those that were written before are deleted then."""
+        for start in range(0, len(gone), TOMBSTONES_PER_BATCH):
+            some = gone[start : start + TOMBSTONES_PER_BATCH]
+            turn.append([(offset_key(group_id, topic, partition), None) for topic, partition in some])
+            for topic, partition in some:
+                self.offsets.delete(group_id, topic, partition)
+
+    def topics_deleted(self, turn: Turn, names: Collection[str]) -> None:
+        """Topics are gone: nobody can go on where he was in them. Raises: what an append raises."""
+        for group_id in self.offsets.group_ids():
+            gone = [place for place in self.offsets.places(group_id) if place[0] in names]
+            self._forget_offsets(turn, group_id, gone)
+
+    # --- expiry -------------------------------------------------------------------------------------------------------
+
+    def _expire(self, turn: Turn) -> None:
+        """Look at some groups for offsets that nobody has used for ``offsets.retention.minutes``, and for groups with nothing left.
+
+        A group whose records cannot be written is looked at again in the next round.
+        """
+        if self._looking is None:
+            self._looking = iter(list(self.groups))
+        some = list(islice(self._looking, EXPIRY_GROUPS_AT_ONCE))
+        for group_id in some:
+            group = self.groups.get(group_id)
+            if group is not None:
+                try:
+                    self._expire_group(turn, group)
+                except RequestRejected:
+                    continue
+        if some:
+            turn.set_timer(Chore.EXPIRY, 0)
+        else:
+            self._looking = None
+            turn.set_timer(Chore.EXPIRY, self.config().offsets_retention_check_interval_ms)
+
+    def _expire_group(self, turn: Turn, group: Group) -> None:
+        retention_ms = self.config().offsets_retention_minutes * MINUTE_MS
+        group_id = group.group_id
+        topics = self.offsets.topics(group_id)
+        gone: list[tuple[str, int]] = []
+        left = False
+        for topic, partitions in topics.items():
+            used = group.subscribes_to(topic)
+            for partition, committed in partitions.items():
+                since_ms = None if used else _unused_since_ms(group, committed)
+                if since_ms is None or self.offsets.is_pending(group_id, topic, partition):
+                    left = True
+                elif (
+                    turn.now_ms >= committed.expires_ms
+                    if committed.expires_ms != NO_TIMESTAMP
+                    else turn.now_ms - since_ms >= retention_ms
+                ):
+                    gone.append((topic, partition))
+                else:
+                    left = True
+        self._forget_offsets(turn, group_id, gone)
+        if not left and group.is_empty and not self.offsets.has_pending(group_id) and not _is_expected(group):
+            turn.append(self.tombstones(group))
+            del self.groups[group_id]
+
+
+def _unused_since_ms(group: Group, committed: CommittedOffset) -> int | None:
+    """Since when nobody has used an offset of a topic that no member reads; None while it may be used."""
+    if not isinstance(group, ClassicGroup) or not group.protocol_type:
+        return committed.committed_ms
+    if group.state is ClassicState.EMPTY:
+        return group.since_ms if group.since_ms >= 0 else committed.committed_ms
+    if (
+        group.state is ClassicState.STABLE
+        and group.protocol_type == CONSUMER_PROTOCOL
+        and group.subscribed_topics is not None
+    ):
+        return committed.committed_ms
+    return None
+
+
+def _is_expected(group: Group) -> bool:
+    """Whether somebody was given a member id of the group and is about to join."""
+    return isinstance(group, ClassicGroup) and bool(group.pending_joins)

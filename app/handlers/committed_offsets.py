@@ -1,0 +1,288 @@
+"""OffsetCommit (key 8), OffsetFetch (9), OffsetDelete (47): where groups have got to."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Collection
+from typing import Final
+
+from app.coordinator.shell import Turn
+from app.errors import ErrorCode, RequestRejected
+from app.groups.offsets import NO_COMMITTED_OFFSET, CommittedOffset
+from app.groups.shard import CommittedPartition, GroupShard
+from app.handlers.api import Api, ApiTable
+from app.handlers.context import Context, Request
+from app.units import NO_TOPIC_ID
+from app.wire.apikeys import ApiKey
+from app.wire.apis.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from app.wire.apis.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from app.wire.apis.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+TOPIC_IDS_FROM: Final = 10
+"""First version of OffsetCommit and OffsetFetch that speaks of topics by id (KIP-848)."""
+GROUPS_FROM: Final = 8
+"""First version of OffsetFetch that asks for many groups (KIP-709)."""
+CODE_OF_ALL_FROM: Final = 2
+"""First version of OffsetFetch with a code for the whole answer."""
+
+# --- OffsetCommit ---------------------------------------------------------------------------------------------------
+
+
+def commit(
+    context: Context, request: Request, message: OffsetCommitRequest
+) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
+    """Commit what names topics that there are and has no over-long metadata; the rest is refused partition by partition.
+
+    Raises: RequestRejected for the request as a whole.
+    """
+    by_id = request.api_version >= TOPIC_IDS_FROM
+    image = context.image
+    metadata_max = context.config.offset_metadata_max_bytes
+    commits: list[tuple[str, list[CommittedPartition]]] = []
+    response = OffsetCommitResponse()
+    for topic in message.topics:
+        known = image.topic_by_id(topic.topic_id) if by_id else image.topic(topic.name)
+        if known is None:
+            code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            response.topics.append(_refused_topic(topic, code))
+            continue
+        taken: list[CommittedPartition] = []
+        answers: list[OffsetCommitResponsePartition] = []
+        for asked in topic.partitions:
+            metadata = asked.committed_metadata
+            if metadata is not None and len(metadata) > metadata_max:
+                answers.append(
+                    OffsetCommitResponsePartition(asked.partition_index, ErrorCode.OFFSET_METADATA_TOO_LARGE)
+                )
+            else:
+                answers.append(OffsetCommitResponsePartition(asked.partition_index))
+                taken.append((asked.partition_index, asked.committed_offset, asked.committed_leader_epoch, metadata))
+        commits.append((known.name, taken))
+        response.topics.append(OffsetCommitResponseTopic(topic.topic_id, topic.name, answers))
+    waiting = context.groups.commit(
+        message.group_id,
+        message.member_id,
+        message.group_instance_id,
+        message.generation_id_or_member_epoch,
+        commits,
+        api_version=request.api_version,
+        retention_ms=message.retention_time_ms,
+    )
+    return response if waiting is None else _after(waiting, response)
+
+
+async def _after(waiting: Awaitable[None], response: OffsetCommitResponse) -> OffsetCommitResponse:
+    await waiting
+    return response
+
+
+def _refused_topic(topic: OffsetCommitRequestTopic, code: ErrorCode) -> OffsetCommitResponseTopic:
+    partitions = [OffsetCommitResponsePartition(asked.partition_index, code) for asked in topic.partitions]
+    return OffsetCommitResponseTopic(topic.topic_id, topic.name, partitions)
+
+
+def refuse_commit(
+    request: Request, message: OffsetCommitRequest, code: ErrorCode, sentence: str
+) -> OffsetCommitResponse:
+    del request, sentence
+    return OffsetCommitResponse(topics=[_refused_topic(topic, code) for topic in message.topics])
+
+
+# --- OffsetFetch ----------------------------------------------------------------------------------------------------
+
+
+async def fetch(context: Context, request: Request, message: OffsetFetchRequest) -> OffsetFetchResponse:
+    """Answer for each group by itself. Before version 8 there is one group, and its answer has another shape."""
+    if request.api_version >= GROUPS_FROM:
+        groups = [
+            await _fetch_group(context, asked, request.api_version, require_stable=message.require_stable)
+            for asked in message.groups
+        ]
+        return OffsetFetchResponse(groups=groups)
+    topics = (
+        None
+        if message.topics is None
+        else [
+            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+            for topic in message.topics
+        ]
+    )
+    asked = OffsetFetchRequestGroup(message.group_id, topics=topics)
+    group = await _fetch_group(context, asked, request.api_version, require_stable=message.require_stable)
+    return _as_one_group(request, message, group)
+
+
+async def _fetch_group(
+    context: Context, asked: OffsetFetchRequestGroup, version: int, *, require_stable: bool
+) -> OffsetFetchResponseGroup:
+    try:
+        waiting = context.groups.perform(
+            asked.group_id,
+            lambda shard, _: _read(context, shard, asked, version, require_stable=require_stable),
+        )
+        return waiting if isinstance(waiting, OffsetFetchResponseGroup) else await waiting
+    except RequestRejected as error:
+        return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error.code)
+
+
+def _read(
+    context: Context, shard: GroupShard, asked: OffsetFetchRequestGroup, version: int, *, require_stable: bool
+) -> OffsetFetchResponseGroup:
+    """Raises: RequestRejected as ``Group.check_offset_fetch``."""
+    group_id = asked.group_id
+    group = shard.groups.get(group_id)
+    if group is not None:
+        group.check_offset_fetch(asked.member_id, asked.member_epoch)
+    committed = shard.offsets.topics(group_id)
+    image = context.image
+    by_id = version >= TOPIC_IDS_FROM
+    answer = OffsetFetchResponseGroup(group_id=group_id)
+    wanted: list[tuple[OffsetFetchResponseTopics, Collection[int]]] = []
+    if asked.topics is None:
+        for name, found in committed.items():
+            topic = image.topic(name)
+            if topic is not None:
+                wanted.append((OffsetFetchResponseTopics(topic.topic_id, name), found))
+            elif not by_id:
+                wanted.append((OffsetFetchResponseTopics(NO_TOPIC_ID, name), found))
+    else:
+        for each in asked.topics:
+            topic = image.topic_by_id(each.topic_id) if by_id else None
+            if by_id and topic is None:
+                partitions = [_no_offset(partition, ErrorCode.UNKNOWN_TOPIC_ID) for partition in each.partition_indexes]
+                answer.topics.append(OffsetFetchResponseTopics(each.topic_id, each.name, partitions))
+                continue
+            name = each.name if topic is None else topic.name
+            wanted.append((OffsetFetchResponseTopics(each.topic_id, name), each.partition_indexes))
+    for topics, partitions_asked in wanted:
+        known = committed.get(topics.name, {})
+        for partition in partitions_asked:
+            if require_stable and shard.offsets.is_pending(group_id, topics.name, partition):
+                topics.partitions.append(_no_offset(partition, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+            else:
+                topics.partitions.append(_offset(partition, known.get(partition, NO_COMMITTED_OFFSET)))
+        answer.topics.append(topics)
+    return answer
+
+
+def _offset(partition: int, committed: CommittedOffset) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(partition, committed.offset, committed.leader_epoch, committed.metadata)
+
+
+def _no_offset(partition: int, code: ErrorCode) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(partition, -1, -1, "", code)
+
+
+def _as_one_group(
+    request: Request, message: OffsetFetchRequest, group: OffsetFetchResponseGroup
+) -> OffsetFetchResponse:
+    code = ErrorCode(group.error_code)
+    if code is not ErrorCode.NONE:
+        return refuse_fetch(request, message, code, "")
+    return OffsetFetchResponse(
+        topics=[
+            OffsetFetchResponseTopic(
+                topic.name,
+                [
+                    OffsetFetchResponsePartition(
+                        found.partition_index,
+                        found.committed_offset,
+                        found.committed_leader_epoch,
+                        found.metadata,
+                        found.error_code,
+                    )
+                    for found in topic.partitions
+                ],
+            )
+            for topic in group.topics
+        ],
+    )
+
+
+def refuse_fetch(request: Request, message: OffsetFetchRequest, code: ErrorCode, sentence: str) -> OffsetFetchResponse:
+    del sentence
+    if request.api_version >= GROUPS_FROM:
+        return OffsetFetchResponse(
+            groups=[OffsetFetchResponseGroup(group_id=group.group_id, error_code=code) for group in message.groups]
+        )
+    response = OffsetFetchResponse(error_code=code)
+    if request.api_version < CODE_OF_ALL_FROM:
+        response.topics = [
+            OffsetFetchResponseTopic(
+                topic.name,
+                [OffsetFetchResponsePartition(partition, -1, -1, "", code) for partition in topic.partition_indexes],
+            )
+            for topic in message.topics or ()
+        ]
+    return response
+
+
+# --- OffsetDelete ---------------------------------------------------------------------------------------------------
+
+
+def delete(
+    context: Context, request: Request, message: OffsetDeleteRequest
+) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
+    """Delete committed offsets of topics that no member of the group reads. Raises: RequestRejected."""
+    del request
+    image = context.image
+    known = [topic for topic in message.topics if image.topic(topic.name) is not None]
+
+    def event(shard: GroupShard, turn: Turn) -> OffsetDeleteResponse:
+        codes = dict(
+            shard.delete_offsets(
+                turn,
+                message.group_id,
+                [(topic.name, [asked.partition_index for asked in topic.partitions]) for topic in known],
+            )
+        )
+        return OffsetDeleteResponse(
+            topics=[
+                OffsetDeleteResponseTopic(
+                    topic.name,
+                    [
+                        OffsetDeleteResponsePartition(
+                            asked.partition_index, codes.get(topic.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                        )
+                        for asked in topic.partitions
+                    ],
+                )
+                for topic in message.topics
+            ]
+        )
+
+    return context.groups.perform(message.group_id, event)
+
+
+def refuse_delete(
+    request: Request, message: OffsetDeleteRequest, code: ErrorCode, sentence: str
+) -> OffsetDeleteResponse:
+    del request, message, sentence
+    return OffsetDeleteResponse(error_code=code)
+
+
+APIS: Final[ApiTable] = {
+    ApiKey.OFFSET_COMMIT: Api(commit, refuse_commit),
+    ApiKey.OFFSET_FETCH: Api(fetch, refuse_fetch),
+    ApiKey.OFFSET_DELETE: Api(delete, refuse_delete),
+}
