@@ -37,6 +37,7 @@ from app.groups.consumer_records import (
     TargetOfMember,
     to_bytes,
 )
+from app.groups.group import GroupType
 from app.groups.reconciliation import is_reconciled, reconcile
 from app.groups.subscriptions import (
     NO_HASH,
@@ -84,14 +85,16 @@ class Client(NamedTuple):
     """As Kafka shows it: ``/127.0.0.1``."""
 
 
-class SessionTimer(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SessionTimer:
     """Due when a member has not been heard of for its session time-out."""
 
     group_id: str
     member_id: str
 
 
-class RebalanceTimer(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RebalanceTimer:
     """Due when a member has had its rebalance time-out to give partitions up."""
 
     group_id: str
@@ -272,7 +275,8 @@ class ConsumerGroup:
             _check_epoch(member, request.member_epoch, owned)
             return member, None
         previous = self.member_of_instance(request.instance_id)
-        if previous is None:
+        if previous is None or previous.member_id == request.member_id:
+            # Itself: the answer to its first try was lost, or it was fenced. (Apache Kafka refuses it until its session is over.)
             return self.members.get(request.member_id) or Member(request.member_id), None
         if not previous.is_classic and previous.epoch != LEAVING_FOR_A_WHILE:
             raise RequestRejected(
@@ -467,7 +471,7 @@ class ConsumerGroup:
         records.append(GroupEpoch(self.epoch + 1, metadata_hash(names, image)))
         return records
 
-    def due(self, turn: Turn, key: SessionTimer | RebalanceTimer, image: ClusterImage) -> Member | None:
+    def due(self, key: SessionTimer | RebalanceTimer) -> Member | None:
         """The member whose time is up, if it is: whoever calls takes it out of the group."""
         member = self.members.get(key.member_id)
         if member is None:
@@ -494,6 +498,14 @@ class ConsumerGroup:
             turn.cancel_timer(key)
 
     # --- what is asked about it --------------------------------------------------------------------------------------
+
+    @property
+    def group_type(self) -> GroupType:
+        return GroupType.CONSUMER
+
+    @property
+    def protocol_type(self) -> str:
+        return "consumer"
 
     @property
     def is_empty(self) -> bool:
@@ -696,7 +708,7 @@ def check_heartbeat(request: ConsumerGroupHeartbeatRequest, api_version: int, as
         if request.instance_id is None:
             raise _invalid("InstanceId can't be null.")
     elif epoch < LEAVING_FOR_A_WHILE:
-        raise _invalid(f"MemberEpoch is invalid: {epoch}.")
+        raise _invalid("MemberEpoch is invalid.")
     if request.server_assignor is not None and request.server_assignor not in assignors:
         raise RequestRejected(
             ErrorCode.UNSUPPORTED_ASSIGNOR,
@@ -771,7 +783,7 @@ def _merged(known: Subscription, request: ConsumerGroupHeartbeatRequest, client:
 def _check_epoch(member: Member, epoch: int, owned: Assignment | None) -> None:
     """Raises: RequestRejected FENCED_MEMBER_EPOCH."""
     current = member.current
-    if epoch == current.member_epoch:
+    if epoch in (JOINING, current.member_epoch):
         return
     if epoch > current.member_epoch:
         relation = "greater"

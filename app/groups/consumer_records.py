@@ -7,7 +7,7 @@ a record is None when that part is gone. ``to_bytes`` and ``from_bytes`` are the
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -81,8 +81,8 @@ class CurrentAssignment:
     member_epoch: int = 0
     previous_member_epoch: int = 0
     state: MemberState = MemberState.STABLE
-    assigned: Assignment = NO_PARTITIONS
-    pending_revocation: Assignment = NO_PARTITIONS
+    assigned: Assignment = field(default_factory=lambda: NO_PARTITIONS)
+    pending_revocation: Assignment = field(default_factory=lambda: NO_PARTITIONS)
     """Taken from it, until it says that it no longer reads them."""
 
 
