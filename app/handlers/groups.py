@@ -1,0 +1,309 @@
+"""JoinGroup (key 11), Heartbeat (12), LeaveGroup (13), SyncGroup (14), DescribeGroups (15), ListGroups (16), DeleteGroups (42).
+
+Members of the classic protocol come here; what their groups do is in ``app/groups/classic.py``. Groups of every type are listed,
+described and deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Final
+
+from app.coordinator.shell import Reply, Turn
+from app.errors import ErrorCode, RequestRejected
+from app.groups.classic import ClassicGroup, ClassicState, Join, Sync, refused_join
+from app.groups.group import Group
+from app.groups.shard import GroupShard
+from app.handlers.api import Api, ApiTable
+from app.handlers.cluster import NOT_ASKED
+from app.handlers.context import Context, Request
+from app.wire.apikeys import ApiKey
+from app.wire.apis.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from app.wire.apis.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from app.wire.apis.heartbeat import HeartbeatRequest, HeartbeatResponse
+from app.wire.apis.join_group import JoinGroupRequest, JoinGroupResponse
+from app.wire.apis.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
+from app.wire.apis.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from app.wire.apis.sync_group import SyncGroupRequest, SyncGroupResponse
+
+MEMBER_ID_REQUIRED_FROM: Final = 4
+"""First version of JoinGroup in which a new member is given its id before it joins (KIP-394)."""
+NULL_PROTOCOL_FROM: Final = 7
+"""First version of JoinGroup whose answer may have no protocol name."""
+SKIP_ASSIGNMENT_FROM: Final = 9
+"""First version of JoinGroup that can tell a leader to leave the assignment alone (KIP-814)."""
+MEMBERS_FROM: Final = 3
+"""First version of LeaveGroup with many members (KIP-345)."""
+NOT_FOUND_FROM: Final = 6
+"""First version of DescribeGroups that says GROUP_ID_NOT_FOUND instead of describing a dead group (KIP-1043)."""
+
+GROUP_OPERATIONS: Final = sum(1 << operation for operation in (3, 6, 8, 10, 11))
+"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS: all, for everybody."""
+
+# --- JoinGroup ------------------------------------------------------------------------------------------------------
+
+
+async def join(context: Context, request: Request, message: JoinGroupRequest) -> JoinGroupResponse:
+    """Wait until the group has all its members. Raises: RequestRejected."""
+    config = context.groups.config()
+    shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+    if not shortest <= message.session_timeout_ms <= longest:
+        raise RequestRejected(
+            ErrorCode.INVALID_SESSION_TIMEOUT,
+            f"a session timeout of {message.session_timeout_ms} ms is not within [{shortest}, {longest}]",
+        )
+    version = request.api_version
+    asked = Join(
+        member_id=message.member_id,
+        instance_id=message.group_instance_id,
+        protocol_type=message.protocol_type,
+        protocols=tuple([(protocol.name, protocol.metadata) for protocol in message.protocols]),
+        session_timeout_ms=message.session_timeout_ms,
+        rebalance_timeout_ms=(
+            message.session_timeout_ms if message.rebalance_timeout_ms == -1 else message.rebalance_timeout_ms
+        ),
+        client_id=request.client_id or "",
+        client_host=client_host(request),
+        requires_member_id=version >= MEMBER_ID_REQUIRED_FROM,
+        can_skip_assignment=version >= SKIP_ASSIGNMENT_FROM,
+    )
+
+    def event(shard: GroupShard, turn: Turn, reply: Reply[JoinGroupResponse]) -> None:
+        try:
+            group = shard.classic_group_to_join(turn, message.group_id, message.member_id)
+        except RequestRejected as error:
+            turn.answer(reply, refused_join(error.code, message.member_id))
+        else:
+            group.join(turn, asked, reply)
+
+    answer: JoinGroupResponse = await context.groups.request(message.group_id, event)
+    if version < NULL_PROTOCOL_FROM and answer.protocol_name is None:
+        answer.protocol_name = ""
+    return answer
+
+
+def client_host(request: Request) -> str:
+    """The client's address as Kafka shows it in groups: ``/127.0.0.1``."""
+    return "/" + request.peer.rpartition(":")[0]
+
+
+def refuse_join(request: Request, message: JoinGroupRequest, code: ErrorCode, sentence: str) -> JoinGroupResponse:
+    del sentence
+    answer = refused_join(code, message.member_id)
+    if request.api_version < NULL_PROTOCOL_FROM:
+        answer.protocol_name = ""
+    return answer
+
+
+# --- SyncGroup ------------------------------------------------------------------------------------------------------
+
+
+async def sync(context: Context, request: Request, message: SyncGroupRequest) -> SyncGroupResponse:
+    """Wait until the leader has brought the assignment. Raises: RequestRejected."""
+    del request
+    asked = Sync(
+        member_id=message.member_id,
+        instance_id=message.group_instance_id,
+        generation=message.generation_id,
+        protocol_type=message.protocol_type,
+        protocol_name=message.protocol_name,
+        assignments=[(each.member_id, each.assignment) for each in message.assignments],
+    )
+    return await context.groups.request(
+        message.group_id, lambda shard, turn, reply: shard.classic_group(message.group_id).sync(turn, asked, reply)
+    )
+
+
+def refuse_sync(request: Request, message: SyncGroupRequest, code: ErrorCode, sentence: str) -> SyncGroupResponse:
+    del request, message, sentence
+    return SyncGroupResponse(error_code=code)
+
+
+# --- Heartbeat ------------------------------------------------------------------------------------------------------
+
+
+def heartbeat(
+    context: Context, request: Request, message: HeartbeatRequest
+) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
+    """Raises: RequestRejected."""
+    del request
+
+    def event(shard: GroupShard, turn: Turn) -> HeartbeatResponse:
+        group = shard.classic_group(message.group_id)
+        group.heartbeat(turn, message.member_id, message.group_instance_id, message.generation_id)
+        return HeartbeatResponse()
+
+    return context.groups.perform(message.group_id, event)
+
+
+def refuse_heartbeat(request: Request, message: HeartbeatRequest, code: ErrorCode, sentence: str) -> HeartbeatResponse:
+    del request, message, sentence
+    return HeartbeatResponse(error_code=code)
+
+
+# --- LeaveGroup -----------------------------------------------------------------------------------------------------
+
+
+def leave(
+    context: Context, request: Request, message: LeaveGroupRequest
+) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
+    """Raises: RequestRejected."""
+    many = request.api_version >= MEMBERS_FROM
+    members = message.members if many else [MemberIdentity(member_id=message.member_id)]
+
+    def event(shard: GroupShard, turn: Turn) -> LeaveGroupResponse:
+        group = shard.classic_group(message.group_id)
+        codes = group.leave(turn, [(member.member_id, member.group_instance_id) for member in members])
+        if not many:
+            return LeaveGroupResponse(error_code=codes[0])
+        return LeaveGroupResponse(
+            members=[
+                MemberResponse(member.member_id, member.group_instance_id, code)
+                for member, code in zip(members, codes, strict=True)
+            ]
+        )
+
+    return context.groups.perform(message.group_id, event)
+
+
+def refuse_leave(request: Request, message: LeaveGroupRequest, code: ErrorCode, sentence: str) -> LeaveGroupResponse:
+    del sentence
+    if code is ErrorCode.UNKNOWN_MEMBER_ID and request.api_version >= MEMBERS_FROM:
+        return LeaveGroupResponse(
+            members=[MemberResponse(member.member_id, member.group_instance_id, code) for member in message.members]
+        )
+    return LeaveGroupResponse(error_code=code)
+
+
+# --- DescribeGroups -------------------------------------------------------------------------------------------------
+
+
+async def describe(context: Context, request: Request, message: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    """Describe each group of the classic protocol by itself."""
+    operations = GROUP_OPERATIONS if message.include_authorized_operations else NOT_ASKED
+    answers = []
+    for group_id in message.groups:
+        try:
+            found = context.groups.perform(group_id, lambda shard, _, name=group_id: _describe(shard, name))  # type: ignore[misc]
+            answer = found if isinstance(found, DescribedGroup) else await found
+        except RequestRejected as error:
+            answer = _undescribed(request, group_id, error.code, str(error))
+        answer.authorized_operations = operations
+        answers.append(answer)
+    return DescribeGroupsResponse(groups=answers)
+
+
+def _describe(shard: GroupShard, group_id: str) -> DescribedGroup:
+    """Raises: RequestRejected GROUP_ID_NOT_FOUND, also for a group of another protocol."""
+    group = shard.group(group_id)
+    if not isinstance(group, ClassicGroup):
+        raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a classic group.")
+    stable = group.state is ClassicState.STABLE
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=group.state,
+        protocol_type=group.protocol_type,
+        protocol_data=(group.protocol_name or "") if stable else "",
+        members=[
+            DescribedGroupMember(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                member.metadata(group.protocol_name) if stable else b"",
+                member.assignment if stable else b"",
+            )
+            for member in group.members.values()
+        ],
+    )
+
+
+def _undescribed(request: Request, group_id: str, code: ErrorCode, sentence: str) -> DescribedGroup:
+    if code is ErrorCode.GROUP_ID_NOT_FOUND:
+        if request.api_version < NOT_FOUND_FROM:
+            return DescribedGroup(group_id=group_id, group_state="Dead")
+        return DescribedGroup(error_code=code, error_message=sentence, group_id=group_id, group_state="Dead")
+    return DescribedGroup(error_code=code, error_message=sentence, group_id=group_id)
+
+
+def refuse_describe(
+    request: Request, message: DescribeGroupsRequest, code: ErrorCode, sentence: str
+) -> DescribeGroupsResponse:
+    return DescribeGroupsResponse(groups=[_undescribed(request, name, code, sentence) for name in message.groups])
+
+
+# --- ListGroups -----------------------------------------------------------------------------------------------------
+
+
+def list_groups(context: Context, request: Request, message: ListGroupsRequest) -> ListGroupsResponse:
+    """The groups that this broker coordinates; states and types as filters are not sensitive to case.
+
+    Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS while some of them are not known yet.
+    """
+    del request
+    if context.groups.shell.loading:
+        raise RequestRejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "groups are being read")
+    states = {state.lower() for state in message.states_filter}
+    types = {kind.lower() for kind in message.types_filter}
+
+    def is_wanted(group: Group) -> bool:
+        return (not states or group.state.lower() in states) and (not types or group.group_type.lower() in types)
+
+    return ListGroupsResponse(
+        groups=[
+            ListedGroup(group.group_id, group.protocol_type, group.state, group.group_type)
+            for _, shard in context.groups.shell.shards()
+            for group in shard.groups.values()
+            if is_wanted(group)
+        ]
+    )
+
+
+def refuse_list(request: Request, message: ListGroupsRequest, code: ErrorCode, sentence: str) -> ListGroupsResponse:
+    del request, message, sentence
+    return ListGroupsResponse(error_code=code)
+
+
+# --- DeleteGroups ---------------------------------------------------------------------------------------------------
+
+
+async def delete(context: Context, request: Request, message: DeleteGroupsRequest) -> DeleteGroupsResponse:
+    """Delete each group by itself, with its offsets."""
+    del request
+    results = []
+    for group_id in dict.fromkeys(message.groups_names):
+        code = ErrorCode.NONE
+        try:
+            waiting = context.groups.perform(
+                group_id,
+                lambda shard, turn, name=group_id: shard.delete_group(turn, name),  # type: ignore[misc]
+            )
+            if waiting is not None:
+                await waiting
+        except RequestRejected as error:
+            code = error.code
+        results.append(DeletableGroupResult(group_id, code))
+    return DeleteGroupsResponse(results=results)
+
+
+def refuse_delete(
+    request: Request, message: DeleteGroupsRequest, code: ErrorCode, sentence: str
+) -> DeleteGroupsResponse:
+    del request, sentence
+    return DeleteGroupsResponse(results=[DeletableGroupResult(name, code) for name in message.groups_names])
+
+
+APIS: Final[ApiTable] = {
+    ApiKey.JOIN_GROUP: Api(join, refuse_join),
+    ApiKey.HEARTBEAT: Api(heartbeat, refuse_heartbeat),
+    ApiKey.LEAVE_GROUP: Api(leave, refuse_leave),
+    ApiKey.SYNC_GROUP: Api(sync, refuse_sync),
+    ApiKey.DESCRIBE_GROUPS: Api(describe, refuse_describe),
+    ApiKey.LIST_GROUPS: Api(list_groups, refuse_list),
+    ApiKey.DELETE_GROUPS: Api(delete, refuse_delete),
+}
