@@ -196,6 +196,11 @@ class OneWriter:
         if chain is not None and key in chain.seals and not self._world.is_deleted_prefix(named.prefix):
             raise Violation("INV-2", f"the seal {key} was deleted")
 
+    @property
+    def cluster_writer(self) -> str:
+        """Who sealed the cluster log last: the one broker that may serve, whether or not another knows it yet."""
+        return self._chains[layout.CLUSTER_PREFIX].writer_id
+
     def manifest(self, topic_id: UUID, partition: int) -> ManifestState:
         """What a partition's manifest durably says at this moment."""
         chain = self._chains.get(layout.manifest_prefix(topic_id, partition))  # type: ignore[arg-type]

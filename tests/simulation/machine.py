@@ -69,6 +69,7 @@ class Machine:
 
     def start(self, *, take_over: bool = False) -> None:
         """Start a broker; ``world.serving`` is told when it serves, ``ended`` is set when it has ended by itself."""
+        assert self.process is None or self.process.dead, f"a broker runs on {self.name}"
         world = self.world
         self.starts += 1
         self.exit = None

@@ -258,14 +258,19 @@ class World:
 
     def serving(self, machine: Machine) -> None:
         """A broker begins to serve. Raises: Violation."""
+        node = machine.node
+        assert node is not None
+        if node.controller.writer_id != self.one_writer.cluster_writer:
+            # While it was starting another broker has taken its place, and it has not heard of that yet.
+            self.trace("serving late", machine.name)
+            self._moving = False
+            return
         self.restarts += 1
         moved = self.served_by is not None and machine is not self.served_by
         worst = "moved" if moved else machine.worst
         self.trace("serving", machine.name, worst)
         self.owner = self.served_by = machine
         self._moving = self.challenged = False
-        node = machine.node
-        assert node is not None
         for history in list(self.histories.values()):
             if history.deleting:
                 continue
@@ -447,7 +452,8 @@ class World:
                 if tries > 40:
                     raise Violation("liveness", f"{new.name} cannot take over: {new.exit}")
                 await asyncio.sleep(0.3)
-                new.start(take_over=True)
+                if new.process is None or new.process.dead:  # whoever supervises it may have been quicker
+                    new.start(take_over=True)
             await asyncio.sleep(0.05)
 
     # --- the run ----------------------------------------------------------------------------------------------------
