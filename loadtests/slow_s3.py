@@ -1,27 +1,75 @@
-"""An S3 server over a directory, with a wait before every answer: what a bucket some way off costs in round trips.
+"""An S3 server over a directory, with a wait before every answer and a limit on its rate: what a bucket some way off costs.
 
-    python -m loadtests.slow_s3 DIRECTORY --delay-ms 50
+    python -m loadtests.slow_s3 DIRECTORY --delay-ms 50 --mb-per-s 400
 
 prints its port on the first line and serves until it is ended. The objects are the files of a directory store, so a bucket
-that was built on a disk can be started from as if it were far away. GetObject with ranges, HeadObject, PutObject with
-If-None-Match, DeleteObject, ListObjectsV2 and an empty ListMultipartUploads are there: what a broker needs to start and to
-serve; multipart uploads are answered 501. Signatures are not looked at.
+that was built on a disk can be started from as if it were far away. There is what a broker needs: GetObject with ranges,
+HeadObject, PutObject and CompleteMultipartUpload with If-None-Match, multipart uploads, DeleteObject, DeleteObjects,
+ListObjectsV2 and an empty ListMultipartUploads. Signatures are not looked at. A ranged GET is one ``sendfile``, so that it
+is the client that is measured: a thread per connection, which answers its requests one after another as HTTP/1.1 asks.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
+import re
+import shutil
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
 from email.utils import formatdate
+from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-import httptools
-import uvloop
-
 PAGE_KEYS_MAX = 1000
+PIECE_BYTES = 1 << 18
+HEAD_BYTES_MAX = 64 << 10
+UPLOADS = ".uploads"
+
+
+class Pace:
+    """A rate that all connections share."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._free_at = 0.0
+        self._lock = threading.Lock()
+
+    def wait(self, size: int) -> None:
+        """Until it is the turn of these bytes."""
+        if not self._bytes_per_s:
+            return
+        with self._lock:
+            now = time.monotonic()
+            turn = max(self._free_at, now - PIECE_BYTES / self._bytes_per_s)
+            self._free_at = turn + size / self._bytes_per_s
+        if turn > now:
+            time.sleep(turn - now)
+
+
+class Request(NamedTuple):
+    method: str
+    path: str
+    query: dict[str, list[str]]
+    headers: dict[str, str]
+    body: bytes
+
+
+class Answer(NamedTuple):
+    """What goes out: a head, then bytes or a range of a file."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes = b""
+    file: Path | None = None
+    start: int = 0
+    length: int = 0
 
 
 class Directory:
@@ -30,22 +78,25 @@ class Directory:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def get(self, key: str) -> bytes | None:
-        path = self.root / key
-        return path.read_bytes() if path.is_file() else None
-
     def put(self, key: str, data: bytes, *, only_new: bool) -> bool:
+        whole = self.root / f".put-{uuid.uuid4().hex}"
+        whole.write_bytes(data)
+        return self.move_in(whole, key, only_new=only_new)
+
+    def move_in(self, whole: Path, key: str, *, only_new: bool) -> bool:
+        """Give a whole file its name."""
         path = self.root / key
         path.parent.mkdir(parents=True, exist_ok=True)
+        if not only_new:
+            whole.replace(path)
+            return True
         try:
-            with path.open("xb" if only_new else "wb") as file:
-                file.write(data)
+            os.link(whole, path)
         except FileExistsError:
             return False
+        finally:
+            whole.unlink()
         return True
-
-    def delete(self, key: str) -> None:
-        (self.root / key).unlink(missing_ok=True)
 
     def keys(self, prefix: str) -> list[str]:
         base = self.root / prefix.rpartition("/")[0]
@@ -57,95 +108,92 @@ class Directory:
         return sorted(key for key in found if key.startswith(prefix))
 
 
-class Connection(asyncio.Protocol):
-    """One client, keep-alive; requests on it are answered one after another, as HTTP/1.1 clients send them."""
+class Bucket:
+    """The operations."""
 
-    def __init__(self, directory: Directory, delay_s: float) -> None:
-        self.directory, self.delay_s = directory, delay_s
-        self.parser = httptools.HttpRequestParser(self)
-        self.transport: asyncio.Transport | None = None
-        self.url = b""
-        self.headers: dict[str, str] = {}
-        self.body = bytearray()
+    def __init__(self, root: Path) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        self.directory = Directory(root)
+        self._numbers = count()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport  # type: ignore[assignment]
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.transport = None
-
-    def data_received(self, data: bytes) -> None:
-        self.parser.feed_data(data)
-
-    def on_message_begin(self) -> None:
-        self.url, self.headers, self.body = b"", {}, bytearray()
-
-    def on_url(self, url: bytes) -> None:
-        self.url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.decode().lower()] = value.decode()
-
-    def on_body(self, body: bytes) -> None:
-        self.body += body
-
-    def on_message_complete(self) -> None:
-        answer = self.answer(self.parser.get_method().decode())
-        asyncio.get_running_loop().call_later(self.delay_s, self.send, answer)
-
-    def send(self, answer: bytes) -> None:
-        if self.transport is not None:
-            self.transport.write(answer)
-
-    def answer(self, method: str) -> bytes:
-        parts = urlsplit(self.url.decode())
-        _, _, key = unquote(parts.path).lstrip("/").partition("/")
-        query = parse_qs(parts.query, keep_blank_values=True)
-        match method:
+    def answer(self, request: Request) -> Answer:
+        _, _, key = unquote(request.path).lstrip("/").partition("/")
+        query, upload = request.query, request.query.get("uploadId", [""])[0]
+        only_new = request.headers.get("if-none-match") == "*"
+        match request.method:
             case "GET" if not key:
-                return self.list_uploads() if "uploads" in query else self.list_objects(query)
+                return _xml(EMPTY_UPLOADS) if "uploads" in query else self._list(query)
             case "GET" | "HEAD":
-                return self.get(key, head=method == "HEAD")
-            case "PUT" if not query or set(query) == {"x-id"}:
-                only_new = self.headers.get("if-none-match") == "*"
-                if self.directory.put(key, self.payload(), only_new=only_new):
-                    return _response(200, b"", {"ETag": '"0"'})
-                return _error(412, "PreconditionFailed")
-            case "DELETE" if not query or set(query) == {"x-id"}:
-                self.directory.delete(key)
-                return _response(204, b"")
+                return self._get(key, request.headers.get("range", ""), head=request.method == "HEAD")
+            case "PUT" if upload:
+                part = self._parts(upload) / query["partNumber"][0]
+                part.write_bytes(_payload(request))
+                return Answer(200, {"ETag": f'"{part.name}"'})
+            case "PUT":
+                done = self.directory.put(key, _payload(request), only_new=only_new)
+                return Answer(200, {"ETag": '"0"'}) if done else _error(412, "PreconditionFailed")
+            case "POST" if "uploads" in query:
+                upload = f"{next(self._numbers)}-{uuid.uuid4().hex}"
+                self._parts(upload).mkdir(parents=True)
+                return _xml(
+                    f"<InitiateMultipartUploadResult><Key>{escape(key)}</Key><UploadId>{upload}</UploadId>"
+                    "</InitiateMultipartUploadResult>"
+                )
+            case "POST" if upload:
+                return self._complete(key, upload, only_new=only_new)
+            case "POST" if "delete" in query:
+                for name in re.findall(rb"<Key>(.*?)</Key>", request.body):
+                    (self.directory.root / name.decode()).unlink(missing_ok=True)
+                return _xml("<DeleteResult></DeleteResult>")
+            case "DELETE" if upload:
+                shutil.rmtree(self._parts(upload), ignore_errors=True)
+                return Answer(204, {})
+            case "DELETE":
+                (self.directory.root / key).unlink(missing_ok=True)
+                return Answer(204, {})
             case _:
                 return _error(501, "NotImplemented")
 
-    def payload(self) -> bytes:
-        """The object's bytes; a streaming signature wraps them in chunks of its own."""
-        if "aws-chunked" not in self.headers.get("content-encoding", ""):
-            return bytes(self.body)
-        data, position = bytearray(), 0
-        while True:
-            line_end = self.body.index(b"\r\n", position)
-            size = int(bytes(self.body[position:line_end]).partition(b";")[0], 16)
-            if not size:
-                return bytes(data)
-            data += self.body[line_end + 2 : line_end + 2 + size]
-            position = line_end + 2 + size + 2
+    def _parts(self, upload: str) -> Path:
+        return self.directory.root / UPLOADS / upload
 
-    def get(self, key: str, *, head: bool) -> bytes:
-        data = self.directory.get(key)
-        if data is None:
-            return _response(404, b"") if head else _error(404, "NoSuchKey")
-        extra = {"Last-Modified": formatdate(usegmt=True), "ETag": '"0"'}
-        wanted = self.headers.get("range", "")
+    def _complete(self, key: str, upload: str, *, only_new: bool) -> Answer:
+        folder = self._parts(upload)
+        if not folder.is_dir():
+            return _error(404, "NoSuchUpload")
+        whole = folder / "whole"
+        with whole.open("wb") as out:
+            for part in sorted((p for p in folder.iterdir() if p.name.isdigit()), key=lambda p: int(p.name)):
+                with part.open("rb") as data:
+                    while os.copy_file_range(data.fileno(), out.fileno(), 1 << 30):
+                        pass
+        done = self.directory.move_in(whole, key, only_new=only_new)
+        shutil.rmtree(folder)
+        if not done:
+            return _error(412, "PreconditionFailed")
+        return _xml(
+            f'<CompleteMultipartUploadResult><Key>{escape(key)}</Key><ETag>"0"</ETag></CompleteMultipartUploadResult>'
+        )
+
+    def _get(self, key: str, wanted: str, *, head: bool) -> Answer:
+        path = self.directory.root / key
+        if not path.is_file():
+            return Answer(404, {}) if head else _error(404, "NoSuchKey")
+        size = path.stat().st_size
+        headers = {"Last-Modified": formatdate(usegmt=True), "ETag": '"0"'}
+        if head:
+            return Answer(200, headers, length=size)
         if not wanted:
-            return _response(200, data, extra, without_body=head)
+            return Answer(200, headers, file=path, length=size)
         first, _, last = wanted.removeprefix("bytes=").partition("-")
-        start = int(first) if first else max(0, len(data) - int(last))
-        end = min(int(last) + 1, len(data)) if first and last else len(data)
+        start = int(first) if first else max(0, size - int(last))
+        end = min(int(last) + 1, size) if first and last else size
         if start >= end:
             return _error(416, "InvalidRange")
-        return _response(206, data[start:end], extra | {"Content-Range": f"bytes {start}-{end - 1}/{len(data)}"})
+        headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
+        return Answer(206, headers, file=path, start=start, length=end - start)
 
-    def list_objects(self, query: dict[str, list[str]]) -> bytes:
+    def _list(self, query: dict[str, list[str]]) -> Answer:
         after = query.get("continuation-token", query.get("start-after", [""]))[0]
         limit = min(int(query.get("max-keys", ["1000"])[0]), PAGE_KEYS_MAX)
         keys = [key for key in self.directory.keys(query.get("prefix", [""])[0]) if key > after]
@@ -160,36 +208,103 @@ class Connection(asyncio.Protocol):
             f"<ListBucketResult><IsTruncated>{str(more).lower()}</IsTruncated>{token}{entries}</ListBucketResult>"
         )
 
-    def list_uploads(self) -> bytes:
-        return _xml("<ListMultipartUploadsResult><IsTruncated>false</IsTruncated></ListMultipartUploadsResult>")
+
+EMPTY_UPLOADS = "<ListMultipartUploadsResult><IsTruncated>false</IsTruncated></ListMultipartUploadsResult>"
 
 
-def _response(status: int, body: bytes, headers: dict[str, str] | None = None, *, without_body: bool = False) -> bytes:
-    head = [f"HTTP/1.1 {status} -", *(f"{name}: {value}" for name, value in (headers or {}).items())]
-    if status != 204:
-        head.append(f"Content-Length: {len(body)}")
-    return "\r\n".join([*head, "", ""]).encode() + (b"" if without_body else body)
+def _payload(request: Request) -> bytes:
+    """The object's bytes; a streaming signature wraps them in chunks of its own."""
+    if "aws-chunked" not in request.headers.get("content-encoding", ""):
+        return request.body
+    data, position = bytearray(), 0
+    while True:
+        line_end = request.body.index(b"\r\n", position)
+        size = int(request.body[position:line_end].partition(b";")[0], 16)
+        if not size:
+            return bytes(data)
+        data += request.body[line_end + 2 : line_end + 2 + size]
+        position = line_end + 2 + size + 2
 
 
-def _xml(text: str) -> bytes:
-    return _response(200, f'<?xml version="1.0" encoding="UTF-8"?>{text}'.encode(), {"Content-Type": "application/xml"})
+def _xml(text: str) -> Answer:
+    return Answer(200, {"Content-Type": "application/xml"}, f'<?xml version="1.0" encoding="UTF-8"?>{text}'.encode())
 
 
-def _error(status: int, code: str) -> bytes:
-    body = f"<Error><Code>{code}</Code><Message>{code}</Message></Error>"
-    return _response(status, body.encode(), {"Content-Type": "application/xml"})
+def _error(status: int, code: str) -> Answer:
+    return _xml(f"<Error><Code>{code}</Code><Message>{code}</Message></Error>")._replace(status=status)
 
 
-async def _serve(root: Path, delay_s: float) -> None:
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Connection(Directory(root), delay_s), "127.0.0.1", 0)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await server.serve_forever()
+def _requests(connection: socket.socket) -> Iterator[Request]:
+    """What a client asks, until it closes."""
+    buffer = b""
+    while True:
+        while (end := buffer.find(b"\r\n\r\n")) < 0:
+            got = connection.recv(HEAD_BYTES_MAX)
+            if not got or len(buffer) > HEAD_BYTES_MAX:
+                return
+            buffer += got
+        first, *lines = buffer[:end].decode().split("\r\n")
+        method, target, _ = first.split(" ")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        length = int(headers.get("content-length", "0"))
+        body = bytearray(buffer[end + 4 : end + 4 + length])
+        buffer = buffer[end + 4 + length :]
+        filled = len(body)
+        if filled < length:
+            body += bytes(length - filled)
+            with memoryview(body) as view:
+                while filled < length:
+                    if not (got_bytes := connection.recv_into(view[filled:])):
+                        return
+                    filled += got_bytes
+        parts = urlsplit(target)
+        yield Request(method, parts.path, parse_qs(parts.query, keep_blank_values=True), headers, bytes(body))
+
+
+def _serve(connection: socket.socket, bucket: Bucket, delay_s: float, pace: Pace) -> None:
+    with connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            for request in _requests(connection):
+                answer = bucket.answer(request)
+                if delay_s:
+                    time.sleep(delay_s)
+                length = answer.length or len(answer.body)
+                head = [f"HTTP/1.1 {answer.status} -", *(f"{name}: {value}" for name, value in answer.headers.items())]
+                if answer.status != 204:
+                    head.append(f"Content-Length: {length}")
+                connection.sendall("\r\n".join([*head, "", ""]).encode() + answer.body)
+                if answer.file is not None:
+                    _send_file(connection, answer, pace)
+        except ConnectionError:
+            return
+
+
+def _send_file(connection: socket.socket, answer: Answer, pace: Pace) -> None:
+    assert answer.file is not None
+    with answer.file.open("rb") as file:
+        position, left = answer.start, answer.length
+        while left:
+            size = min(left, PIECE_BYTES)
+            pace.wait(size)
+            sent = os.sendfile(connection.fileno(), file.fileno(), position, size)
+            position, left = position + sent, left - sent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--delay-ms", type=float, default=50.0, help="before the first byte of every answer")
+    parser.add_argument("--mb-per-s", type=float, default=0.0, help="over all connections; 0 is no limit")
+    arguments = parser.parse_args()
+    bucket, pace = Bucket(arguments.directory), Pace(arguments.mb_per_s * 1e6)
+    listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+    print(listener.getsockname()[1], flush=True)
+    while True:
+        connection, _ = listener.accept()
+        serving = (connection, bucket, arguments.delay_ms / 1000, pace)
+        threading.Thread(target=_serve, args=serving, daemon=True).start()
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--delay-ms", type=float, default=50.0)
-    arguments = parser.parse_args()
-    uvloop.run(_serve(arguments.directory, arguments.delay_ms / 1000))
+    main()

@@ -10,7 +10,21 @@ from typing import NamedTuple
 
 from loadtests.lab import Lab
 from loadtests.results import Case
-from loadtests.workloads import beside, bounds, cold, fetch, memory, produce, start
+from loadtests.workloads import (
+    beside,
+    bounds,
+    catch_up,
+    clients,
+    cold,
+    fetch,
+    growth,
+    http,
+    latency,
+    memory,
+    produce,
+    s3,
+    start,
+)
 
 
 class Workload(NamedTuple):
@@ -23,11 +37,18 @@ class Workload(NamedTuple):
 GROUPS = {
     "bounds": Workload(bounds.run, "Bare limits of the machine", True),
     "produce": Workload(produce.sizes, "Produce by size of request", True),
-    "variants": Workload(produce.variants, "Produce of 16 KB, one thing different at a time", False),
+    "variants": Workload(produce.variants, "Produce with one thing different at a time", False),
+    "latency": Workload(latency.shares, "Latency against load", True),
+    "clients": Workload(clients.real, "Real clients", False),
+    "http": Workload(http.produce, "Produce over HTTP", False),
     "fetch": Workload(fetch.hot, "Fetch of what the page cache has", True),
+    "catch-up": Workload(catch_up.tail_and_catch_up, "A tail while another catches up", False),
     "cold": Workload(cold.replay, "Replay from the tier", True),
+    "s3": Workload(s3.replay, "Replay from S3 with latency", False),
     "together": Workload(beside.cold_replay, "Producers beside a cold replay", False),
     "upload": Workload(beside.upload, "Upload while producing", False),
     "start": Workload(start.run, "From start to first answers", False),
+    "partitions": Workload(growth.partitions, "Cost against the number of partitions", False),
+    "history": Workload(growth.history, "Cost against the length of history", False),
     "memory": Workload(memory.idle, "Memory at rest", True),
 }

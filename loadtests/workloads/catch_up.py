@@ -1,0 +1,66 @@
+"""A consumer that comes back: it reads what it missed while the producer goes on and another consumer stays at the end."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from loadtests.lab import Lab
+from loadtests.measuring import Report, alternate, finish, generate, make_topic, start_generator
+from loadtests.results import Case
+from loadtests.system import System
+from loadtests.workloads.produce import options_of
+
+MISSED_MEGABYTES_FULL, MISSED_MEGABYTES_QUICK = 1_000, 150
+RATE = 1_000
+"""Requests of 16 KB a second: a sixth of what the slower system takes on the machine that this was written on."""
+
+
+def tail_and_catch_up(lab: Lab) -> list[Case]:
+    """1,000 requests of 16 KB a second and a consumer at the end; alone, and while a second consumer reads the backlog of
+    1 GB from the page cache to the end. Server on one core; producer and both consumers on the other."""
+    cases = []
+    megabytes = MISSED_MEGABYTES_QUICK if lab.effort.name == "quick" else MISSED_MEGABYTES_FULL
+    with lab.systems() as systems:
+        for peer in systems.values():
+            make_topic(peer, "missed", remote_storage_enable="false")
+            options = {"batch_bytes": 100_000, "records": 100, "pipeline": 3, "warm_up": 0}
+            generate(peer, "produce", "missed", megabytes=megabytes, **options)
+            _tail(lab, peer, lab.warm_up_s(peer.name))
+        for how, run in (("tail alone", _alone), ("tail while another catches up", _beside)):
+            found = alternate(
+                {name: partial(run, lab, peer) for name, peer in systems.items()}, lab.effort.variant_rounds
+            )
+            for name, report in found.items():
+                print(
+                    f"{how:<32} {name:<6} end to end p50 {report['e2e_p50_ms']:.2f}  p99 {report['e2e_p99_ms']:.2f} ms"
+                    + (f", caught up in {report['catch_up_s']:.2f} s" if "catch_up_s" in report else ""),
+                    flush=True,
+                )
+            cases.append(Case(how, found))
+    return cases
+
+
+def _tail(lab: Lab, peer: System, seconds: float) -> Report:
+    options = {key: value for key, value in options_of("produce 16 KB").items() if key != "pipeline"}
+    del lab
+    return generate(peer, "end-to-end", "missed", seconds=seconds, rate=RATE, **options)
+
+
+def _alone(lab: Lab, peer: System) -> Report:
+    return _tail(lab, peer, lab.effort.seconds)
+
+
+def _beside(lab: Lab, peer: System) -> Report:
+    options = {key: value for key, value in options_of("produce 16 KB").items() if key != "pipeline"}
+    tail = start_generator(
+        peer, "end-to-end", "missed", seconds=lab.effort.seconds + 2, rate=RATE, warm_up=0.5, **options
+    )  # type: ignore[arg-type]
+    time.sleep(1.0)  # the tail's own start
+    started = time.perf_counter()
+    read = generate(peer, "fetch", "missed", once=True, seconds=60, warm_up=0)
+    caught_up_s = time.perf_counter() - started
+    report = finish(tail)
+    report["catch_up_s"] = caught_up_s
+    report["catch_up_mb_per_s"] = read["mb_per_s"]
+    return report

@@ -1,0 +1,75 @@
+"""Cost against size: the number of partitions of a broker, and the length of its history."""
+
+from __future__ import annotations
+
+import shutil
+import time
+
+from confluent_kafka import KafkaException
+
+from loadtests import many_segments
+from loadtests.lab import NOT_TIERED, Lab
+from loadtests.measuring import LoadFailed, make_topic, median
+from loadtests.processes import cpu_seconds
+from loadtests.results import Case
+from loadtests.start_up import first_answers
+from loadtests.workloads.produce import options_of
+
+PARTITION_STEPS = (1, 100, 1_000)
+HISTORY_PARTITIONS = 10
+HISTORY_STEPS = (10, 100, 1_000)
+WATCH_S = 5.0
+
+
+def partitions(lab: Lab) -> list[Case]:
+    """1 KB requests dealt out over all partitions of one topic, one connection; a new broker for each count of partitions. How
+    long the topic took to make, and the share of the core that it costs when nothing comes, are in the JSON."""
+    cases = []
+    steps = sorted(
+        {*(step for step in PARTITION_STEPS if step <= lab.effort.many_partitions), lab.effort.many_partitions}
+    )
+    for count in steps:
+        with lab.systems() as systems:
+            made: dict[str, float] = {}
+            idle: dict[str, float] = {}
+            for system, peer in list(systems.items()):
+                started = time.perf_counter()
+                try:
+                    make_topic(peer, "wide", count, **NOT_TIERED.get(system, {}))
+                except KafkaException as failure:
+                    lab.note(f"{system} does not make {count:,} partitions: {failure.args[0]}")
+                    del systems[system]
+                    continue
+                made[system] = time.perf_counter() - started
+                before = cpu_seconds(peer.pid)
+                time.sleep(WATCH_S)
+                idle[system] = (cpu_seconds(peer.pid) - before) / WATCH_S
+            name = f"{count:,} partition{'s' * (count > 1)}"
+            options = options_of("produce 1 KB")
+            try:
+                case = lab.compare(
+                    name, systems, "produce", "wide", parameters={"partitions": count}, variant=True, **options
+                )
+            except LoadFailed as failure:
+                lab.note(f"{name}: {failure}")
+                continue
+            for system, report in case.systems.items():
+                report |= {"create_s": made[system], "idle_cpu_share": idle[system]}
+            cases.append(case)
+    return cases
+
+
+def history(lab: Lab) -> list[Case]:
+    """Ten partitions with more and more segments in the object store: from exec to the first Fetch, and memory then."""
+    cases = []
+    for segments in HISTORY_STEPS[: 2 if lab.effort.name == "quick" else None]:
+        directory = lab.base / f"history-{segments}"
+        many_segments.build(directory, HISTORY_PARTITIONS, segments)
+        topics = many_segments.topic_names(HISTORY_PARTITIONS)
+        first_answers(directory, topics)
+        found = median([first_answers(directory, topics) for _ in range(lab.effort.starts)])
+        shutil.rmtree(directory)
+        total = segments * HISTORY_PARTITIONS
+        print(f"{total:>6,} segments: Fetch after {found['fetch_s']:.2f} s, {found['broker_mb']:.0f} MB", flush=True)
+        cases.append(Case(f"{total:,} remote segments", {"Firn": found}, {"segments": total}))
+    return cases
