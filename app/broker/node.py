@@ -43,6 +43,7 @@ from app.tiering.chunk_cache import ChunkCache
 from app.tiering.remote_log_manager import RemoteLogManager
 from app.tiering.remote_reader import RemoteReader
 from app.tiering.store_work import StoreWork
+from app.transactions.coordinator import TransactionCoordinator
 from app.units import BrokerId
 
 LISTENER: Final = "PLAINTEXT"
@@ -131,6 +132,7 @@ class Node:
         self.server: KafkaServer = None  # type: ignore[assignment]
         self.partitions: Partitions = None  # type: ignore[assignment]
         self.groups: GroupCoordinator = None  # type: ignore[assignment]
+        self.transactions: TransactionCoordinator = None  # type: ignore[assignment]
         self.load_report: LoadReport | None = None
         self._sweeping: Sweeping = None  # type: ignore[assignment]
         self.port = config.listen_port
@@ -212,6 +214,16 @@ class Node:
             rng=around.rng,
             log_line=self._log_line,
         )
+        producer_ids = ProducerIds(self.controller)
+        self.transactions = TransactionCoordinator(
+            config,
+            logs=self.logs,
+            image=lambda: self.controller.image,
+            producer_ids=producer_ids,
+            offsets=self.groups,
+            clock=around.clock,
+            log_line=self._log_line,
+        )
         self.context = Context(
             config=config,
             clock=around.clock,
@@ -224,7 +236,8 @@ class Node:
             remote_log_manager=self.remote_log_manager,
             metrics=metrics,
             fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, around.rng),
-            producer_ids=ProducerIds(self.controller),
+            producer_ids=producer_ids,
+            transactions=self.transactions,
             groups=self.groups,
             advertised_host=self.advertised_host,
             advertised_port=self.advertised_port,
@@ -240,6 +253,10 @@ class Node:
 
     def _count_generation(self, image: ClusterImage, delta: ImageDelta) -> None:
         self.context.generation += 1
+
+    def _follow_coordinated(self, image: ClusterImage, delta: ImageDelta) -> None:
+        """After the logs were brought in line, which coordinators need."""
+        self.transactions.follow(image)
 
     @property
     def advertised_host(self) -> str:
@@ -290,6 +307,9 @@ class Node:
                 self.groups.start(self.controller.image)
                 self.controller.on_change(self.groups.follow)
                 background.append(tasks.create_task(self.groups.run()))
+                self.transactions.follow(self.controller.image)
+                self.controller.on_change(self._follow_coordinated)
+                background.append(tasks.create_task(self.transactions.run()))
                 try:
                     if self._socket is not None:
                         await self.server.listen(self._socket)

@@ -135,4 +135,4 @@ class GroupCoordinator:
         A partition that is being loaded, or will be, finds the marker in its log.
         """
         if any(index == partition for index, _ in self.shell.shards()):
-            self.shell.perform(partition, lambda shard, _: shard.complete_transaction(producer_id, commit=commit))
+            self.shell.look(partition, lambda shard: shard.complete_transaction(producer_id, commit=commit))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from app.metadata.controller import Controller
     from app.tiering.remote_log_manager import RemoteLogManager
     from app.tiering.remote_reader import RemoteReader
+    from app.transactions.coordinator import TransactionCoordinator
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,6 +50,7 @@ class Context:
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
     advertised_host: str
     advertised_port: int
     log_line: Callable[[str], None]

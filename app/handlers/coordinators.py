@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.coordinator.topics import CONSUMER_OFFSETS, InternalTopic, ensure_topic, partition_for
+from app.coordinator.topics import CONSUMER_OFFSETS, TRANSACTION_STATE, InternalTopic, ensure_topic, partition_for
 from app.errors import ErrorCode, FirnError, RequestRejected
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
@@ -21,7 +21,7 @@ SHARE: Final = 2
 KEYS_IN_A_LIST_FROM: Final = 4
 """First version that asks for many keys at once (KIP-699)."""
 _KINDS: Final = {GROUP: "consumer groups", TRANSACTION: "transactions", SHARE: "share groups"}
-_TOPICS: Final[dict[int, InternalTopic]] = {GROUP: CONSUMER_OFFSETS}
+_TOPICS: Final[dict[int, InternalTopic]] = {GROUP: CONSUMER_OFFSETS, TRANSACTION: TRANSACTION_STATE}
 """Kinds of key that are served, and where what is coordinated is kept."""
 
 

@@ -19,6 +19,8 @@ from app.handlers import (
     offsets,
     producer_ids,
     topics,
+    transaction_listing,
+    transactions,
 )
 from app.handlers.api import Api, ApiTable
 
@@ -36,6 +38,8 @@ FAMILIES: tuple[ApiTable, ...] = (
     epochs.APIS,
     firn_api.APIS,
     producer_ids.APIS,
+    transactions.APIS,
+    transaction_listing.APIS,
 )
 """A new family adds its table here."""
 

@@ -9,18 +9,28 @@ the connection waits, so that its order is kept).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable
 from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.configs import Durability
 from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
+from app.handlers.admission import (
+    ATTRIBUTES_LOW_BYTE,
+    PRODUCER,
+    PRODUCER_POSITION,
+    Refused,
+    admit,
+    check_admitted,
+    continues,
+)
 from app.handlers.partitions import led_log, node_endpoints, topic_name
 from app.handlers.produce_shape import NO_TAGS, ProduceShape, learn
 from app.limits import BATCH_OVERHEAD_BYTES
 from app.records.batch import CODEC_MASK, CONTROL, LENGTH_PREFIX_BYTES, TRANSACTIONAL
 from app.records.compression import Codec
+from app.transactions.state import ProducerIdentity
 from app.wire.header import parse_request_header
 from app.wire.produce import (
     VERSION_FIRST,
@@ -40,7 +50,6 @@ if TYPE_CHECKING:
 BASE_OFFSET: Final = Struct(">q")
 BATCH_LENGTH: Final = Struct(">i")
 BATCH_LENGTH_POSITION: Final = 8
-ATTRIBUTES_LOW_BYTE: Final = 22
 ZSTD_FIRST_VERSION: Final = 7
 """Clients that speak less do not know the codec (KIP-110)."""
 ALL_IN_SYNC: Final = -1
@@ -80,8 +89,11 @@ def serve_shaped(
     if BATCH_LENGTH.unpack_from(buffer, start + BATCH_LENGTH_POSITION)[0] + LENGTH_PREFIX_BYTES != size:
         return None
     attributes = buffer[start + ATTRIBUTES_LOW_BYTE]
-    if attributes & (CONTROL | TRANSACTIONAL) or (
-        attributes & CODEC_MASK == Codec.ZSTD and shape.version < ZSTD_FIRST_VERSION
+    if attributes & CONTROL or (attributes & CODEC_MASK == Codec.ZSTD and shape.version < ZSTD_FIRST_VERSION):
+        return None
+    if attributes & TRANSACTIONAL and not (
+        shape.transactional
+        and continues(shape.log, ProducerIdentity._make(PRODUCER.unpack_from(buffer, start + PRODUCER_POSITION)))
     ):
         return None
     try:
@@ -102,18 +114,14 @@ def serve_produce(connection: Connection, version: int, correlation_id: int, fra
         raise ProtocolError(f"version {version} of Produce is not served", ErrorCode.UNSUPPORTED_VERSION)
     context = connection.context
     request = decode_produce(version, frame[parse_request_header(frame).body_start :])
-    if (
-        len(request.topics) == 1
-        and request.acks in (1, -1)
-        and request.transactional_id is None
-        and not request.rest_bytes
-    ):
+    if len(request.topics) == 1 and request.acks in (1, -1) and not request.rest_bytes:
         topic, partitions = request.topics[0]
         if len(partitions) == 1:
             index, records = partitions[0]
             log = log_of(context, topic, index)
             if log is not None and records is not None and is_plain(log, request.acks):
-                shape = learn(version, frame, records, log, topic, index, context.generation)
+                transactional = request.transactional_id is not None
+                shape = learn(version, frame, records, log, topic, index, context.generation, transactional)
                 if shape is not None:
                     connection.remember(shape)
     return _serve_any(connection, version, correlation_id, request)
@@ -137,39 +145,31 @@ def _serve_any(connection: Connection, version: int, correlation_id: int, reques
         return encode_produce_response(
             version, correlation_id, refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS, "acks is 0, 1 or -1")
         )
-    if request.transactional_id is not None:
-        return _answer(
-            connection,
-            version,
-            correlation_id,
-            request,
-            refuse_all(request, ErrorCode.INVALID_TXN_STATE, "this broker does not serve transactions"),
-        )
-    for topic, partitions in request.topics:
-        for index, records in partitions:
-            log = log_of(context, topic, index)
-            if log is not None and records is not None and log.needs_preparation(records):
-                slot = connection.open_slot(connection.server.produce_meter, stops_parsing=True)
-                owned = [
-                    (
-                        name,
-                        [
-                            (number, None if records is None else memoryview(bytearray(records)))
-                            for number, records in many
-                        ],
-                    )
-                    for name, many in request.topics
-                ]
-                request.topics = owned
-                work = _recompress_and_append(connection, slot, version, correlation_id, request)
-                connection.server.spawn(work, connection)
-                return None
-    results, waiting = append_all(context, version, request)
+    refused = admit(context, version, request)
+    if isinstance(refused, Awaitable) or _needs_preparation(context, request):
+        slot = connection.open_slot(connection.server.produce_meter, stops_parsing=True)
+        request.topics = [
+            (topic, [(index, None if records is None else memoryview(bytearray(records))) for index, records in many])
+            for topic, many in request.topics
+        ]
+        work = _prepare_and_append(connection, slot, version, correlation_id, request, refused)
+        connection.server.spawn(work, connection)
+        return None
+    results, waiting = append_all(context, version, request, refused)
     if waiting:
         slot = connection.open_slot(connection.server.produce_meter, stops_parsing=False)
         PendingProduce(connection, slot, version, correlation_id, request.timeout_ms, results, waiting)
         return None
     return _answer(connection, version, correlation_id, request, results)
+
+
+def _needs_preparation(context: Context, request: ProduceRequest) -> bool:
+    for topic, partitions in request.topics:
+        for index, records in partitions:
+            log = log_of(context, topic, index)
+            if log is not None and records is not None and log.needs_preparation(records):
+                return True
+    return False
 
 
 def _answer(
@@ -199,15 +199,12 @@ class Waiting(NamedTuple):
     """Where its result is."""
 
 
-Refused = Mapping[tuple[TopicRef, int], FirnError]
-
-
 def append_all(
-    context: Context, version: int, request: ProduceRequest, refused: Refused | None = None
+    context: Context, version: int, request: ProduceRequest, refused: Refused, *, checked: bool = False
 ) -> tuple[TopicResults, list[Waiting]]:
     """Append to every partition: what became of each, and what has to happen before it counts as stored.
 
-    ``refused``, if given, says that every partition was checked already, and which were found wanting.
+    ``refused`` says which were found wanting; ``checked`` that all were looked at, as ``check_request`` does.
     """
     results: TopicResults = []
     waiting: list[Waiting] = []
@@ -220,12 +217,13 @@ def append_all(
             log: PartitionLog | None = None
             try:
                 log = require_log(context, topic, index)
-                if refused is not None and (topic, index) in refused:
+                if (topic, index) in refused:
                     raise refused[topic, index]
                 if records is None:
                     raise RequestRejected(ErrorCode.INVALID_RECORD, "a partition without records")
-                if refused is None:
+                if not checked:
                     check_request(version, records)
+                check_admitted(context, version, request.transactional_id, log, records)
                 if request.acks == ALL_IN_SYNC:
                     check_in_sync(context, log)
                 if context.no_room is not None:
@@ -313,12 +311,17 @@ def settle(context: Context, results: TopicResults, waiting: list[Waiting]) -> N
         answered[place] = failure(context, None, index, error)
 
 
-async def _recompress_and_append(
-    connection: Connection, slot: Slot, version: int, correlation_id: int, request: ProduceRequest
+async def _prepare_and_append(
+    connection: Connection,
+    slot: Slot,
+    version: int,
+    correlation_id: int,
+    request: ProduceRequest,
+    admission: Refused | Awaitable[Refused],
 ) -> None:
-    """Bring batches into their topics' codecs on the pool, append them, answer. The request's records are its own."""
+    """Wait for the coordinator, bring batches into their topics' codecs on the pool, append, answer. The records are our own."""
     context = connection.context
-    refused: dict[tuple[TopicRef, int], FirnError] = {}
+    refused = dict(await admission if isinstance(admission, Awaitable) else admission)
     for topic, partitions in request.topics:
         for place, (index, records) in enumerate(partitions):
             log = log_of(context, topic, index)
@@ -330,8 +333,8 @@ async def _recompress_and_append(
                     prepared = await context.pool.run(partial(log.prepare_append, records))
                     partitions[place] = (index, memoryview(prepared))
             except FirnError as error:
-                refused[topic, index] = error
-    results, waiting = append_all(context, version, request, refused)
+                refused.setdefault((topic, index), error)
+    results, waiting = append_all(context, version, request, refused, checked=True)
     if waiting and not connection.closed:
         PendingProduce(connection, slot, version, correlation_id, request.timeout_ms, results, waiting)
     else:
@@ -359,8 +362,6 @@ def check_request(version: int, records: memoryview) -> None:
     attributes = records[ATTRIBUTES_LOW_BYTE]
     if attributes & CONTROL:
         raise RequestRejected(ErrorCode.INVALID_RECORD, "clients do not write control records")
-    if attributes & TRANSACTIONAL:
-        raise RequestRejected(ErrorCode.INVALID_TXN_STATE, "this broker does not serve transactions")
     if version < ZSTD_FIRST_VERSION and attributes & CODEC_MASK == Codec.ZSTD:
         raise RequestRejected(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce {ZSTD_FIRST_VERSION} or newer"

@@ -49,11 +49,19 @@ class ProduceShape:
         "log",
         "prefix",
         "tail_bytes",
+        "transactional",
         "version",
     )
 
     def __init__(
-        self, version: int, prefix: bytes, log: PartitionLog, topic: TopicRef, index: int, generation: int
+        self,
+        version: int,
+        prefix: bytes,
+        log: PartitionLog,
+        topic: TopicRef,
+        index: int,
+        generation: int,
+        transactional: bool,
     ) -> None:
         self.version = version
         self.prefix = prefix
@@ -61,6 +69,8 @@ class ProduceShape:
         self.log = log
         self.generation = generation
         """Of the cluster image in which the topic, its leader and its settings were looked up."""
+        self.transactional = transactional
+        """Whether the prefix names a transactional id."""
         self.flexible = version >= FLEXIBLE
         self.tail_bytes = len(NO_TAGS) if self.flexible else 0
         answer = encode_produce_success(version, 0, topic, index, *_MARKS)
@@ -92,6 +102,7 @@ def learn(
     topic: TopicRef,
     index: int,
     generation: int,
+    transactional: bool,
 ) -> ProduceShape | None:
     """The shape of a request that was decoded: ``frame`` is without its size, ``records`` are its only ones.
 
@@ -109,4 +120,4 @@ def learn(
     start = end - size - len(length)
     if start <= PREFIX_START - 4 or bytes(frame[start : start + len(length)]) != length:
         return None
-    return ProduceShape(version, bytes(frame[PREFIX_START - 4 : start]), log, topic, index, generation)
+    return ProduceShape(version, bytes(frame[PREFIX_START - 4 : start]), log, topic, index, generation, transactional)

@@ -1,7 +1,7 @@
-"""InitProducerId (key 22, KIP-98): identities for idempotent producers.
+"""InitProducerId (key 22, KIP-98): identities for idempotent and transactional producers.
 
 Ids are handed out from a block that the controller granted to this broker; a block that was begun is never returned, so no
-id is given twice, whatever crashes.
+id is given twice, whatever crashes. Which identity a transactional id has is decided by its coordinator.
 """
 
 from __future__ import annotations
@@ -13,12 +13,17 @@ from typing import TYPE_CHECKING, Final
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
-from app.units import ProducerId
+from app.transactions.state import ProducerIdentity
+from app.units import ProducerEpoch, ProducerId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 if TYPE_CHECKING:
     from app.metadata.controller import Controller
+
+
+KNOWS_FENCED: Final = 4
+"""First version whose clients know PRODUCER_FENCED (KIP-588)."""
 
 
 class ProducerIds:
@@ -51,12 +56,19 @@ class ProducerIds:
 def handle(
     context: Context, request: Request, message: InitProducerIdRequest
 ) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
-    """A new producer id with epoch 0. An id that the producer had before is forgotten, as in Kafka."""
-    del request
+    """A producer id with its epoch. Without a transactional id it is a new one: what the producer had before is forgotten.
+
+    Raises: RequestRejected.
+    """
+    if (message.producer_id < 0) != (message.producer_epoch < 0):
+        raise RequestRejected(
+            ErrorCode.INVALID_REQUEST, "a producer id without an epoch, or an epoch without a producer id"
+        )
     if message.transactional_id is not None:
         if not message.transactional_id:
             raise RequestRejected(ErrorCode.INVALID_REQUEST, "an empty transactional id")
-        raise RequestRejected(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this broker does not serve transactions")
+        return _handle_transactional(context, message.transactional_id, message)
+    del request
     taken = context.producer_ids.take_now()
     if taken is not None:
         return InitProducerIdResponse(producer_id=taken, producer_epoch=0)
@@ -67,8 +79,20 @@ async def _handle_with_new_block(context: Context) -> InitProducerIdResponse:
     return InitProducerIdResponse(producer_id=await context.producer_ids.take(), producer_epoch=0)
 
 
+async def _handle_transactional(
+    context: Context, transactional_id: str, message: InitProducerIdRequest
+) -> InitProducerIdResponse:
+    expected = None
+    if message.producer_id >= 0:
+        expected = ProducerIdentity(ProducerId(message.producer_id), ProducerEpoch(message.producer_epoch))
+    identity = await context.transactions.initialize(transactional_id, message.transaction_timeout_ms, expected)
+    return InitProducerIdResponse(producer_id=identity.producer_id, producer_epoch=identity.epoch)
+
+
 def refuse(request: Request, message: InitProducerIdRequest, code: ErrorCode, sentence: str) -> InitProducerIdResponse:
-    del request, message, sentence
+    del message, sentence
+    if code is ErrorCode.PRODUCER_FENCED and request.api_version < KNOWS_FENCED:
+        code = ErrorCode.INVALID_PRODUCER_EPOCH
     return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
 
 

@@ -36,7 +36,7 @@ class Marker(NamedTuple):
 class PendingOffsets(Protocol):
     """Offsets that were committed in transactions, where a partition of ``__consumer_offsets`` is coordinated."""
 
-    def complete_transaction(self, partition: PartitionIndex, producer_id: ProducerId, commit: bool) -> None:
+    def complete_transaction(self, partition: PartitionIndex, producer_id: ProducerId, *, commit: bool) -> None:
         """The marker is in the log: what was pending counts now, or is gone. A second call does nothing."""
         ...
 
@@ -75,7 +75,7 @@ class MarkerWriter:
                 now_ms=self._clock.now_ms(),
             )
         if partition.topic == CONSUMER_OFFSETS.name:
-            self._offsets.complete_transaction(partition.partition, marker.identity.producer_id, marker.commit)
+            self._offsets.complete_transaction(partition.partition, marker.identity.producer_id, commit=marker.commit)
         return log.wait_stored(log.log_end_offset)
 
     def stores_at_once(self, partition: TopicPartition) -> bool:

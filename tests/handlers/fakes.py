@@ -16,18 +16,22 @@ from typing import Any, NamedTuple
 
 from app.configs import BrokerConfig, Durability, TopicConfig
 from app.errors import ErrorCode, RequestRejected
+from app.groups.coordinator import GroupCoordinator
 from app.handlers.context import Context
 from app.handlers.dispatch import api_table
 from app.handlers.fetch_sessions import FetchSessions
 from app.handlers.metrics import ApiMetrics
 from app.handlers.producer_ids import ProducerIds
 from app.handlers.server import KafkaServer
+from app.hot.producers import ProducerStates
 from app.metrics import Registry
 from app.records.batch import check_batches, iter_headers, parse_header, patch_batch
 from app.records.builder import recompress
 from app.records.compression import Codec
 from app.tiering.remote_reader import RemoteRange, RemoteRead, RemoteWait
 from app.tiering.waiting import Waiters
+from app.transactions.coordinator import TransactionCoordinator
+from app.units import BrokerId, PartitionIndex, TopicPartition
 
 
 class Appended(NamedTuple):
@@ -102,6 +106,8 @@ class FakeLog:
         """Set by ``store_slowly``."""
         self.refuse_with: RequestRejected | None = None
         self.aborted: list[SimpleNamespace] = []
+        self.producers = ProducerStates()
+        self.topic_partition = TopicPartition(topic, PartitionIndex(partition))
 
     def store_slowly(self) -> list[asyncio.Future[None]]:
         """Every append waits from now on until the test resolves what is in the list."""
@@ -301,6 +307,15 @@ class Bench:
         self.remote = FakeRemote()
         config = BrokerConfig(listen_port=0, **settings)
         rng = random.Random(1)
+        producer_ids = ProducerIds(self.controller)  # type: ignore[arg-type]
+        groups = GroupCoordinator(
+            config=lambda: config,
+            broker_id=BrokerId(config.node_id),
+            logs=self.logs,  # type: ignore[arg-type]
+            clock=self.clock,  # type: ignore[arg-type]
+            rng=rng,
+            log_line=self.lines.append,
+        )
         self.context = Context(
             config=config,
             clock=self.clock,  # type: ignore[arg-type]
@@ -313,7 +328,17 @@ class Bench:
             remote_log_manager=FakeTier(),  # type: ignore[arg-type]
             metrics=ApiMetrics(self.registry),
             fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, rng),
-            producer_ids=ProducerIds(self.controller),  # type: ignore[arg-type]
+            producer_ids=producer_ids,
+            groups=groups,
+            transactions=TransactionCoordinator(
+                config,
+                logs=self.logs,  # type: ignore[arg-type]
+                image=lambda: self.controller.image,  # type: ignore[arg-type,return-value]
+                producer_ids=producer_ids,
+                offsets=groups,
+                clock=self.clock,  # type: ignore[arg-type]
+                log_line=self.lines.append,
+            ),
             advertised_host="127.0.0.1",
             advertised_port=9092,
             log_line=self.lines.append,

@@ -191,7 +191,8 @@ async def test_a_client_that_never_reads_is_not_served_without_bound(start, conn
         await asyncio.sleep(0.05)
     assert 0 < seen < 100_000
     connection = next(iter(bench.server._connections))
-    assert connection._out_bytes + connection._transport.get_write_buffer_size() < 3 << 19
+    # What one turn answered may be with the transport, and what the next answered may wait for it.
+    assert connection._out_bytes + connection._transport.get_write_buffer_size() < (2 << 20) + (1 << 16)
     client.writer.transport.resume_reading()
     for _ in range(100_000):
         await client.frame()

@@ -64,7 +64,7 @@ def test_a_learnt_shape_answers_byte_for_byte_like_the_codec(version):
     frame = memoryview(b"".join(bytes(piece) for piece in pieces))[4:]
     body = frame[8 + 2 + 6 + (1 if version >= 9 else 0) :]
     ((_, [(_, decoded)]),) = decode_produce(version, body).topics
-    shape = learn(version, frame, decoded, SimpleNamespace(), topic, 3, 0)  # type: ignore[arg-type]
+    shape = learn(version, frame, decoded, SimpleNamespace(), topic, 3, 0, False)  # type: ignore[arg-type]
     assert shape is not None
     assert bytes(frame[PREFIX_START - 4 :]).startswith(shape.prefix)
     for numbers in ((0, -1, 0), (1 << 40, 1_700_000_000_000, 12345)):
@@ -114,7 +114,7 @@ async def test_refusals_behind_a_learnt_shape_are_told_like_any(start, connect):
         (batch(1, control=True, producer_id=1, producer_epoch=0, base_sequence=0), ErrorCode.INVALID_RECORD),
         (
             batch(1, transactional=True, producer_id=1, producer_epoch=0, base_sequence=0),
-            ErrorCode.INVALID_TXN_STATE,
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         ),
     ):
         found = await produce(client, 9, "t", records)
@@ -189,13 +189,16 @@ async def test_acks_all_needs_enough_replicas_in_sync(start, connect):
     assert (await produce(client, 9, "t", batch(1), acks=1)).error_code == 0
 
 
-async def test_transactional_requests_are_refused(start, connect):
+async def test_a_batch_that_begins_a_transaction_needs_the_word_of_the_coordinator(start, connect):
     bench = await start()
     log = bench.logs.add("t")
     client = await connect(bench)
-    found = await produce(client, 9, "t", batch(1), transactional_id="tx")
-    assert found.error_code == ErrorCode.INVALID_TXN_STATE
-    assert log.log_end_offset == 0
+    begins = batch(1, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    for version in (9, 12):
+        found = await produce(client, version, "t", begins, transactional_id="tx")
+        assert found.error_code == ErrorCode.NOT_ENOUGH_REPLICAS, "nobody coordinates here yet: the client tries again"
+        assert log.log_end_offset == 0
+    assert (await produce(client, 9, "t", batch(1), transactional_id="tx")).error_code == 0
 
 
 async def test_acks_0_gets_no_answer_and_errors_close_the_connection(start, connect):

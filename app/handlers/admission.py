@@ -1,0 +1,153 @@
+"""Which transactional batches may be appended: nothing is written that no marker would ever end (KIP-890).
+
+A batch that continues a transaction in its partition may. One that begins it there may only if the coordinator knows that the
+transaction writes to the partition. Clients of the first protocol have told it before; for those of the second, which speak
+Produce 12 or newer, this broker tells it now, which may have to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from struct import Struct
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from app.errors import ErrorCode, FirnError, RequestRejected
+from app.handlers.partitions import topic_name
+from app.limits import BATCH_OVERHEAD_BYTES
+from app.records.batch import TRANSACTIONAL
+from app.transactions.state import VERSION_2, ProducerIdentity, Transaction
+from app.units import PartitionIndex, TopicPartition
+from app.wire.produce import ProduceRequest, TopicRef
+
+if TYPE_CHECKING:
+    from app.handlers.context import Context
+    from app.hot.log import PartitionLog
+
+ADDS_PARTITIONS: Final = 12
+"""First version of Produce whose clients leave it to the broker to add partitions."""
+KNOWS_ABORTABLE: Final = 11
+"""First version of Produce whose clients know TRANSACTION_ABORTABLE."""
+SETTLE_WAIT_S: Final = 0.1
+"""How long the first batch of a transaction waits for the markers of the one before, as long as Kafka's brokers try again."""
+
+ATTRIBUTES_LOW_BYTE: Final = 22
+PRODUCER: Final = Struct(">qh")
+PRODUCER_POSITION: Final = 43
+
+ASK_AGAIN: Final = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+Refused: TypeAlias = Mapping[tuple[TopicRef, int], FirnError]
+"""Partitions of a request to which nothing is written, and why."""
+
+
+def continues(log: PartitionLog, identity: ProducerIdentity) -> bool:
+    """Whether the producer has a transaction open in the partition, so that a further batch belongs to it."""
+    entry = log.producers.entries.get(identity.producer_id)
+    return entry is not None and entry.transaction_first_offset >= 0 and entry.epoch == identity.epoch
+
+
+def writer_of(records: memoryview) -> ProducerIdentity | None:
+    """Who wrote a transactional batch; None if it is of another kind, or too short to be one."""
+    if len(records) < BATCH_OVERHEAD_BYTES or not records[ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL:
+        return None
+    return ProducerIdentity._make(PRODUCER.unpack_from(records, PRODUCER_POSITION))
+
+
+def admit(context: Context, version: int, request: ProduceRequest) -> Refused | Awaitable[Refused]:
+    """Add the partitions in which a transaction begins by this request. Answers those that the coordinator does not allow."""
+    transactional_id = request.transactional_id
+    if transactional_id is None or version < ADDS_PARTITIONS:
+        return {}
+    beginning: dict[TopicPartition, tuple[TopicRef, int]] = {}
+    identities: set[ProducerIdentity] = set()
+    for topic, partitions in request.topics:
+        name = topic_name(context, topic)
+        for index, records in partitions:
+            log = None if name is None else context.logs.get(name, index)
+            writer = None if records is None else writer_of(records)
+            if name is not None and log is not None and writer is not None and not continues(log, writer):
+                beginning[TopicPartition(name, PartitionIndex(index))] = (topic, index)
+                identities.add(writer)
+    if not beginning:
+        return {}
+    if len(identities) != 1:
+        error = RequestRejected(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "the batches of a request are of one producer")
+        return dict.fromkeys(beginning.values(), error)
+    (identity,) = identities
+    try:
+        added = context.transactions.add_partitions(transactional_id, identity, tuple(beginning), VERSION_2)
+    except RequestRejected as error:
+        if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+            return dict.fromkeys(beginning.values(), told(version, error))
+        return _add_when_settled(context, version, transactional_id, identity, beginning)
+    return {} if isinstance(added, Transaction) else _when_stored(version, added, beginning)
+
+
+async def _when_stored(
+    version: int, added: Awaitable[Transaction], beginning: Mapping[TopicPartition, tuple[TopicRef, int]]
+) -> Refused:
+    try:
+        await added
+    except RequestRejected as error:
+        return dict.fromkeys(beginning.values(), told(version, error))
+    return {}
+
+
+async def _add_when_settled(
+    context: Context,
+    version: int,
+    transactional_id: str,
+    identity: ProducerIdentity,
+    beginning: Mapping[TopicPartition, tuple[TopicRef, int]],
+) -> Refused:
+    """The transaction before is still being ended: wait a little for that rather than have the client come again."""
+    await context.transactions.wait_settled(transactional_id, SETTLE_WAIT_S)
+    try:
+        added = context.transactions.add_partitions(transactional_id, identity, tuple(beginning), VERSION_2)
+        if not isinstance(added, Transaction):
+            await added
+    except RequestRejected as error:
+        return dict.fromkeys(beginning.values(), told(version, error))
+    return {}
+
+
+def check_admitted(
+    context: Context, version: int, transactional_id: str | None, log: PartitionLog, records: memoryview
+) -> None:
+    """Whether a batch may be appended now. Raises: RequestRejected with the code that Kafka answers to a producer."""
+    writer = writer_of(records)
+    if writer is None:
+        return
+    if transactional_id is None:
+        raise RequestRejected(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "a transactional batch in a request without a transactional id",
+        )
+    if continues(log, writer):
+        return
+    if version < ADDS_PARTITIONS and not context.config.transaction_partition_verification_enable:
+        return
+    try:
+        context.transactions.check_partition(transactional_id, writer, log.topic_partition)
+    except RequestRejected as error:
+        raise told(version, error) from error
+
+
+def told(version: int, error: RequestRejected) -> RequestRejected:
+    """A coordinator's refusal as a producer of this version is to hear it."""
+    code = error.code
+    if code is ErrorCode.PRODUCER_FENCED:
+        code = ErrorCode.INVALID_PRODUCER_EPOCH
+    elif code is ErrorCode.TRANSACTION_ABORTABLE and version < KNOWS_ABORTABLE:
+        code = ErrorCode.INVALID_TXN_STATE
+    elif code in ASK_AGAIN or (code is ErrorCode.CONCURRENT_TRANSACTIONS and version < ADDS_PARTITIONS):
+        # Older clients do not try again after these; this one they take for a passing trouble of the partition.
+        code = ErrorCode.NOT_ENOUGH_REPLICAS
+    return RequestRejected(code, str(error))

@@ -1,0 +1,178 @@
+"""What there is to see of transactions (KIP-664): DescribeProducers (key 61), DescribeTransactions (65), ListTransactions (66)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
+from app.groups.subscriptions import TopicPattern
+from app.handlers.api import Api, ApiTable
+from app.handlers.context import Context, Request
+from app.handlers.partitions import led_log
+from app.transactions.state import Transaction, TransactionState
+from app.wire.apikeys import ApiKey
+from app.wire.apis.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+from app.wire.apis.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TopicData,
+)
+from app.wire.apis.describe_transactions import TransactionState as DescribedTransaction
+from app.wire.apis.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from app.wire.apis.list_transactions import TransactionState as ListedTransaction
+
+NO_FILTER: Final = -1
+STATE_NAMES: Final = frozenset({*(state.title for state in TransactionState), "Dead", "PrepareEpochFence"})
+"""What may be filtered by. No transaction is ever seen in the last two here."""
+
+
+# --- DescribeTransactions ---------------------------------------------------------------------------------------------
+
+
+async def handle_describe(
+    context: Context, request: Request, message: DescribeTransactionsRequest
+) -> DescribeTransactionsResponse:
+    """State, owner and partitions of each id."""
+    del request
+    return DescribeTransactionsResponse(
+        transaction_states=[await _describe(context, each) for each in message.transactional_ids]
+    )
+
+
+async def _describe(context: Context, transactional_id: str) -> DescribedTransaction:
+    try:
+        if not transactional_id:
+            raise RequestRejected(ErrorCode.INVALID_REQUEST, "an empty transactional id")
+        return _described(await context.transactions.describe(transactional_id))
+    except RequestRejected as error:
+        return _not_described(transactional_id, error.code)
+
+
+def _described(transaction: Transaction) -> DescribedTransaction:
+    by_topic: dict[str, list[int]] = defaultdict(list)
+    for topic, partition in sorted(transaction.partitions):
+        by_topic[topic].append(partition)
+    return DescribedTransaction(
+        transactional_id=transaction.transactional_id,
+        transaction_state=transaction.state.title,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_start_time_ms=transaction.started_ms,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.epoch,
+        topics=[TopicData(topic, partitions) for topic, partitions in by_topic.items()],
+    )
+
+
+def _not_described(transactional_id: str, code: ErrorCode) -> DescribedTransaction:
+    return DescribedTransaction(error_code=code, transactional_id=transactional_id)
+
+
+def refuse_describe(
+    request: Request, message: DescribeTransactionsRequest, code: ErrorCode, sentence: str
+) -> DescribeTransactionsResponse:
+    del request, sentence
+    return DescribeTransactionsResponse(
+        transaction_states=[_not_described(each, code) for each in message.transactional_ids]
+    )
+
+
+# --- ListTransactions -------------------------------------------------------------------------------------------------
+
+
+def handle_list(context: Context, request: Request, message: ListTransactionsRequest) -> ListTransactionsResponse:
+    """The transactions coordinated here that pass all filters.
+
+    Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS, INVALID_REGULAR_EXPRESSION.
+    """
+    del request
+    pattern = TopicPattern(message.transactional_id_pattern) if message.transactional_id_pattern else None
+    states = set(message.state_filters)
+    producer_ids = set(message.producer_id_filters)
+    latest_start_ms = context.clock.now_ms() - message.duration_filter
+
+    def passes(transaction: Transaction) -> bool:
+        return (
+            (not states or transaction.state.title in states)
+            and (not producer_ids or transaction.producer_id in producer_ids)
+            and (message.duration_filter <= NO_FILTER or transaction.started_ms < latest_start_ms)
+            and (pattern is None or pattern.matches(transaction.transactional_id))
+        )
+
+    return ListTransactionsResponse(
+        unknown_state_filters=sorted(states - STATE_NAMES),
+        transaction_states=[
+            ListedTransaction(each.transactional_id, each.producer_id, each.state.title)
+            for each in context.transactions.all()
+            if passes(each)
+        ],
+    )
+
+
+def refuse_list(
+    request: Request, message: ListTransactionsRequest, code: ErrorCode, sentence: str
+) -> ListTransactionsResponse:
+    del request, message, sentence
+    return ListTransactionsResponse(error_code=code)
+
+
+# --- DescribeProducers ------------------------------------------------------------------------------------------------
+
+
+def handle_producers(
+    context: Context, request: Request, message: DescribeProducersRequest
+) -> DescribeProducersResponse:
+    """Who writes to each partition, and since where with a transaction open."""
+    del request
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(topic.name, [_producers(context, topic.name, index) for index in topic.partition_indexes])
+            for topic in message.topics
+        ]
+    )
+
+
+def _producers(context: Context, topic: str, index: int) -> PartitionResponse:
+    try:
+        log = led_log(context, topic, index)
+    except FirnError as error:
+        return PartitionResponse(index, kafka_code(error), str(error))
+    return PartitionResponse(
+        index,
+        active_producers=[
+            ProducerState(
+                producer_id,
+                entry.epoch,
+                entry.last_sequence,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                entry.transaction_first_offset,
+            )
+            for producer_id, entry in log.producers.entries.items()
+        ],
+    )
+
+
+def refuse_producers(
+    request: Request, message: DescribeProducersRequest, code: ErrorCode, sentence: str
+) -> DescribeProducersResponse:
+    del request
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(topic.name, [PartitionResponse(index, code, sentence) for index in topic.partition_indexes])
+            for topic in message.topics
+        ]
+    )
+
+
+APIS: Final[ApiTable] = {
+    ApiKey.DESCRIBE_PRODUCERS: Api(handle_producers, refuse_producers),
+    ApiKey.DESCRIBE_TRANSACTIONS: Api(handle_describe, refuse_describe),
+    ApiKey.LIST_TRANSACTIONS: Api(handle_list, refuse_list),
+}
