@@ -33,6 +33,7 @@ from app.limits import CHUNK_BYTES_MAX
 SHORT_MAX: Final = (1 << 15) - 1
 INT_MAX: Final = (1 << 31) - 1
 LONG_MAX: Final = (1 << 63) - 1
+KAFKA_DOUBLE_MAX: Final = 1.7976931348623157e308
 
 DERIVED: Final = -2
 """``local.retention.*``: as ``retention.*``."""
@@ -194,6 +195,10 @@ class BrokerConfig:
     remote_log_manager_task_interval_ms: int = 30_000
     remote_fetch_max_wait_ms: int = 500
     log_retention_check_interval_ms: int = 300_000
+    log_cleaner_backoff_ms: int = 15_000
+    log_cleaner_dedupe_buffer_size: int = 33_554_432
+    """Memory for the map of newest offsets (Kafka: 128 MiB); keys that it has no room for are left to a further round."""
+    log_cleaner_io_max_bytes_per_second: float = KAFKA_DOUBLE_MAX
     firn_chunk_cache_bytes: int = 1_073_741_824
     """Room on the local disk for chunks fetched from the object store."""
     firn_read_ahead_bytes: int = 268_435_456
@@ -360,6 +365,8 @@ def format_value(value: Value) -> str | None:
             return "true" if value else "false"
         case frozenset():
             return ",".join(sorted(value))
+        case float():
+            return str(value).replace("e+", "E")
         case _:
             return str(value)
 
@@ -905,6 +912,28 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 _LONG,
                 "Time between two looks at local logs for segments that are past their retention.",
                 minimum=1,
+            ),
+            _broker(
+                "log.cleaner.backoff.ms",
+                _LONG,
+                "Time until the log cleaner looks again when no compacted log was due.",
+                minimum=0,
+                update=Update.CLUSTER_WIDE,
+            ),
+            _broker(
+                "log.cleaner.dedupe.buffer.size",
+                _LONG,
+                "Memory for the map from keys to newest offsets; a log with more keys takes several rounds.",
+                minimum=1024 * 1024,
+                kafka_default="134217728",
+                update=Update.CLUSTER_WIDE,
+            ),
+            _broker(
+                "log.cleaner.io.max.bytes.per.second",
+                _DOUBLE,
+                "Most bytes a second that compaction reads and writes together.",
+                minimum=1,
+                update=Update.CLUSTER_WIDE,
             ),
             _broker(
                 "firn.chunk.cache.bytes",

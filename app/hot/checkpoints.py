@@ -1,8 +1,8 @@
 """The small text files of a data directory, as Kafka writes them. Pure: bytes in, bytes out.
 
 - ``leader-epoch-checkpoint``: ``0``, the number of entries, then ``<epoch> <start offset>`` a line.
-- ``recovery-point-offset-checkpoint`` and ``log-start-offset-checkpoint``: ``0``, the number of entries, then
-  ``<topic> <partition> <offset>`` a line.
+- ``recovery-point-offset-checkpoint``, ``log-start-offset-checkpoint`` and ``cleaner-offset-checkpoint``: ``0``, the number of
+  entries, then ``<topic> <partition> <offset>`` a line.
 - ``partition.metadata``: ``version: 0`` and ``topic_id: <22 characters of URL-safe Base64>``.
 - ``meta.properties``: Java properties with ``version``, ``cluster.id``, ``node.id``, ``directory.id``.
 - ``.kafka_cleanshutdown``: JSON with a version and a broker epoch.
@@ -24,6 +24,7 @@ LEADER_EPOCHS_FILE: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA_FILE: Final = "partition.metadata"
 RECOVERY_POINTS_FILE: Final = "recovery-point-offset-checkpoint"
 LOG_STARTS_FILE: Final = "log-start-offset-checkpoint"
+CLEANER_OFFSETS_FILE: Final = "cleaner-offset-checkpoint"
 META_PROPERTIES_FILE: Final = "meta.properties"
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 CLEAN_SHUTDOWN_CONTENT: Final = b'{"version":0,"brokerEpoch":-1}'

@@ -36,6 +36,9 @@ from app.errors import (
     StorageUnavailable,
 )
 from app.hot.checkpoints import LEADER_EPOCHS_FILE, EpochStart, encode_leader_epochs
+from app.hot.cleaning.job import CleanedSegment
+from app.hot.cleaning.selection import RolledSegment
+from app.hot.cleaning.swapping import put_in_place
 from app.hot.directory import LogDirectory, run_to_end
 from app.hot.epochs import LeaderEpochs
 from app.hot.files import (
@@ -225,6 +228,8 @@ class PartitionLog:
         "_time_entries_max",
         "_torn",
         "_waiters",
+        "cleaned_end_offset",
+        "cleaning",
         "config",
         "leader_epoch",
         "partition",
@@ -264,6 +269,10 @@ class PartitionLog:
         self._high_watermark: int = 0
         self.leader_epoch = LeaderEpoch(0)
         self.config = config
+        self.cleaned_end_offset: Offset | None = None
+        """Compaction has been over everything below it (Kafka's first dirty offset); None if it never was here."""
+        self.cleaning = False
+        """Compaction is at work here: files of this directory are being read and written by name."""
         self._adopt(loaded)
         self.update_config(config)
         if self._epochs.latest > 0:
@@ -562,8 +571,7 @@ class PartitionLog:
                     if entry is None
                     else entry.epoch == epoch
                     and (entry.last_sequence + 1) & SEQUENCE_MASK == sequence
-                    and entry.transaction_first_offset < 0
-                    and not attributes & TRANSACTIONAL
+                    and (entry.transaction_first_offset >= 0) == (attributes & TRANSACTIONAL > 0)
                 )
                 and max_timestamp <= now_ms + self._after_max_ms
                 and base_timestamp >= now_ms - self._before_max_ms
@@ -824,12 +832,12 @@ class PartitionLog:
                 producer_id,
                 epoch,
                 sequence,
-                _,
+                record_count,
             ) = header
             if placed:
                 offset = header_offset
             last_offset = offset + delta
-            if max_timestamp > segment.max_timestamp:
+            if max_timestamp > segment.max_timestamp and record_count:
                 segment.max_timestamp = max_timestamp
                 segment.max_timestamp_offset = last_offset
             if segment.bytes_since_index_entry > self._index_interval_bytes:
@@ -895,6 +903,9 @@ class PartitionLog:
         # As Kafka counts: from the first append's greatest timestamp to that of the records coming in, so that a replay of old
         # data rolls by its own time; by the clock only where records have no timestamps.
         wait_ms = self.config.segment_ms
+        if self.config.compacted:
+            # What is in the active segment cannot be compacted (KIP-354).
+            wait_ms = min(wait_ms, max(1, self.config.max_compaction_lag_ms))
         if self.config.segment_jitter_ms > 0:
             wait_ms -= self._directory.rng.randrange(min(self.config.segment_jitter_ms, wait_ms + 1))
         segment.roll_after_timestamp = segment.roll_after_now_ms = LONG_MAX
@@ -925,12 +936,13 @@ class PartitionLog:
         return True
 
     def maybe_roll_by_time(self, now_ms: int) -> bool:
-        """Roll a non-empty active segment of a tiered topic whose first record came ``firn.tier.max.lag.ms`` ago or longer."""
-        segment = self._active
-        if (
-            segment.size_bytes == 0
-            or not self.config.tiered
-            or now_ms - segment.first_append_ms < self.config.firn_tier_max_lag_ms
+        """Roll a non-empty active segment whose first record came ``firn.tier.max.lag.ms`` ago or longer, if the topic is tiered,
+        or ``max.compaction.lag.ms``, if it is compacted."""
+        segment, config = self._active, self.config
+        age_ms = now_ms - segment.first_append_ms
+        if segment.size_bytes == 0 or not (
+            (config.tiered and age_ms >= config.firn_tier_max_lag_ms)
+            or (config.compacted and age_ms >= config.max_compaction_lag_ms)
         ):
             return False
         return self.roll()
@@ -1212,7 +1224,15 @@ class PartitionLog:
         for segment in list(self._segments):
             if segment.max_timestamp < timestamp or segment.end_offset <= self._log_start_offset or segment.deleted:
                 continue
-            found = await self._reader.search(segment, timestamp, self._log_start_offset)
+            try:
+                found = await self._reader.search(segment, timestamp, self._log_start_offset)
+            except CorruptionError:
+                if not segment.handle.deleted:
+                    raise
+                found = None
+            if segment.handle.deleted:
+                # Compacted meanwhile: by its name another file may have been read.
+                return await self.offset_for_timestamp(timestamp)
             if found is not None:
                 return found
         return None
@@ -1222,8 +1242,8 @@ class PartitionLog:
         candidates = [segment for segment in self._segments if segment.max_timestamp >= 0]
         if not candidates:
             return None
-        segment = max(candidates, key=lambda candidate: candidate.max_timestamp)
-        return await self._reader.search(segment, segment.max_timestamp, self._log_start_offset)
+        newest = max(candidate.max_timestamp for candidate in candidates)
+        return await self.offset_for_timestamp(newest)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Aborted transactions that overlap ``[start_offset, end_offset)``, in order of their markers: what a reader at
@@ -1280,7 +1300,7 @@ class PartitionLog:
         """Keep a segment's file as it is until the hold is released. Raises: ConflictError if it is gone already."""
         base_offset = segment if isinstance(segment, int) else segment.base_offset
         for candidate in self._segments:
-            if candidate.base_offset == base_offset:
+            if candidate.base_offset == base_offset and not candidate.replacing:
                 return SegmentHold(candidate)
         raise ConflictError(f"segment {base_offset} of {self.topic}-{self.partition} is not on this disk")
 
@@ -1347,6 +1367,75 @@ class PartitionLog:
                 self._directory.go_offline(str(failure))
                 raise failure from error
             self._directory.throw_away(path + DELETED_SUFFIX)
+
+    def rolled_segments(self) -> list[RolledSegment]:
+        """All but the active segment, for the choice of what to compact."""
+        return [
+            RolledSegment(
+                segment.base_offset,
+                segment.end_offset,
+                segment.size_bytes,
+                segment.max_timestamp,
+                segment.rolling_timestamp,
+            )
+            for segment in self._segments[:-1]
+        ]
+
+    def keep_for_replacement(self, holds: Sequence[SegmentHold]) -> None:
+        """Nobody but whoever has these holds may hold their segments from now on, as they will be replaced.
+
+        Raises: ConflictError if somebody else does already; StorageUnavailable.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        if any(hold.segment.holds > 1 for hold in holds):
+            raise ConflictError(f"a segment of {self.topic}-{self.partition} is being copied; try again")
+        for hold in holds:
+            hold.segment.replacing = True
+
+    async def quiet(self) -> None:
+        """Wait until no sync is about to write index files of a rolled segment."""
+        while self._syncing is not None and any(self._stale_index(segment) for segment in self._segments[:-1]):
+            await asyncio.shield(self._syncing)
+
+    def replace_segments(self, holds: Sequence[SegmentHold], cleaned: CleanedSegment) -> None:
+        """Put a segment that compaction committed in the place of the neighbouring, rolled ones that are held.
+
+        Readers at work finish with the old files. The holds are released; the caller syncs the directory afterwards.
+
+        Raises: StorageUnavailable; the directory is offline then, and the next start completes it.
+        """
+        if self._refusal is not None:
+            raise self._refusal  # a topic made again under the same name has the same paths
+        old = [hold.segment for hold in holds]
+        first = self._segments.index(old[0])
+        end = first + len(old)
+        assert self._segments[first:end] == old, self
+        assert end < len(self._segments), self
+        for hold in holds:
+            hold.release()
+        segment = new_segment(self._directory.descriptors, self.path, old[0].base_offset)
+        segment.end_offset = old[-1].end_offset
+        segment.size_bytes = segment.synced_bytes = cleaned.size_bytes
+        segment.max_timestamp = cleaned.max_timestamp
+        segment.max_timestamp_offset = cleaned.max_timestamp_offset
+        segment.rolling_timestamp = cleaned.rolling_timestamp
+        segment.bytes_since_index_entry = cleaned.bytes_since_index_entry
+        segment.first_append_ms = old[0].first_append_ms
+        segment.index = None
+        if cleaned.has_aborted:
+            segment.aborted = None
+        for gone in old:
+            # The first goes first: as long as it is there, recovery knows that all are.
+            self._discard(gone)
+        try:
+            put_in_place(self._directory.fs, self.path, segment.base_offset)
+        except OSError as error:
+            failure = storage_error(error, f"cannot put a compacted segment of {self.path} in place")
+            self._directory.go_offline(str(failure))
+            raise failure from error
+        self._segments[first:end] = [segment]
+        self._bases[first:end] = [segment.base_offset]
 
     def advance_log_start(self, offset: int) -> None:
         """Raise the log start offset (DeleteRecords, retention); local segments that end at or below it go.
@@ -1437,6 +1526,8 @@ class PartitionLog:
 
     def _lower_recovery_point(self, offset: int) -> None:
         """Recovery must not trust what is appended from ``offset`` on: durable before anything is dropped."""
+        if self.cleaned_end_offset is not None:
+            self.cleaned_end_offset = min(self.cleaned_end_offset, Offset(offset))
         if self._recovery_point > offset:
             self._recovery_point = offset
             self._directory.write_checkpoint()

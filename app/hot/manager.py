@@ -16,6 +16,7 @@ from app.errors import ConflictError, CorruptionError, FirnError, StorageFull, S
 from app.hot.checkpoints import (
     CLEAN_SHUTDOWN_CONTENT,
     CLEAN_SHUTDOWN_FILE,
+    CLEANER_OFFSETS_FILE,
     LOG_STARTS_FILE,
     META_PROPERTIES_FILE,
     PARTITION_METADATA_FILE,
@@ -126,6 +127,7 @@ class LogManager:
         """Around the writing itself: a truncation writes from the loop, and may not be overwritten by an older plan in the pool."""
         self._checkpoints_planned = 0
         self._checkpoint_written = 0
+        self._cleaned_ends_written: dict[TopicPartition, Offset] = {}
         self._checkpointed: set[TopicPartition] = set()
         """Partitions that the checkpoint files on the disk may speak of."""
         self.log_directory.write_checkpoint = self._write_checkpoint_now
@@ -213,7 +215,9 @@ class LogManager:
         report = LoadReport(clean=clean)
         recovery_points = self._read_offsets(RECOVERY_POINTS_FILE, report)
         log_starts = self._read_offsets(LOG_STARTS_FILE, report)
-        self._checkpointed = {*recovery_points, *log_starts}
+        cleaned_ends = self._read_offsets(CLEANER_OFFSETS_FILE, report)
+        self._cleaned_ends_written = cleaned_ends
+        self._checkpointed = {*recovery_points, *log_starts, *cleaned_ends}
         limit = asyncio.Semaphore(LOADS_AT_ONCE_MAX)
         now_ms = self._clock.now_ms()
 
@@ -225,7 +229,9 @@ class LogManager:
                 restored = restore_log(fs, self.log_directory.descriptors, path, state.log)
                 if restored is not None:
                     topic_id = TopicId(uuid.UUID(bytes=state.topic_id))
-                    self._add(PartitionLog(self.log_directory, path, *key, topic_id, config, restored))
+                    self._add(
+                        PartitionLog(self.log_directory, path, *key, topic_id, config, restored), cleaned_ends.get(key)
+                    )
                     return
                 report.problems.append(f"{path} is not as it was left; it is recovered")
 
@@ -245,6 +251,7 @@ class LogManager:
                     recovery_point=trusted_to,
                     log_start_offset=log_starts.get(key),
                     now_ms=now_ms,
+                    cleaned=key in cleaned_ends,
                 )
 
             async with limit:
@@ -255,7 +262,10 @@ class LogManager:
             report.scanned += 1
             report.truncated_bytes += loaded.truncated_bytes
             report.problems.extend(loaded.problems)
-            self._add(PartitionLog(self.log_directory, path, *key, topic_id, config, loaded, new=not clean))
+            self._add(
+                PartitionLog(self.log_directory, path, *key, topic_id, config, loaded, new=not clean),
+                cleaned_ends.get(key),
+            )
 
         async with asyncio.TaskGroup() as group:
             for name in names:
@@ -269,7 +279,8 @@ class LogManager:
                 elif _DELETED_DIR.match(name):
                     self._doomed.append(_Doomed(f"{data_dir}/{name}", now_ms, None))
         if any(log.recovery_point < recovery_points.get(log.topic_partition, 0) for log in self._logs.values()):
-            # A log ends before its recovery point: what is appended there must not be trusted by the next recovery.
+            # A log ends before its recovery point: what is appended there must not be trusted by the next recovery, nor be taken
+            # for compacted.
             await run_to_end(self._pool, self._plan_checkpoint())
         report.logs = len(self._logs)
         metrics = self.log_directory.metrics
@@ -303,7 +314,9 @@ class LogManager:
             report.problems.append(str(error))
             return {}
 
-    def _add(self, log: PartitionLog) -> None:
+    def _add(self, log: PartitionLog, cleaned_end_offset: Offset | None = None) -> None:
+        if cleaned_end_offset is not None:
+            log.cleaned_end_offset = min(cleaned_end_offset, log.log_end_offset)
         self._logs[log.topic, log.partition] = log
         self.log_directory.logs[log] = None
         if log.unsynced_segments():
@@ -335,8 +348,11 @@ class LogManager:
         if self.log_directory.offline_reason is not None:
             raise StorageUnavailable(f"the log directory is offline: {self.log_directory.offline_reason}")
         path = f"{self.data_dir}/{topic}-{partition}"
-        if any(doomed.log is not None and doomed.log.path == path and doomed.log.syncing for doomed in self._doomed):
-            raise StorageUnavailable(f"the deleted log of {topic}-{partition} is still being synced; try again")
+        if any(
+            doomed.log is not None and doomed.log.path == path and (doomed.log.syncing or doomed.log.cleaning)
+            for doomed in self._doomed
+        ):
+            raise StorageUnavailable(f"the deleted log of {topic}-{partition} is still being written to; try again")
         segment = new_segment(self.log_directory.descriptors, path, Offset(start_offset))
         try:
             if TopicPartition(topic, PartitionIndex(partition)) in self._checkpointed:
@@ -463,6 +479,7 @@ class LogManager:
         self.log_directory.recovery_points_moved = 0
         recovery_points = {log.topic_partition: log.recovery_point for log in self._logs.values()}
         log_starts = {log.topic_partition: log.log_start_offset for log in self._logs.values()}
+        cleaned_ends = self._cleaned_ends()
         self._checkpointed.update(recovery_points)
         self._checkpoints_planned += 1
         number = self._checkpoints_planned
@@ -473,9 +490,19 @@ class LogManager:
                     return
                 replace_file(fs, f"{data_dir}/{RECOVERY_POINTS_FILE}", encode_offsets(recovery_points), durable=True)
                 replace_file(fs, f"{data_dir}/{LOG_STARTS_FILE}", encode_offsets(log_starts), durable=True)
+                if cleaned_ends != self._cleaned_ends_written:
+                    replace_file(fs, f"{data_dir}/{CLEANER_OFFSETS_FILE}", encode_offsets(cleaned_ends), durable=True)
+                    self._cleaned_ends_written = cleaned_ends
                 self._checkpoint_written = number
 
         return work
+
+    def _cleaned_ends(self) -> dict[TopicPartition, Offset]:
+        return {
+            log.topic_partition: log.cleaned_end_offset
+            for log in self._logs.values()
+            if log.cleaned_end_offset is not None
+        }
 
     async def close(self) -> None:
         """Sync and close everything and leave the clean-shutdown marker; then let go of the lock. ``run`` has been cancelled.
@@ -489,6 +516,7 @@ class LogManager:
         states: list[PartitionState] = []
         unclean: list[FirnError] = []
         starts = {log.topic_partition: log.log_start_offset for log in self._logs.values()}
+        cleaned_ends = self._cleaned_ends()
 
         async def close_one(log: PartitionLog) -> None:
             async with limit:
@@ -513,6 +541,8 @@ class LogManager:
         def work() -> None:
             replace_file(fs, f"{data_dir}/{RECOVERY_POINTS_FILE}", encode_offsets(ends), durable=True)
             replace_file(fs, f"{data_dir}/{LOG_STARTS_FILE}", encode_offsets(starts), durable=True)
+            if cleaned_ends != self._cleaned_ends_written:
+                replace_file(fs, f"{data_dir}/{CLEANER_OFFSETS_FILE}", encode_offsets(cleaned_ends), durable=True)
             replace_file(fs, f"{data_dir}/{STATE_FILE}", encode_states(states), durable=True)
             replace_file(fs, f"{data_dir}/{CLEAN_SHUTDOWN_FILE}", CLEAN_SHUTDOWN_CONTENT, durable=True)
 

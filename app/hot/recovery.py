@@ -22,6 +22,7 @@ from typing import Final
 from app.configs import Durability, TopicConfig
 from app.errors import CorruptionError
 from app.hot.checkpoints import LEADER_EPOCHS_FILE, EpochStart, encode_leader_epochs, parse_leader_epochs
+from app.hot.cleaning.swapping import CLEANED_SUFFIX, SWAP_SUFFIX, complete
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.hot.epochs import LeaderEpochs
 from app.hot.files import File, FileSystem, read_file, replace_file, unlink_quietly
@@ -51,7 +52,7 @@ from app.units import NO_OFFSET, NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs
 OLDER_BATCHES_BYTES: Final = 8 * MIB
 """Walked before a snapshot to find the older of each producer's five batches: five in flight are seldom more."""
 
-_LEFTOVERS: Final = (".tmp", DELETED_SUFFIX, ".cleaned", ".swap")
+_LEFTOVERS: Final = (".tmp", DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,14 +132,18 @@ def load_log(
     recovery_point: Offset,
     log_start_offset: Offset | None,
     now_ms: TimestampMs,
+    cleaned: bool = False,
 ) -> LoadedLog:
     """Read a partition's directory and make it sound. Damage is cut off, never an error; what was done is in ``problems``.
 
-    ``recovery_point`` is ``FOR_EVER`` after a clean stop: then nothing is checked.
+    ``recovery_point`` is ``FOR_EVER`` after a clean stop: then nothing is checked. ``cleaned``: compaction has been here, so that
+    gaps between offsets are no damage.
 
     Raises: OSError.
     """
-    loader = _Loader(fs, descriptors, directory, config, recovery_point, log_start_offset, now_ms)
+    loader = _Loader(
+        fs, descriptors, directory, config, recovery_point, log_start_offset, now_ms, cleaned or config.compacted
+    )
     loaded = loader.load()
     start = loaded.log_start_offset if log_start_offset is None else log_start_offset
     if start > loaded.end_offset:
@@ -174,6 +179,7 @@ class _Loader:
         recovery_point: Offset,
         log_start_offset: Offset | None,
         now_ms: TimestampMs,
+        gaps: bool,
     ) -> None:
         self._fs = fs
         self._descriptors = descriptors
@@ -182,12 +188,15 @@ class _Loader:
         self._recovery_point = recovery_point
         self._log_start_offset = log_start_offset
         self._now_ms = now_ms
+        self._gaps = gaps
+        """Offsets may be missing anywhere."""
         self._problems: list[str] = []
         self._truncated_bytes = 0
 
     def load(self) -> LoadedLog:
         fs, directory = self._fs, self._directory
         names = []
+        self._problems += complete(fs, directory, fs.list_dir(directory))
         for name in fs.list_dir(directory):
             if name.endswith(_LEFTOVERS):
                 unlink_quietly(fs, f"{directory}/{name}")
@@ -272,7 +281,7 @@ class _Loader:
                     finish_times(segment, segment.index)
                 follower = segments[number + 1]
                 if segment.end_offset == follower.base_offset or (
-                    self._config.compacted and segment.end_offset < follower.base_offset
+                    self._gaps and segment.end_offset < follower.base_offset
                 ):
                     segment.end_offset = follower.base_offset
                     continue
@@ -343,7 +352,7 @@ class _Loader:
             segment.max_timestamp_offset = segment.base_offset + index.time_offsets[-1]
         start = index.positions[-1] if index.positions else 0
         # Compaction leaves gaps, but never in the active segment.
-        self._walk_to_end(segment, index, start, verify=verify, gaps=self._config.compacted or not active)
+        self._walk_to_end(segment, index, start, verify=verify, gaps=self._gaps or not active)
 
     def _walk_to_end(self, segment: Segment, index: SegmentIndex, start: int, *, verify: bool, gaps: bool) -> None:
         """Walk a segment from an indexed batch (or 0) to its end; cut off what is damaged, and then raise CorruptionError."""

@@ -55,6 +55,7 @@ class Segment:
         "index_written",
         "max_timestamp",
         "max_timestamp_offset",
+        "replacing",
         "roll_after_now_ms",
         "roll_after_timestamp",
         "rolling_timestamp",
@@ -91,6 +92,8 @@ class Segment:
         self.holds = 0
         """Copies outstanding; while there are any the file is neither unlinked nor truncated."""
         self.deleted = False
+        self.replacing = False
+        """Compaction has another file for it ready: nobody may hold it any more."""
 
     def path(self, suffix: str) -> str:
         log_path = self.handle.path
@@ -164,7 +167,7 @@ def index_batch(
 ) -> None:
     """Account for one batch in the segment's indexes and greatest timestamp, exactly as an append does."""
     last_offset = header.base_offset + header.last_offset_delta
-    if header.max_timestamp > segment.max_timestamp:
+    if header.max_timestamp > segment.max_timestamp and header.record_count:
         segment.max_timestamp = header.max_timestamp
         segment.max_timestamp_offset = last_offset
     if segment.bytes_since_index_entry > index_interval_bytes:

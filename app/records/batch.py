@@ -97,6 +97,11 @@ class BatchHeader(NamedTuple):
     def is_transactional(self) -> bool:
         return bool(self.attributes & TRANSACTIONAL)
 
+    @property
+    def has_delete_horizon(self) -> bool:
+        """Whether the base timestamp says when compaction may drop the batch's tombstones, or its marker (KIP-534)."""
+        return bool(self.attributes & HAS_DELETE_HORIZON)
+
 
 def parse_header(view: memoryview | bytes | bytearray, position: int = 0) -> BatchHeader:
     """Read the header at ``position``; at least ``HEADER_BYTES`` must be there. Nothing is checked."""

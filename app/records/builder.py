@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from crc32c import crc32c
@@ -13,16 +13,18 @@ from app.records.batch import (
     CODEC_MASK,
     CONTROL,
     CRC_START,
+    HAS_DELETE_HORIZON,
     HEADER,
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
     LOG_APPEND_TIME,
     MAGIC_V2,
     TRANSACTIONAL,
+    BatchHeader,
     parse_header,
 )
 from app.records.compression import Codec, compress
-from app.records.record import Headers, raw_records
+from app.records.record import Headers, Record, raw_records
 from app.records.varint import encode_varint
 from app.units import NO_LEADER_EPOCH, NO_PRODUCER_ID, LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 
@@ -70,24 +72,7 @@ def build_batch(
     for (timestamp, key, value, headers), offset_delta in zip(records, deltas, strict=True):
         if timestamp > max_timestamp:
             max_timestamp = timestamp
-        fields = [b"\x00", encode_varint(timestamp - base_timestamp), encode_varint(offset_delta)]
-        if key is None:
-            fields.append(_NULL)
-        else:
-            fields.append(encode_varint(len(key)))
-            fields.append(key)
-        if value is None:
-            fields.append(_NULL)
-        else:
-            fields.append(encode_varint(len(value)))
-            fields.append(value)
-        if headers:
-            _encode_headers(fields, headers)
-        else:
-            fields.append(b"\x00")
-        record = b"".join(fields)
-        pieces.append(encode_varint(len(record)))
-        pieces.append(record)
+        _encode_record(pieces, timestamp - base_timestamp, offset_delta, key, value, headers)
     attributes = int(codec) | (TRANSACTIONAL if transactional else 0) | (CONTROL if control else 0)
     if log_append_time is not None:
         attributes |= LOG_APPEND_TIME
@@ -109,6 +94,81 @@ def build_batch(
             base_sequence,
             count,
         ),
+    )
+
+
+def _encode_record(
+    pieces: list[bytes],
+    timestamp_delta: int,
+    offset_delta: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Headers,
+) -> None:
+    fields = [b"\x00", encode_varint(timestamp_delta), encode_varint(offset_delta)]
+    if key is None:
+        fields.append(_NULL)
+    else:
+        fields.append(encode_varint(len(key)))
+        fields.append(key)
+    if value is None:
+        fields.append(_NULL)
+    else:
+        fields.append(encode_varint(len(value)))
+        fields.append(value)
+    if headers:
+        _encode_headers(fields, headers)
+    else:
+        fields.append(b"\x00")
+    record = b"".join(fields)
+    pieces.append(encode_varint(len(record)))
+    pieces.append(record)
+
+
+def encode_records(records: Iterable[Record], base_offset: int, base_timestamp: int) -> bytes:
+    """The records section of a batch that begins at ``base_offset``, uncompressed."""
+    pieces: list[bytes] = []
+    for offset, timestamp, key, value, headers in records:
+        _encode_record(pieces, timestamp - base_timestamp, offset - base_offset, key, value, headers)
+    return b"".join(pieces)
+
+
+def rebuilt_batch(
+    header: BatchHeader,
+    body: bytes,
+    *,
+    record_count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    delete_horizon: bool,
+) -> bytes:
+    """The batch of ``header`` with other records: ``body``, under the header's codec. Its offsets and producer fields stay.
+
+    ``delete_horizon``: the base timestamp is one (KIP-534).
+    """
+    attributes = header.attributes & ~HAS_DELETE_HORIZON | (HAS_DELETE_HORIZON if delete_horizon else 0)
+    return _assemble(
+        body,
+        header.base_offset,
+        header.leader_epoch,
+        (
+            attributes,
+            header.last_offset_delta,
+            base_timestamp,
+            max_timestamp,
+            header.producer_id,
+            header.producer_epoch,
+            header.base_sequence,
+            record_count,
+        ),
+    )
+
+
+def emptied_batch(header: BatchHeader) -> bytes:
+    """The batch of ``header`` without its records: it still says which offsets it covered, and what its producer wrote."""
+    bare = header._replace(attributes=header.attributes & ~CODEC_MASK)
+    return rebuilt_batch(
+        bare, b"", record_count=0, base_timestamp=-1, max_timestamp=header.max_timestamp, delete_horizon=False
     )
 
 

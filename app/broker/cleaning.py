@@ -1,0 +1,81 @@
+"""The cleaner process as the broker sees it: started for the first job, ended when there was none for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from app.broker.children import Child
+from app.errors import FirnError, StorageUnavailable
+from app.hot.cleaning.job import CleanedSegment, CleaningJob, Indexed, SegmentFile
+from app.hot.cleaning.work import ProxyCleanerWork
+from app.objectstore.rpc import RpcClient
+
+IDLE_S: Final = 60.0
+"""Time without a job after which the process ends, and gives its memory back."""
+START_S: Final = 120.0
+"""How long it may take to answer for the first time: after an installation numba compiles the kernels."""
+
+
+class CleanerProcess:
+    """A ``CleanerWork`` in a process of its own."""
+
+    def __init__(self, lock_descriptor: int, *, rng: random.Random, log_line: Callable[[str], None]) -> None:
+        """``lock_descriptor`` of the data directory's lock, which the process inherits: no new broker starts beside it."""
+        self._rpc = RpcClient("cleaner process")
+        self._work = ProxyCleanerWork(self._rpc)
+        self._child = Child(
+            "cleaner",
+            lambda descriptor: ("-m", "app.hot.cleaning.process", "--socket", str(descriptor)),
+            inherited=[lock_descriptor],
+            rng=rng,
+            log_line=log_line,
+            connected=self._rpc.connect,
+        )
+        self._idle_since_s: float | None = None
+
+    @property
+    def process_id(self) -> int:
+        """0 if it does not run."""
+        return self._child.process_id
+
+    async def begin(self, job: CleaningJob) -> Indexed:
+        self._idle_since_s = None
+        if not self._child.process_id:
+            await self._start()
+        return await self._work.begin(job)
+
+    async def _start(self) -> None:
+        try:
+            await self._child.start()
+            await self._rpc.call("process.ping", b"", timeout_s=START_S)
+        except OSError as error:
+            raise StorageUnavailable(f"cannot start the cleaner process: {error}") from error
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def write(self, group: Sequence[SegmentFile]) -> CleanedSegment:
+        return await self._work.write(group)
+
+    async def end(self) -> None:
+        if not self._child.process_id:
+            return
+        try:
+            await self._work.end()
+        except FirnError:
+            await self.stop()  # then it does not touch any file either
+        self._idle_since_s = asyncio.get_running_loop().time()
+
+    async def rest(self) -> None:
+        since_s = self._idle_since_s
+        if since_s is not None and asyncio.get_running_loop().time() - since_s >= IDLE_S:
+            self._idle_since_s = None
+            await self.stop()
+
+    async def stop(self) -> None:
+        """End the process, if it runs, and wait until it has ended."""
+        await self._rpc.close()
+        await self._child.stop()

@@ -1,0 +1,312 @@
+"""The log cleaner: compacts the logs of one broker, one at a time, and puts what comes of it in place.
+
+It decides and swaps; reading and writing segments is a ``CleanerWork``'s. A log that turns out to be damaged is left alone until
+the next start, counted and told of. Everything here belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from app.configs import BrokerConfig
+from app.errors import ConflictError, CorruptionError, FirnError, StorageUnavailable
+from app.hot.cleaning.job import CleanedSegment, CleaningJob, SegmentFile
+from app.hot.cleaning.selection import Dirt, RolledSegment, find_dirt, group_segments, is_due
+from app.hot.cleaning.swapping import commit
+from app.hot.cleaning.work import CleanerWork
+from app.hot.directory import run_to_end
+from app.hot.files import FileSystem, storage_error
+from app.hot.log import PartitionLog, SegmentHold
+from app.hot.manager import LogManager
+from app.metrics import Labels, Registry
+from app.seams import BlockingPool, Clock
+from app.units import Offset
+
+T = TypeVar("T")
+
+LOGS_PER_TURN: Final = 100
+"""Logs looked at before others on the loop have a turn."""
+HASH_KEY_BYTES: Final = 16
+
+
+class CleanerMetrics:
+    """Counters of compaction."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.rounds = registry.counter("firn_log_cleaner_rounds_total", "Rounds of compaction over a log")
+        self.failures = registry.counter("firn_log_cleaner_failures_total", "Rounds of compaction that failed")
+        self.bytes_read = registry.counter(
+            "firn_log_cleaner_read_bytes_total", "Bytes that compaction read, both passes"
+        )
+        self.bytes_in = registry.counter("firn_log_cleaner_input_bytes_total", "Bytes of segments that were replaced")
+        self.bytes_out = registry.counter("firn_log_cleaner_output_bytes_total", "Bytes of the segments in their place")
+        self.records_read = registry.counter(
+            "firn_log_cleaner_records_read_total", "Records that compaction decided on"
+        )
+        self.records_dropped = registry.counter("firn_log_cleaner_records_dropped_total", "Records that did not stay")
+        self.seconds = registry.histogram("firn_log_cleaner_seconds", "Time of one round of compaction over a log")
+
+
+@dataclass(slots=True)
+class _Round:
+    log: PartitionLog
+    dirt: Dirt
+    gone: asyncio.Event
+    """The log is closed, deleted or offline."""
+
+
+class LogCleaner:
+    """See the module."""
+
+    def __init__(
+        self,
+        logs: LogManager,
+        work: CleanerWork,
+        *,
+        config: Callable[[], BrokerConfig],
+        fs: FileSystem,
+        pool: BlockingPool,
+        clock: Clock,
+        rng: random.Random,
+        registry: Registry,
+        log_line: Callable[[str], None],
+    ) -> None:
+        """``config`` answers the broker's settings as they are now."""
+        self._logs = logs
+        self._work = work
+        self._config = config
+        self._fs = fs
+        self._pool = pool
+        self._clock = clock
+        self._rng = rng
+        self._log_line = log_line
+        self._metrics = CleanerMetrics(registry)
+        self._uncleanable: dict[PartitionLog, str] = {}
+        self._ratio_max = 0.0
+        self._overdue_ms_max = 0
+        registry.gauge("firn_log_cleaner_dirty_ratio_max", "Greatest dirty ratio of a compacted log", self._dirtiest)
+        registry.gauge("firn_log_cleaner_overdue_seconds", "Longest time past max.compaction.lag.ms", self._latest)
+        registry.gauge("firn_log_cleaner_uncleanable_logs", "Logs left alone because of damage", self._damaged)
+
+    def _dirtiest(self) -> Iterable[tuple[Labels, float]]:
+        yield (), self._ratio_max
+
+    def _latest(self) -> Iterable[tuple[Labels, float]]:
+        yield (), self._overdue_ms_max / 1000
+
+    def _damaged(self) -> Iterable[tuple[Labels, float]]:
+        yield (), float(len(self._uncleanable))
+
+    async def run(self) -> None:
+        """Clean what is due, until cancelled."""
+        while True:
+            if not await self.clean_next():
+                await self._work.rest()
+                await asyncio.sleep(self._config().log_cleaner_backoff_ms / 1000)
+
+    async def clean_next(self) -> bool:
+        """Clean the dirtiest of the logs that are due. False if none is, or it could not be cleaned."""
+        found = await self._choose()
+        if found is None:
+            return False
+        log, dirt = found
+        try:
+            await self._clean(log, dirt)
+        except CorruptionError as error:
+            self._metrics.failures.value += 1
+            self._uncleanable[log] = str(error)
+            self._log_line(f"{log.topic}-{log.partition} is not compacted any more: {error}")
+            return True
+        except ConflictError:
+            return True  # deleted, or no longer compacted
+        except FirnError as error:
+            self._metrics.failures.value += 1
+            self._log_line(f"cannot compact {log.topic}-{log.partition}, will try again: {error}")
+            return False
+        return True
+
+    # --- choosing ---------------------------------------------------------------------------------------------------
+
+    async def _choose(self) -> tuple[PartitionLog, Dirt] | None:
+        now_ms = self._clock.now_ms()
+        best: tuple[PartitionLog, Dirt] | None = None
+        ratio_max, overdue_ms_max = 0.0, 0
+        logs = self._logs.logs()
+        for number, log in enumerate(logs):
+            if number % LOGS_PER_TURN == LOGS_PER_TURN - 1:
+                await asyncio.sleep(0)
+            if not log.config.compacted or log.offline_error is not None or log in self._uncleanable:
+                continue
+            dirt = self._dirt(log, now_ms)
+            ratio_max = max(ratio_max, dirt.ratio)
+            overdue_ms_max = max(overdue_ms_max, dirt.overdue_ms)
+            if is_due(dirt, log.config) and (best is None or dirt.ratio > best[1].ratio):
+                best = log, dirt
+        self._ratio_max, self._overdue_ms_max = ratio_max, overdue_ms_max
+        if self._uncleanable:
+            self._uncleanable = {log: why for log, why in self._uncleanable.items() if log.offline_error is None}
+        return best
+
+    @staticmethod
+    def _dirt(log: PartitionLog, now_ms: int) -> Dirt:
+        return find_dirt(
+            log.rolled_segments(),
+            log.config,
+            log_start_offset=log.log_start_offset,
+            cleaned_end_offset=log.cleaned_end_offset,
+            # Below the recovery point everything of a segment is durable, indexes included, and nobody writes to it.
+            stable_end_offset=min(log.last_stable_offset, log.recovery_point),
+            now_ms=now_ms,
+        )
+
+    # --- cleaning ---------------------------------------------------------------------------------------------------
+
+    async def _clean(self, log: PartitionLog, dirt: Dirt) -> None:
+        """Rounds over one log until all of ``dirt`` is clean: more than one if the map has no room for all its keys.
+
+        Raises: CorruptionError, ConflictError (the log is gone or no longer compacted), StorageFull, StorageUnavailable.
+        """
+        gone = asyncio.Event()
+
+        def watch() -> None:
+            if log.offline_error is not None:
+                gone.set()
+
+        log.add_waiter(watch)
+        log.cleaning = True
+        loop = asyncio.get_running_loop()
+        try:
+            while dirt.exists:
+                started = loop.time()
+                cleaned_end = await self._clean_round(_Round(log, dirt, gone))
+                self._metrics.rounds.value += 1
+                self._metrics.seconds.observe(loop.time() - started)
+                dirt = dirt._replace(start=cleaned_end)
+        finally:
+            log.remove_waiter(watch)
+            log.cleaning = False
+
+    async def _clean_round(self, this: _Round) -> int:
+        """Index what the map has room for and clean by it. Answers how far that was. Raises: as ``_clean``."""
+        log, dirt = this.log, this.dirt
+        if log.cleaned_end_offset is None:
+            # Recovery must know of the gaps before there is the first.
+            log.cleaned_end_offset = Offset(dirt.start)
+            await self._logs.checkpoint()
+        rolled = [segment for segment in log.rolled_segments() if segment.base_offset < dirt.end]
+        holds = [log.hold(segment.base_offset) for segment in rolled]
+        try:
+            indexed = await self._unless_gone(this, self._work.begin(self._job(this, rolled)))
+            self._metrics.bytes_read.value += indexed.bytes_read
+            to_clean = [segment for segment in rolled if segment.base_offset < indexed.offset_end]
+            at = 0
+            for group in group_segments(to_clean, log.config):
+                files = [SegmentFile(segment.base_offset, segment.size_bytes) for segment in group]
+                cleaned = await self._unless_gone(this, self._work.write(files))
+                await self._take_over(log, holds[at : at + len(group)], cleaned)
+                at += len(group)
+                if not log.config.compacted:
+                    raise ConflictError(f"{log.topic}-{log.partition} is no longer compacted")
+        finally:
+            for hold in holds:
+                hold.release()
+            await _to_the_end(self._work.end())
+        log.cleaned_end_offset = Offset(indexed.offset_end)
+        await self._logs.checkpoint()
+        return indexed.offset_end
+
+    def _job(self, this: _Round, rolled: list[RolledSegment]) -> CleaningJob:
+        log, dirt, config = this.log, this.dirt, self._config()
+        ends: list[int] = []
+        epochs: dict[int, int] = {}
+        for producer_id, entry in log.producers.entries.items():
+            if entry.batches:
+                ends.append(entry.batches[-1][3])
+            else:
+                epochs[producer_id] = entry.epoch
+        return CleaningJob(
+            directory=log.path,
+            segments=[
+                SegmentFile(segment.base_offset, segment.size_bytes)
+                for segment in rolled
+                if segment.end_offset > dirt.start
+            ],
+            dirty_start=dirt.start,
+            dirty_end=dirt.end,
+            now_ms=self._clock.now_ms(),
+            delete_retention_ms=log.config.delete_retention_ms,
+            index_interval_bytes=log.config.index_interval_bytes,
+            map_bytes_max=config.log_cleaner_dedupe_buffer_size,
+            bytes_per_second_max=config.log_cleaner_io_max_bytes_per_second,
+            hash_key=self._rng.randbytes(HASH_KEY_BYTES),
+            aborted=list(log.aborted_transactions(rolled[0].base_offset, dirt.end)),
+            producer_ends=sorted(ends),
+            producer_epochs=epochs,
+        )
+
+    async def _unless_gone(self, this: _Round, asked: Coroutine[Any, Any, T]) -> T:
+        """What the work answers. Raises: ConflictError, once the work has let go of its files, if the log goes first."""
+        asking = asyncio.ensure_future(asked)
+        going = asyncio.ensure_future(this.gone.wait())
+        try:
+            await asyncio.wait([asking, going], return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                raise ConflictError(f"the log of {this.log.topic}-{this.log.partition} is gone")
+            return asking.result()
+        finally:
+            going.cancel()
+            if not asking.done():
+                await _to_the_end(self._work.end())
+                asking.cancel()
+                await asyncio.wait([asking])
+            if not asking.cancelled():
+                asking.exception()
+
+    # --- swapping ---------------------------------------------------------------------------------------------------
+
+    async def _take_over(self, log: PartitionLog, holds: list[SegmentHold], cleaned: CleanedSegment) -> None:
+        metrics = self._metrics
+        metrics.bytes_read.value += cleaned.bytes_read
+        metrics.records_read.value += cleaned.records_read
+        metrics.records_dropped.value += cleaned.records_read - cleaned.records_kept
+        if not cleaned.unchanged:
+            size_bytes = sum(hold.segment.size_bytes for hold in holds)
+            # Begun is finished: a committed segment that is not put in place would be taken for one by a later recovery.
+            await _to_the_end(self._swap(log, holds, cleaned))
+            metrics.bytes_in.value += size_bytes
+            metrics.bytes_out.value += cleaned.size_bytes
+
+    async def _swap(self, log: PartitionLog, holds: list[SegmentHold], cleaned: CleanedSegment) -> None:
+        """Raises: ConflictError, with nothing done; StorageUnavailable: the directory is offline then, or the log gone."""
+        log.keep_for_replacement(holds)
+        fs, path, has_aborted = self._fs, log.path, cleaned.has_aborted
+        try:
+            await run_to_end(self._pool, lambda: commit(fs, path, cleaned.base_offset, has_aborted=has_aborted))
+            await log.quiet()
+            log.replace_segments(holds, cleaned)
+            await run_to_end(self._pool, lambda: fs.fsync_dir(path))
+        except OSError as error:
+            raise self._offline(log, error) from error
+
+    def _offline(self, log: PartitionLog, error: OSError) -> StorageUnavailable:
+        if log.offline_error is not None:
+            return StorageUnavailable(f"the log of {log.topic}-{log.partition} is gone")
+        failure = storage_error(error, f"cannot swap segments of {log.topic}-{log.partition}")
+        self._logs.log_directory.go_offline(str(failure))
+        return StorageUnavailable(str(failure))
+
+
+async def _to_the_end(work: Awaitable[T]) -> T:
+    """Like ``await``, but a cancellation is held back until the work is done."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()
+        raise

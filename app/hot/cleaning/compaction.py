@@ -1,0 +1,276 @@
+"""One round of compaction over one log: two passes over its files. Blocks; runs on a pool thread or in the cleaner process.
+
+1. ``index``: the keys of the dirty part go into a map from key to newest offset, as many as it has room for.
+2. ``write``, for each group of segments from the start of the log on: every record that the map knows a newer one of is left
+   out, what remains becomes one new segment.
+
+What stays although it is not the newest (Kafka's rules): everything past the end of the map; tombstones, and markers of
+transactions of which nothing else is left, until their delete horizon (KIP-534); the last batch of each producer, emptied, so that
+sequences go on (KAFKA-5793); the last batch of each segment written, emptied, so that a segment says itself where it ends.
+Batches keep their offsets, epochs and producer fields. Every batch read is checked against its CRC first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from crc32c import crc32c
+
+from app.errors import ConflictError, CorruptionError
+from app.hot.cleaning.engine import EMPTIED_KEPT, RECORDS_DROPPED, TRANSACTION_GONE, Engine, Scanned
+from app.hot.cleaning.job import CleanedSegment, CleaningJob, Indexed, SegmentFile
+from app.hot.cleaning.swapping import CLEANED_SUFFIX
+from app.hot.cleaning.transactions import CleanedTransactions
+from app.hot.files import File, FileSystem, unlink_quietly, write_file, write_whole
+from app.hot.indexes import AbortedTransaction, SegmentIndex, encode_aborted
+from app.hot.segments import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    file_name,
+)
+from app.limits import MIB, REQUEST_BYTES_MAX
+from app.records.batch import HEADER_BYTES, BatchHeader, parse_header
+from app.records.control import EndTransactionMarker, parse_marker
+from app.units import Offset
+
+WINDOW_BYTES: Final = 1 * MIB
+"""Read at once; more only for a batch that is larger."""
+WRITE_BACK_BYTES: Final = 16 * MIB
+"""Written between two syncs, so that the last one does not hold up everybody else's."""
+BYTES_PER_KEY: Final = 27
+"""Of the map: three words a slot, nine slots in ten taken."""
+KEYS_MIN: Final = 1024
+
+
+class Compaction:
+    """One round. Not used by two threads at once, but for ``abandon``."""
+
+    def __init__(self, job: CleaningJob, fs: FileSystem, engine: Engine, throttle: Callable[[int], None]) -> None:
+        """``throttle`` is told of bytes read and written and waits as long as they cost too much."""
+        self._job = job
+        self._fs = fs
+        self._engine = engine
+        self._throttle = throttle
+        self._abandoned = False
+        self._aborted = [AbortedTransaction._make(entry) for entry in job.aborted]
+        self._transactions = CleanedTransactions(self._aborted)
+        self._producer_ends = frozenset(job.producer_ends)
+        self._bytes_read = 0
+
+    def abandon(self) -> None:
+        """Have the running pass end soon with ConflictError. From any thread."""
+        self._abandoned = True
+
+    # --- first pass -------------------------------------------------------------------------------------------------
+
+    def index(self) -> Indexed:
+        """Fill the map. Raises: CorruptionError, OSError, ConflictError."""
+        job, engine = self._job, self._engine
+        room = max(KEYS_MIN, job.map_bytes_max // BYTES_PER_KEY)
+        engine.new_map(min(room, max(KEYS_MIN, job.dirty_end - job.dirty_start)), job.hash_key)
+        transactions = CleanedTransactions(self._aborted)
+        self._bytes_read = 0
+        for segment in job.segments:
+            for window, scanned, _ in self._windows(segment):
+                skipped = bytearray(scanned.batches)
+                for number in scanned.marked:
+                    header = parse_header(window, engine.position(number))
+                    if header.is_control:
+                        transactions.outlived(header, _marker(window, engine.position(number), header))
+                        skipped[number] = 1
+                    else:
+                        skipped[number] = transactions.is_aborted(header)
+                if not engine.index(skipped, job.dirty_start):
+                    return Indexed(engine.latest_offset + 1, engine.keys, self._bytes_read)
+        return Indexed(job.dirty_end, engine.keys, self._bytes_read)
+
+    # --- second pass ------------------------------------------------------------------------------------------------
+
+    def write(self, group: Sequence[SegmentFile]) -> CleanedSegment:
+        """Write the next group as one segment, durably, under names that end in ``.cleaned``.
+
+        Groups come in order, from the oldest segment of the log on.
+
+        Raises: CorruptionError, OSError, ConflictError; then no file is left.
+        """
+        base_offset = group[0].base_offset
+        try:
+            return self._write(base_offset, group)
+        except BaseException:
+            for suffix in SEGMENT_SUFFIXES:
+                unlink_quietly(self._fs, self._path(base_offset, suffix, CLEANED_SUFFIX))
+            raise
+
+    def _write(self, base_offset: int, group: Sequence[SegmentFile]) -> CleanedSegment:
+        job, engine = self._job, self._engine
+        seen, kept = engine.records_seen, engine.records_kept
+        self._bytes_read = 0
+        self._transactions.retained.clear()
+        for suffix in SEGMENT_SUFFIXES:
+            unlink_quietly(self._fs, self._path(base_offset, suffix, CLEANED_SUFFIX))
+        output = _Output(self._fs, self._path(base_offset, LOG_SUFFIX, CLEANED_SUFFIX), self._throttle)
+        read_crc = 0
+        try:
+            engine.begin_segment(base_offset, job.index_interval_bytes)
+            for segment in group:
+                for window, scanned, last in self._windows(segment):
+                    actions = self._decide(window, scanned)
+                    if last and segment is group[-1]:
+                        actions[scanned.batches - 1] |= EMPTIED_KEPT
+                    engine.filter(
+                        actions, job.producer_ends, job.now_ms, job.now_ms + job.delete_retention_ms, output.write
+                    )
+                    read_crc = crc32c(memoryview(window)[: scanned.size_bytes], read_crc)
+            output.finish()
+        finally:
+            output.close()
+        total = engine.end_segment()
+        retained = sorted(self._transactions.retained, key=lambda entry: entry.last_offset)
+        unchanged = len(group) == 1 and output.size_bytes == group[0].size_bytes and output.crc == read_crc
+        if unchanged:
+            unlink_quietly(self._fs, self._path(base_offset, LOG_SUFFIX, CLEANED_SUFFIX))
+        else:
+            self._write_side_files(
+                base_offset, total.entries, total.max_timestamp, total.max_timestamp_offset, retained
+            )
+        return CleanedSegment(
+            base_offset=base_offset,
+            size_bytes=output.size_bytes,
+            max_timestamp=total.max_timestamp,
+            max_timestamp_offset=total.max_timestamp_offset,
+            rolling_timestamp=output.rolling_timestamp,
+            bytes_since_index_entry=total.bytes_since_index_entry,
+            has_aborted=bool(retained),
+            unchanged=unchanged,
+            bytes_read=self._bytes_read,
+            records_read=engine.records_seen - seen,
+            records_kept=engine.records_kept - kept,
+        )
+
+    def _decide(self, window: bytearray, scanned: Scanned) -> bytearray:
+        """What is to become of the batches of a window, as far as their records do not decide it."""
+        actions = bytearray(scanned.batches)
+        for number in scanned.marked:
+            position = self._engine.position(number)
+            header = parse_header(window, position)
+            if not header.is_control:
+                if self._transactions.is_aborted(header):
+                    actions[number] = RECORDS_DROPPED
+                continue
+            action = 0
+            if self._transactions.outlived(header, _marker(window, position, header)):
+                action = TRANSACTION_GONE
+                if header.has_delete_horizon and header.base_timestamp <= self._job.now_ms:
+                    action |= RECORDS_DROPPED
+            # Without a data batch the producer's epoch is known from its marker alone.
+            if self._job.producer_epochs.get(header.producer_id) == header.producer_epoch:
+                action |= EMPTIED_KEPT
+            actions[number] = action
+        return actions
+
+    def _write_side_files(
+        self,
+        base_offset: int,
+        index: SegmentIndex,
+        max_timestamp: int,
+        max_timestamp_offset: int,
+        aborted: list[AbortedTransaction],
+    ) -> None:
+        if max_timestamp >= 0:
+            index.add_time(max_timestamp, max_timestamp_offset - base_offset)
+        files = {INDEX_SUFFIX: index.encode_offsets(), TIME_INDEX_SUFFIX: index.encode_times()}
+        if aborted:
+            files[TRANSACTION_INDEX_SUFFIX] = b"".join(map(encode_aborted, aborted))
+        for suffix, data in files.items():
+            write_file(self._fs, self._path(base_offset, suffix, CLEANED_SUFFIX), data, durable=True)
+
+    # --- files ------------------------------------------------------------------------------------------------------
+
+    def _path(self, base_offset: int, suffix: str, more: str = "") -> str:
+        return f"{self._job.directory}/{file_name(Offset(base_offset), suffix)}{more}"
+
+    def _windows(self, segment: SegmentFile) -> Iterator[tuple[bytearray, Scanned, bool]]:
+        """The batches of a segment, window by window, scanned; and whether the window is the last.
+
+        Raises: CorruptionError, OSError, ConflictError.
+        """
+        path = self._path(segment.base_offset, LOG_SUFFIX)
+        file = self._fs.open(path, read_only=True)
+        window = bytearray(WINDOW_BYTES)
+        position, filled = 0, 0
+        try:
+            while position < segment.size_bytes:
+                if self._abandoned:
+                    raise ConflictError(f"the compaction of {self._job.directory} was told to stop")
+                wanted = min(len(window), segment.size_bytes - position)
+                if filled < wanted:
+                    got = file.pread_into(memoryview(window)[filled:wanted], position + filled)
+                    self._bytes_read += got
+                    self._throttle(got)
+                    filled += got
+                    if filled < wanted:
+                        raise CorruptionError(f"{path} ends at {position + filled}, before {segment.size_bytes}")
+                try:
+                    scanned = self._engine.scan(window, filled)
+                except CorruptionError as error:
+                    raise CorruptionError(f"{path}, from position {position} on: {error}") from None
+                if scanned.batches == 0:
+                    window = self._grown(window, filled, path, position)
+                    continue
+                yield window, scanned, position + scanned.size_bytes == segment.size_bytes
+                position += scanned.size_bytes
+                filled -= scanned.size_bytes
+                window[:filled] = window[scanned.size_bytes : scanned.size_bytes + filled]
+        finally:
+            file.close()
+
+    @staticmethod
+    def _grown(window: bytearray, filled: int, path: str, position: int) -> bytearray:
+        """A window with room for the batch at its start, which is cut short."""
+        size = parse_header(window).size_bytes if filled >= HEADER_BYTES else 0
+        if not len(window) < size <= REQUEST_BYTES_MAX:
+            raise CorruptionError(f"{path} has no whole record batch at position {position}")
+        larger = bytearray(size)
+        larger[:filled] = memoryview(window)[:filled]
+        return larger
+
+
+class _Output:
+    """The ``.log.cleaned`` file while it is written."""
+
+    def __init__(self, fs: FileSystem, path: str, throttle: Callable[[int], None]) -> None:
+        self._file: File = fs.open(path, create=True)
+        self._throttle = throttle
+        self._unsynced_bytes = 0
+        self.crc = 0
+        """Of all that was written."""
+        self.size_bytes = 0
+        self.rolling_timestamp = -1
+
+    def write(self, piece: memoryview) -> None:
+        write_whole(self._file, piece, self.size_bytes)
+        if self.size_bytes == 0:
+            self.rolling_timestamp = parse_header(piece).max_timestamp
+        self.size_bytes += len(piece)
+        self.crc = crc32c(piece, self.crc)
+        self._unsynced_bytes += len(piece)
+        self._throttle(len(piece))
+        if self._unsynced_bytes >= WRITE_BACK_BYTES:
+            self.finish()
+
+    def finish(self) -> None:
+        self._file.fdatasync()
+        self._unsynced_bytes = 0
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _marker(window: bytearray, position: int, header: BatchHeader) -> EndTransactionMarker | None:
+    if header.record_count == 0:
+        return None
+    return parse_marker(memoryview(window)[position : position + header.size_bytes])

@@ -1,0 +1,629 @@
+"""Compaction's inner loops, compiled by numba: one call does a window of batches, not a batch or a record.
+
+They work on arrays that the caller owns, allocate nothing and raise nothing: what they cannot do themselves (a compressed batch,
+a full buffer, damage) is a ``Stop`` with the number of the batch at which to go on. Every length is checked against the bytes
+that are left before it is used, because compiled code does not check indexes. ``plain.py`` is the same in readable Python and
+the oracle of the tests.
+
+The map of newest offsets is a hash table with linear probing in one array, three words a slot: the two halves of a key's
+128-bit SipHash-1-3 and its newest offset plus one, 0 where the slot is free. The hash is keyed at random for each job, so that
+no producer can choose two keys that are taken for one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from app.hot.cleaning.engine import EMPTIED_KEPT, RECORDS_DROPPED, TRANSACTION_GONE, Stop
+from app.records.batch import (
+    CODEC_MASK,
+    CONTROL,
+    CRC_START,
+    HAS_DELETE_HORIZON,
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    LOG_APPEND_TIME,
+    MAGIC_V2,
+    TRANSACTIONAL,
+)
+from app.records.record import RECORD_BYTES_MIN
+
+Array = np.ndarray[Any, Any]
+
+DONE = int(Stop.DONE)
+FULL = int(Stop.FULL)
+COMPRESSED = int(Stop.COMPRESSED)
+NO_ROOM = int(Stop.NO_ROOM)
+DAMAGED = int(Stop.DAMAGED)
+
+_OFFSET_AT = 0
+_LENGTH_AT = 8
+_MAGIC_AT = 16
+_CRC_AT = 17
+_ATTRIBUTES_AT = 21
+_LAST_DELTA_AT = 23
+_BASE_TIMESTAMP_AT = 27
+_MAX_TIMESTAMP_AT = 35
+_PRODUCER_ID_AT = 43
+_COUNT_AT = 57
+
+RECORD_GROWTH_BYTES = 11
+"""A record's timestamp delta may grow from one byte to ten, and its length with it."""
+
+SLOT_WORDS = 3
+
+# State of the table, in an int64 array.
+KEYS = 0
+KEYS_MAX = 1
+LATEST = 2
+RECORDS_SEEN = 3
+RECORDS_KEPT = 4
+STATE_WORDS = 5
+
+# State of the index of the segment that is written.
+BASE = 0
+POSITION = 1
+SINCE_ENTRY = 2
+INTERVAL = 3
+NEWEST = 4
+NEWEST_OFFSET = 5
+NEWEST_NOTED = 6
+ENTRIES = 7
+TIMES = 8
+INDEX_WORDS = 9
+
+# What was found out about the records of one batch.
+KEPT = 0
+FIRST_TIMESTAMP = 1
+GREATEST_TIMESTAMP = 2
+TOMBSTONES = 3
+VERDICT_WORDS = 4
+
+_U0 = np.uint64(0)
+_U1 = np.uint64(1)
+_U3 = np.uint64(3)
+_U7 = np.uint64(7)
+_U8 = np.uint64(8)
+_U64 = np.uint64(64)
+_U7F = np.uint64(0x7F)
+_UFF = np.uint64(0xFF)
+_UEE = np.uint64(0xEE)
+_UDD = np.uint64(0xDD)
+_C0 = np.uint64(0x736F6D6570736575)
+_C1 = np.uint64(0x646F72616E646F6D)
+_C2 = np.uint64(0x6C7967656E657261)
+_C3 = np.uint64(0x7465646279746573)
+_U32 = np.uint64(32)
+
+
+def crc_tables() -> Array:
+    """Eight tables of CRC-32C, for eight bytes a step."""
+    tables = np.zeros((8, 256), np.uint32)
+    for byte in range(256):
+        value = byte
+        for _ in range(8):
+            value = (value >> 1) ^ (0x82F63B78 if value & 1 else 0)
+        tables[0, byte] = value
+    for number in range(1, 8):
+        before = tables[number - 1]
+        tables[number] = (before >> np.uint32(8)) ^ tables[0][before & np.uint32(0xFF)]
+    return tables
+
+
+@njit(cache=True, inline="always")
+def _i64(data, at):
+    value = np.int64(0)
+    for number in range(8):
+        value = (value << 8) | np.int64(data[at + number])
+    return value
+
+
+@njit(cache=True, inline="always")
+def _i32(data, at):
+    value = np.int64(0)
+    for number in range(4):
+        value = (value << 8) | np.int64(data[at + number])
+    return value - ((value & 0x80000000) << 1)
+
+
+@njit(cache=True, inline="always")
+def _u16(data, at):
+    return (np.int64(data[at]) << 8) | np.int64(data[at + 1])
+
+
+@njit(cache=True)
+def _put(data, at, value, size):
+    for number in range(size):
+        data[at + number] = np.uint8((value >> (8 * (size - 1 - number))) & 0xFF)
+
+
+@njit(cache=True)
+def _crc(data, start, end, tables):
+    crc = np.uint32(0xFFFFFFFF)
+    at = start
+    while at + 8 <= end:
+        low = crc ^ (
+            np.uint32(data[at])
+            | np.uint32(data[at + 1]) << np.uint32(8)
+            | np.uint32(data[at + 2]) << np.uint32(16)
+            | np.uint32(data[at + 3]) << np.uint32(24)
+        )
+        crc = (
+            tables[7, low & np.uint32(0xFF)]
+            ^ tables[6, (low >> np.uint32(8)) & np.uint32(0xFF)]
+            ^ tables[5, (low >> np.uint32(16)) & np.uint32(0xFF)]
+            ^ tables[4, low >> np.uint32(24)]
+            ^ tables[3, data[at + 4]]
+            ^ tables[2, data[at + 5]]
+            ^ tables[1, data[at + 6]]
+            ^ tables[0, data[at + 7]]
+        )
+        at += 8
+    while at < end:
+        crc = (crc >> np.uint32(8)) ^ tables[0, (crc ^ np.uint32(data[at])) & np.uint32(0xFF)]
+        at += 1
+    return crc ^ np.uint32(0xFFFFFFFF)
+
+
+@njit(cache=True)
+def _varint(data, at, end):
+    """(value, position after it); the position is -1 where the bytes end or go on for too long."""
+    raw = _U0
+    shift = _U0
+    while at < end and shift < _U64:
+        byte = np.uint64(data[at])
+        at += 1
+        raw |= (byte & _U7F) << shift
+        if byte <= _U7F:
+            return np.int64(raw >> _U1) ^ -np.int64(raw & _U1), at
+        shift += _U7
+    return np.int64(0), np.int64(-1)
+
+
+@njit(cache=True)
+def _varint_bytes(value):
+    raw = np.uint64(value << 1) ^ np.uint64(value >> 63)
+    size = 1
+    while raw > _U7F:
+        raw >>= _U7
+        size += 1
+    return size
+
+
+@njit(cache=True)
+def _put_varint(data, at, value):
+    raw = np.uint64(value << 1) ^ np.uint64(value >> 63)
+    while raw > _U7F:
+        data[at] = np.uint8(raw & _U7F) | np.uint8(0x80)
+        raw >>= _U7
+        at += 1
+    data[at] = np.uint8(raw)
+    return at + 1
+
+
+# --- the table ------------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, inline="always")
+def _rotate(value, count):
+    return (value << np.uint64(count)) | (value >> np.uint64(64 - count))
+
+
+@njit(cache=True, inline="always")
+def _round(v0, v1, v2, v3):
+    v0 += v1
+    v1 = _rotate(v1, 13) ^ v0
+    v0 = _rotate(v0, 32)
+    v2 += v3
+    v3 = _rotate(v3, 16) ^ v2
+    v0 += v3
+    v3 = _rotate(v3, 21) ^ v0
+    v2 += v1
+    v1 = _rotate(v1, 17) ^ v2
+    v2 = _rotate(v2, 32)
+    return v0, v1, v2, v3
+
+
+@njit(cache=True)
+def siphash(data, start, end, key0, key1):
+    """SipHash-1-3 with 128 bits of result, as two words."""
+    v0 = key0 ^ _C0
+    v1 = key1 ^ _C1 ^ _UEE
+    v2 = key0 ^ _C2
+    v3 = key1 ^ _C3
+    at = start
+    while at + 8 <= end:
+        word = _U0
+        for number in range(8):
+            word |= np.uint64(data[at + number]) << np.uint64(8 * number)
+        v3 ^= word
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+        v0 ^= word
+        at += 8
+    word = np.uint64((end - start) & 0xFF) << np.uint64(56)
+    for number in range(end - at):
+        word |= np.uint64(data[at + number]) << np.uint64(8 * number)
+    v3 ^= word
+    v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    v0 ^= word
+    v2 ^= _UEE
+    for _ in range(3):
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    first = v0 ^ v1 ^ v2 ^ v3
+    v1 ^= _UDD
+    for _ in range(3):
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    return first, v0 ^ v1 ^ v2 ^ v3
+
+
+@njit(cache=True)
+def _slot_of(slots, first, second):
+    """Where the key of that hash is, or the free slot where it would go. The table is never full."""
+    count = np.uint64(slots.shape[0] // SLOT_WORDS)
+    # Multiplying instead of dividing: the upper half of first's upper 32 bits times the count.
+    slot = np.int64(((first >> _U32) * count) >> _U32)
+    while True:
+        at = slot * SLOT_WORDS
+        if slots[at + 2] == _U0 or (slots[at] == first and slots[at + 1] == second):
+            return at
+        slot += 1
+        if slot == np.int64(count):
+            slot = np.int64(0)
+
+
+@njit(cache=True)
+def index_records(data, at, end, base_offset, count, last_delta, start_offset, slots, keys, state):
+    """Note the offsets of one batch's records, which lie uncompressed in ``data[at:end]``. Answers a ``Stop``."""
+    before = np.int64(-1)
+    for _ in range(count):
+        length, at = _varint(data, at, end)
+        if at < 0 or length < 6 or length > end - at:
+            return DAMAGED
+        record_end = at + length
+        _, at = _varint(data, at + 1, record_end)
+        if at < 0:
+            return DAMAGED
+        delta, at = _varint(data, at, record_end)
+        if at < 0 or delta <= before or delta > last_delta:
+            return DAMAGED
+        before = delta
+        key_length, at = _varint(data, at, record_end)
+        if at < 0 or key_length < -1 or key_length > record_end - at:
+            return DAMAGED
+        offset = base_offset + delta
+        if key_length >= 0 and offset >= start_offset:
+            first, second = siphash(data, at, at + key_length, keys[0], keys[1])
+            slot = _slot_of(slots, first, second)
+            if slots[slot + 2] == _U0:
+                if state[KEYS] >= state[KEYS_MAX]:
+                    return FULL
+                state[KEYS] += 1
+                slots[slot] = first
+                slots[slot + 1] = second
+            slots[slot + 2] = np.uint64(offset + 1)
+            state[LATEST] = offset
+        at = record_end
+    if at != end:
+        return DAMAGED
+    return DONE
+
+
+@njit(cache=True)
+def scan(window, length, tables, positions, marked):
+    """Find and check the whole batches of a window.
+
+    Returns: (batches, bytes that they take, how many of them are listed in ``marked``, stop). ``marked`` are the numbers of those
+    that belong to transactions, or are control batches.
+    """
+    at = np.int64(0)
+    count = 0
+    listed = 0
+    while at + HEADER_BYTES <= length and count < positions.shape[0]:
+        batch_length = _i32(window, at + _LENGTH_AT)
+        size = batch_length + LENGTH_PREFIX_BYTES
+        if size < HEADER_BYTES or window[at + _MAGIC_AT] != MAGIC_V2:
+            return count, at, listed, DAMAGED
+        if at + size > length:
+            break
+        crc = np.uint32(_i32(window, at + _CRC_AT) & 0xFFFFFFFF)
+        if _crc(window, at + CRC_START, at + size, tables) != crc:
+            return count, at, listed, DAMAGED
+        records = _i32(window, at + _COUNT_AT)
+        last_delta = _i32(window, at + _LAST_DELTA_AT)
+        attributes = _u16(window, at + _ATTRIBUTES_AT)
+        codec = attributes & CODEC_MASK
+        if _i64(window, at) < 0 or records < 0 or records > last_delta + 1 or codec > 4:
+            return count, at, listed, DAMAGED
+        if not codec and records * RECORD_BYTES_MIN > size - HEADER_BYTES:
+            return count, at, listed, DAMAGED
+        if attributes & (TRANSACTIONAL | CONTROL):
+            marked[listed] = count
+            listed += 1
+        positions[count] = at
+        count += 1
+        at += size
+    return count, at, listed, DONE
+
+
+@njit(cache=True)
+def index_window(window, positions, number, count, skipped, start_offset, slots, keys, state):
+    """``index_records`` for batches ``[number, count)`` that are not ``skipped``. Returns: (next number, stop)."""
+    while number < count:
+        at = positions[number]
+        size = _i32(window, at + _LENGTH_AT) + LENGTH_PREFIX_BYTES
+        base_offset = _i64(window, at)
+        last_delta = _i32(window, at + _LAST_DELTA_AT)
+        last_offset = base_offset + last_delta
+        if not skipped[number] and last_offset >= start_offset:
+            records = _i32(window, at + _COUNT_AT)
+            if _u16(window, at + _ATTRIBUTES_AT) & CODEC_MASK and records:
+                return number, COMPRESSED
+            stop = index_records(
+                window,
+                at + HEADER_BYTES,
+                at + size,
+                base_offset,
+                records,
+                last_delta,
+                start_offset,
+                slots,
+                keys,
+                state,
+            )
+            if stop != DONE:
+                return number, stop
+        if last_offset >= start_offset:
+            state[LATEST] = max(state[LATEST], last_offset)
+        number += 1
+    return number, DONE
+
+
+# --- filtering ------------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True)
+def judge_records(
+    data,
+    at,
+    end,
+    base_offset,
+    count,
+    last_delta,
+    base_timestamp,
+    append_time,
+    tombstones_go,
+    keep_all,
+    slots,
+    keys,
+    state,
+    kept,
+    verdict,
+):
+    """Which records of one batch stay: ``kept`` has a byte for each, ``verdict`` the sum of it. Answers a ``Stop``.
+
+    ``append_time``: the time of all its records, -1 if each has its own.
+    """
+    before = np.int64(-1)
+    verdict[KEPT] = 0
+    verdict[FIRST_TIMESTAMP] = -1
+    verdict[GREATEST_TIMESTAMP] = -1
+    verdict[TOMBSTONES] = 0
+    for number in range(count):
+        length, at = _varint(data, at, end)
+        if at < 0 or length < 6 or length > end - at:
+            return DAMAGED
+        record_end = at + length
+        time_delta, at = _varint(data, at + 1, record_end)
+        if at < 0:
+            return DAMAGED
+        delta, at = _varint(data, at, record_end)
+        if at < 0 or delta <= before or delta > last_delta:
+            return DAMAGED
+        before = delta
+        key_length, at = _varint(data, at, record_end)
+        if at < 0 or key_length < -1 or key_length > record_end - at:
+            return DAMAGED
+        key_at = at
+        value_length, value_at = _varint(data, at + max(key_length, 0), record_end)
+        if value_at < 0 or value_length < -1 or value_length > record_end - value_at:
+            return DAMAGED
+        offset = base_offset + delta
+        stays = keep_all or offset > state[LATEST]
+        if not stays and key_length >= 0:
+            first, second = siphash(data, key_at, key_at + key_length, keys[0], keys[1])
+            newest = np.int64(slots[_slot_of(slots, first, second) + 2]) - 1
+            stays = offset >= newest and (value_length >= 0 or not tombstones_go)
+        kept[number] = stays
+        if stays:
+            timestamp = append_time if append_time >= 0 else base_timestamp + time_delta
+            if verdict[KEPT] == 0:
+                verdict[FIRST_TIMESTAMP] = timestamp
+            verdict[KEPT] += 1
+            verdict[GREATEST_TIMESTAMP] = max(verdict[GREATEST_TIMESTAMP], timestamp)
+            if value_length < 0:
+                verdict[TOMBSTONES] += 1
+        at = record_end
+    if at != end:
+        return DAMAGED
+    state[RECORDS_SEEN] += count
+    state[RECORDS_KEPT] += verdict[KEPT]
+    return DONE
+
+
+@njit(cache=True)
+def copy_records(data, at, end, count, old_base_timestamp, append_time, new_base_timestamp, kept, out, to):
+    """Write the kept records of a judged batch to ``out`` from ``to`` on, counted from another base timestamp. Answers the end."""
+    for number in range(count):
+        length, at = _varint(data, at, end)
+        record_end = at + length
+        if kept[number]:
+            time_delta, rest_at = _varint(data, at + 1, record_end)
+            timestamp = append_time if append_time >= 0 else old_base_timestamp + time_delta
+            new_delta = timestamp - new_base_timestamp
+            rest = record_end - rest_at
+            to = _put_varint(out, to, 1 + _varint_bytes(new_delta) + rest)
+            out[to] = data[at]
+            to = _put_varint(out, to + 1, new_delta)
+            out[to : to + rest] = data[rest_at:record_end]
+            to += rest
+        at = record_end
+    return to
+
+
+@njit(cache=True)
+def _contains(sorted_offsets, offset):
+    low, high = 0, sorted_offsets.shape[0]
+    while low < high:
+        middle = (low + high) // 2
+        if sorted_offsets[middle] < offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low < sorted_offsets.shape[0] and sorted_offsets[low] == offset
+
+
+@njit(cache=True)
+def note_batch(out, start, index, offsets, places, times, time_offsets):
+    """Account for a batch that was written to ``out[start:]`` in the segment's indexes, as an append does."""
+    size = _i32(out, start + _LENGTH_AT) + LENGTH_PREFIX_BYTES
+    last_offset = _i64(out, start) + _i32(out, start + _LAST_DELTA_AT)
+    newest = _i64(out, start + _MAX_TIMESTAMP_AT)
+    if newest > index[NEWEST] and _i32(out, start + _COUNT_AT) > 0:
+        index[NEWEST] = newest
+        index[NEWEST_OFFSET] = last_offset
+    if index[SINCE_ENTRY] > index[INTERVAL]:
+        entry = index[ENTRIES]
+        offsets[entry] = last_offset - index[BASE]
+        places[entry] = index[POSITION]
+        index[ENTRIES] = entry + 1
+        if index[NEWEST] > index[NEWEST_NOTED]:
+            times[index[TIMES]] = index[NEWEST]
+            time_offsets[index[TIMES]] = index[NEWEST_OFFSET] - index[BASE]
+            index[TIMES] += 1
+            index[NEWEST_NOTED] = index[NEWEST]
+        index[SINCE_ENTRY] = 0
+    index[SINCE_ENTRY] += size
+    index[POSITION] += size
+
+
+@njit(cache=True)
+def filter_window(
+    window,
+    positions,
+    number,
+    count,
+    actions,
+    producer_ends,
+    now_ms,
+    new_horizon_ms,
+    slots,
+    keys,
+    state,
+    kept,
+    verdict,
+    tables,
+    out,
+    to,
+    index,
+    offsets,
+    places,
+    times,
+    time_offsets,
+):
+    """Write what stays of batches ``[number, count)`` to ``out`` from ``to`` on. Returns: (next number, end in ``out``, stop)."""
+    while number < count:
+        at = positions[number]
+        size = _i32(window, at + _LENGTH_AT) + LENGTH_PREFIX_BYTES
+        records = _i32(window, at + _COUNT_AT)
+        if to + size + records * RECORD_GROWTH_BYTES > out.shape[0]:
+            return number, to, NO_ROOM
+        if records > kept.shape[0]:
+            return number, to, NO_ROOM
+        attributes = _u16(window, at + _ATTRIBUTES_AT)
+        base_offset = _i64(window, at)
+        last_delta = _i32(window, at + _LAST_DELTA_AT)
+        base_timestamp = _i64(window, at + _BASE_TIMESTAMP_AT)
+        action = actions[number]
+        verdict[KEPT] = 0
+        verdict[TOMBSTONES] = 0
+        append_time = np.int64(-1)
+        if attributes & LOG_APPEND_TIME:
+            append_time = _i64(window, at + _MAX_TIMESTAMP_AT)
+        if action & RECORDS_DROPPED:
+            state[RECORDS_SEEN] += records
+        elif records:
+            if attributes & CODEC_MASK:
+                return number, to, COMPRESSED
+            stop = judge_records(
+                window,
+                at + HEADER_BYTES,
+                at + size,
+                base_offset,
+                records,
+                last_delta,
+                base_timestamp,
+                append_time,
+                np.int64(attributes & HAS_DELETE_HORIZON != 0 and base_timestamp <= now_ms),
+                np.int64(attributes & CONTROL != 0),
+                slots,
+                keys,
+                state,
+                kept,
+                verdict,
+            )
+            if stop != DONE:
+                return number, to, stop
+        if verdict[KEPT]:
+            sets_horizon = (verdict[TOMBSTONES] > 0 or action & TRANSACTION_GONE) and not (
+                attributes & HAS_DELETE_HORIZON
+            )
+            if verdict[KEPT] == records and not sets_horizon:
+                out[to : to + size] = window[at : at + size]
+                end = to + size
+            else:
+                out[to : to + HEADER_BYTES] = window[at : at + HEADER_BYTES]
+                if sets_horizon:
+                    new_base = np.int64(new_horizon_ms)
+                    attributes |= HAS_DELETE_HORIZON
+                elif attributes & HAS_DELETE_HORIZON:
+                    new_base = base_timestamp
+                else:
+                    new_base = verdict[FIRST_TIMESTAMP]
+                end = copy_records(
+                    window,
+                    at + HEADER_BYTES,
+                    at + size,
+                    records,
+                    base_timestamp,
+                    append_time,
+                    new_base,
+                    kept,
+                    out,
+                    to + HEADER_BYTES,
+                )
+                greatest = append_time if append_time >= 0 else verdict[GREATEST_TIMESTAMP]
+                _put(out, to + _LENGTH_AT, end - to - LENGTH_PREFIX_BYTES, 4)
+                _put(out, to + _ATTRIBUTES_AT, attributes, 2)
+                _put(out, to + _BASE_TIMESTAMP_AT, new_base, 8)
+                _put(out, to + _MAX_TIMESTAMP_AT, greatest, 8)
+                _put(out, to + _COUNT_AT, verdict[KEPT], 4)
+                _put(out, to + _CRC_AT, np.int64(_crc(out, to + CRC_START, end, tables)), 4)
+            note_batch(out, to, index, offsets, places, times, time_offsets)
+            to = end
+        elif action & EMPTIED_KEPT or (
+            _i64(window, at + _PRODUCER_ID_AT) >= 0 and _contains(producer_ends, base_offset + last_delta)
+        ):
+            out[to : to + HEADER_BYTES] = window[at : at + HEADER_BYTES]
+            end = to + HEADER_BYTES
+            _put(out, to + _LENGTH_AT, HEADER_BYTES - LENGTH_PREFIX_BYTES, 4)
+            _put(out, to + _ATTRIBUTES_AT, attributes & ~(CODEC_MASK | HAS_DELETE_HORIZON), 2)
+            _put(out, to + _BASE_TIMESTAMP_AT, np.int64(-1), 8)
+            _put(out, to + _COUNT_AT, 0, 4)
+            _put(out, to + _CRC_AT, np.int64(_crc(out, to + CRC_START, end, tables)), 4)
+            note_batch(out, to, index, offsets, places, times, time_offsets)
+            to = end
+        number += 1
+    return number, to, DONE

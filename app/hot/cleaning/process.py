@@ -1,0 +1,125 @@
+"""The cleaner process: compaction beside the broker, started when there is something to compact.
+
+    python -m app.hot.cleaning.process --socket FD
+
+It inherits one end of a socket pair (``FD``) and answers ``clean.*`` calls, one job at a time. At end-of-file of the socket it
+exits at once: what it was writing ends in ``.cleaned``, and whoever comes next removes it.
+
+numba compiles the kernels once for an installation, which takes some ten seconds and a lot of memory; then the process starts
+itself anew and reads them from numba's cache. LLVM, which is not needed after that, gives back the memory of its code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import gc
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, TypeVar
+
+from app.hot.cleaning.work import InlineCleanerWork, cleaner_handlers
+from app.hot.files import PosixFileSystem
+from app.objectstore.api import Buffer
+from app.objectstore.rpc import RpcServer
+
+T = TypeVar("T")
+
+NICENESS: Final = 10
+"""Compaction is never urgent."""
+WAIT_S_MIN: Final = 0.01
+"""Shorter waits of the I/O limit are saved up."""
+_MADV_DONTNEED: Final = 4
+_COMPILED: Final = "FIRN_CLEANER_COMPILED"
+
+
+class Throttle:
+    """Waits so that no more than so many bytes go by in a second. For one thread."""
+
+    def __init__(
+        self,
+        bytes_per_second_max: float,
+        now_s: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._bytes_per_second_max = bytes_per_second_max
+        self._now_s = now_s
+        self._wait = wait
+        self._free_at_s = now_s()
+
+    def __call__(self, size_bytes: int) -> None:
+        now_s = self._now_s()
+        self._free_at_s = max(self._free_at_s, now_s) + size_bytes / self._bytes_per_second_max
+        if self._free_at_s - now_s >= WAIT_S_MIN:
+            self._wait(self._free_at_s - now_s)
+
+
+class _OneThread:
+    """A ``BlockingPool`` of one thread."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="cleaner")
+
+    async def run(self, work: Callable[[], T]) -> T:
+        return await asyncio.shield(asyncio.wrap_future(self._executor.submit(work)))
+
+
+async def serve(sock: socket.socket, work: InlineCleanerWork) -> None:
+    """Answer calls over ``sock`` until its end."""
+
+    async def ping(asked: bytes) -> Buffer:
+        return asked
+
+    await RpcServer({**cleaner_handlers(work), "process.ping": ping}).serve(sock)
+
+
+def _give_back_memory() -> None:
+    """Drop what start-up has used and work does not: garbage, and the pages of LLVM's code, which come back from the file if need
+    be."""
+    gc.collect()
+    gc.freeze()
+    libc = ctypes.CDLL(None)
+    libc.malloc_trim(0)
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and "llvmlite" in fields[5] and fields[1] == "r-xp":
+            start, end = (int(bound, 16) for bound in fields[0].split("-"))
+            libc.madvise(start, end - start, _MADV_DONTNEED)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The process. Never returns normally."""
+    parser = argparse.ArgumentParser(prog="firn cleaner process", description="Started by the broker; not for people.")
+    parser.add_argument("--socket", required=True, type=int, help="inherited descriptor of a Unix stream socket")
+    options = parser.parse_args(arguments)
+    # Ctrl-C in a terminal reaches the whole group; the end of the socket is what ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if _COMPILED not in os.environ:
+        os.nice(NICENESS)
+    from app.hot.cleaning.compiled import CompiledEngine, compiled_anew, warm_up
+
+    engine = CompiledEngine()
+    warm_up(engine)
+    if compiled_anew() and _COMPILED not in os.environ:
+        os.environ[_COMPILED] = "1"
+        os.execv(sys.executable, [sys.executable, "-m", "app.hot.cleaning.process", "--socket", str(options.socket)])
+    _give_back_memory()
+    work = InlineCleanerWork(PosixFileSystem(), _OneThread(), lambda: engine, Throttle)
+    asyncio.run(_until_closed(socket.socket(fileno=options.socket), work))
+
+
+async def _until_closed(sock: socket.socket, work: InlineCleanerWork) -> None:
+    await serve(sock, work)
+    os._exit(0)  # at once: a job may still be on its thread
+
+
+if __name__ == "__main__":
+    main()

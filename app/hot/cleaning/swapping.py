@@ -1,0 +1,116 @@
+"""Putting a segment that compaction wrote in the place of those it was written from, so that a kill at any point loses nothing.
+
+    <base>.log.cleaned   being written                  recovery removes it
+    <base>.log.swap      complete, synced, named        recovery puts it in place
+    <base>.log           in place
+
+1. ``commit``: the side files are renamed first, ``.log.cleaned`` to ``.log.swap`` last, then the directory is synced. From here
+   on the new segment counts, whatever happens.
+2. ``put_in_place``: the old files go out of the way and the new ones get their names. The log does it in one step of the event
+   loop, so that nobody opens a file by its name who means the other one.
+3. The directory is synced before the next group is swapped.
+
+``complete`` is recovery's way through 2 and 3. A ``.swap`` file replaces the segments that begin in its range: its base offset
+says where that begins, its last batch, which is kept even if it is empty, where it ends. Kafka names and completes these files
+alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from app.errors import CorruptionError
+from app.hot.files import FileSystem, unlink_quietly
+from app.hot.segments import (
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    file_name,
+    walk,
+)
+from app.units import Offset
+
+CLEANED_SUFFIX: Final = ".cleaned"
+SWAP_SUFFIX: Final = ".swap"
+
+SIDE_SUFFIXES: Final = tuple(suffix for suffix in SEGMENT_SUFFIXES if suffix != LOG_SUFFIX)
+
+
+def _path(directory: str, base_offset: int, suffix: str, more: str = "") -> str:
+    return f"{directory}/{file_name(Offset(base_offset), suffix)}{more}"
+
+
+def commit(fs: FileSystem, directory: str, base_offset: int, *, has_aborted: bool) -> None:
+    """Make the ``.cleaned`` segment count, durably. Blocks. Raises: OSError; then perhaps it does and perhaps not."""
+    for suffix in SIDE_SUFFIXES:
+        if suffix != TRANSACTION_INDEX_SUFFIX or has_aborted:
+            fs.rename(
+                _path(directory, base_offset, suffix, CLEANED_SUFFIX),
+                _path(directory, base_offset, suffix, SWAP_SUFFIX),
+            )
+    fs.rename(
+        _path(directory, base_offset, LOG_SUFFIX, CLEANED_SUFFIX),
+        _path(directory, base_offset, LOG_SUFFIX, SWAP_SUFFIX),
+    )
+    fs.fsync_dir(directory)
+
+
+def put_in_place(fs: FileSystem, directory: str, base_offset: int) -> None:
+    """Give the ``.swap`` segment its names; the files that had them are out of the way already. Raises: OSError."""
+    for suffix in SIDE_SUFFIXES:
+        try:
+            fs.rename(_path(directory, base_offset, suffix, SWAP_SUFFIX), _path(directory, base_offset, suffix))
+        except FileNotFoundError:
+            continue  # no aborted transactions, or lost with the power and rebuilt from the log
+    fs.rename(_path(directory, base_offset, LOG_SUFFIX, SWAP_SUFFIX), _path(directory, base_offset, LOG_SUFFIX))
+
+
+def complete(fs: FileSystem, directory: str, names: Sequence[str]) -> list[str]:
+    """Put every ``.swap`` segment among the ``names`` of a partition's directory in place, as after a kill in the midst of it.
+
+    A damaged one is dropped if the first segment that it was to replace is still there: then all of them are. Otherwise it is all
+    there is, and the loader cuts it off at the damage.
+
+    Returns: sentences for the operator. Raises: OSError.
+    """
+    said = []
+    segments = _bases(names, LOG_SUFFIX)
+    for base in sorted(_bases(names, LOG_SUFFIX + SWAP_SUFFIX)):
+        path = _path(directory, base, LOG_SUFFIX, SWAP_SUFFIX)
+        end, damage = _sound_end(fs, path)
+        if damage is not None and base in segments:
+            said.append(f"{path}: {damage}; it is dropped, and what it was made from stays")
+            unlink_quietly(fs, path)
+            continue
+        for old in segments:
+            if base <= old < end:
+                for suffix in SEGMENT_SUFFIXES if old != base else SIDE_SUFFIXES:
+                    unlink_quietly(fs, _path(directory, old, suffix))
+                if old != base:
+                    unlink_quietly(fs, _path(directory, old, SNAPSHOT_SUFFIX))
+        # Old indexes must be gone before the new segment has the name that they belong to.
+        fs.fsync_dir(directory)
+        put_in_place(fs, directory, base)
+        fs.fsync_dir(directory)
+        said.append(f"{path} is put in place: a compaction of [{base}, {end}) was cut off")
+    return said
+
+
+def _bases(names: Sequence[str], suffix: str) -> list[int]:
+    return [int(name[: -len(suffix)]) for name in names if name.endswith(suffix) and name[: -len(suffix)].isdigit()]
+
+
+def _sound_end(fs: FileSystem, path: str) -> tuple[int, CorruptionError | None]:
+    """One past the last offset of a segment file, up to its first damage, which is the other answer."""
+    file = fs.open(path, read_only=True)
+    end = 0
+    try:
+        for _, header, _ in walk(file, 0, file.size(), verify=True):
+            end = header.end_offset
+    except CorruptionError as error:
+        return end, error
+    finally:
+        file.close()
+    return end, None

@@ -1,0 +1,61 @@
+"""Which batches of a log that is being compacted belong to aborted transactions, and which markers have outlived theirs. Pure.
+
+Batches are shown in order of offset. A batch of an aborted transaction goes at once; its marker, and the entry of the transaction
+index that hides it, stay until a later round has seen no batch of it any more; the marker then stays for another
+``delete.retention.ms``, so that a reader in the middle of the transaction still meets its end (KAFKA-8522, KIP-534).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from app.hot.indexes import AbortedTransaction
+from app.records.batch import BatchHeader
+from app.records.control import ControlType, EndTransactionMarker
+
+
+class CleanedTransactions:
+    """The transactions of one round over a log."""
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        """``aborted`` are all that overlap the part of the log that will be shown."""
+        self._ahead = sorted(set(aborted), key=lambda entry: entry.first_offset, reverse=True)
+        self._aborting: dict[int, tuple[AbortedTransaction, bool]] = {}
+        """By producer: the aborted transaction that is open here, and whether a batch of it was seen."""
+        self._committing: set[int] = set()
+        self.retained: list[AbortedTransaction] = []
+        """Entries whose markers were passed and that readers still need; whoever takes them clears the list."""
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Whether a data batch is of an aborted transaction."""
+        self._open_until(header.end_offset)
+        if not header.is_transactional:
+            return False
+        found = self._aborting.get(header.producer_id)
+        if found is None:
+            self._committing.add(header.producer_id)
+            return False
+        self._aborting[header.producer_id] = found[0], True
+        return True
+
+    def outlived(self, header: BatchHeader, marker: EndTransactionMarker | None) -> bool:
+        """Whether a control batch ended a transaction of which no batch is left. ``marker`` is None if it has no record left, or
+        one of an unknown kind."""
+        self._open_until(header.end_offset)
+        if marker is None:
+            return header.record_count == 0
+        if marker.control_type is ControlType.COMMIT:
+            if header.producer_id in self._committing:
+                self._committing.discard(header.producer_id)
+                return False
+            return True
+        found = self._aborting.pop(header.producer_id, None)
+        if found is None or not found[1]:
+            return True
+        self.retained.append(found[0])
+        return False
+
+    def _open_until(self, offset_end: int) -> None:
+        while self._ahead and self._ahead[-1].first_offset < offset_end:
+            entry = self._ahead.pop()
+            self._aborting.setdefault(entry.producer_id, (entry, False))

@@ -1,0 +1,99 @@
+"""What the cleaner's tests share: logs to clean, a naive model of what must be left, a cleaner over a simulated disk."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import NamedTuple
+
+from app.configs import BrokerConfig
+from app.hot.cleaning.cleaner import LogCleaner
+from app.hot.cleaning.plain import PlainEngine
+from app.hot.cleaning.work import CleanerWork, InlineCleanerWork
+from app.hot.files import FileSystem
+from app.hot.log import PartitionLog
+from app.hot.manager import LogManager
+from app.metrics import Registry
+from app.records.batch import iter_headers
+from app.records.record import Record, iter_records
+from tests.hot.helpers import InlinePool, ManualClock, read_all
+
+COMPACT = {
+    "cleanup_policy": frozenset({"compact"}),
+    "remote_storage_enable": False,
+    "min_cleanable_dirty_ratio": 0.0,
+    "segment_bytes": 1500,
+    "index_interval_bytes": 200,
+}
+
+
+def cleaner_over(
+    manager: LogManager,
+    fs: FileSystem,
+    *,
+    clock: ManualClock,
+    work: CleanerWork | None = None,
+    pool: object = None,
+    said: Callable[[str], None] = lambda text: None,
+    registry: Registry | None = None,
+    **settings: object,
+) -> LogCleaner:
+    pool = pool if pool is not None else InlinePool()
+    config = BrokerConfig(**settings)  # type: ignore[arg-type]
+    return LogCleaner(
+        manager,
+        work if work is not None else InlineCleanerWork(fs, pool, PlainEngine),  # type: ignore[arg-type]
+        config=lambda: config,
+        fs=fs,
+        pool=pool,  # type: ignore[arg-type]
+        clock=clock,
+        rng=random.Random(3),
+        registry=registry if registry is not None else Registry(),
+        log_line=said,
+    )
+
+
+class Seen(NamedTuple):
+    """A record as a reader meets it, and what its batch says of it."""
+
+    record: Record
+    producer_id: int
+    control: bool
+    transactional: bool
+
+
+def records_of(data: bytes) -> list[Seen]:
+    return [
+        Seen(record, header.producer_id, header.is_control, header.is_transactional)
+        for position, header in iter_headers(data)
+        for record in iter_records(memoryview(data)[position : position + header.size_bytes])
+    ]
+
+
+async def seen_in(log: PartitionLog) -> list[Seen]:
+    return records_of(await read_all(log))
+
+
+def committed(log: PartitionLog, seen: list[Seen]) -> list[Record]:
+    """What a reader at read_committed is given: no control records, none of the aborted transactions of the log."""
+    aborted = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
+    return [
+        entry.record
+        for entry in seen
+        if not entry.control
+        and not any(
+            entry.transactional
+            and entry.producer_id == one.producer_id
+            and one.first_offset <= entry.record.offset <= one.last_offset
+            for one in aborted
+        )
+    ]
+
+
+def newest(records: list[Record]) -> dict[bytes, bytes | None]:
+    """A table made by reading a log from its start: the last value of each key."""
+    table: dict[bytes, bytes | None] = {}
+    for record in records:
+        assert record.key is not None
+        table[record.key] = record.value
+    return {key: value for key, value in table.items() if value is not None}
