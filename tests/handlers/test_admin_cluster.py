@@ -13,7 +13,6 @@ from app.metadata.controller import Controller
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_cluster import DescribeClusterRequest
 from app.wire.apis.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
-from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from tests.handlers.admin_bench import NODE_ID, AdminBench, admin_bench, answered, versions
 
@@ -240,21 +239,3 @@ async def test_unknown_topics_and_bad_cursors_are_told() -> None:
         message.cursor = Cursor("missing", -1)
         [topic] = (await bench.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, message)).topics
         assert topic.error_code == ErrorCode.INVALID_REQUEST
-
-
-# --- FindCoordinator ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("version", versions(ApiKey.FIND_COORDINATOR))
-async def test_there_is_no_coordinator_yet_and_the_answer_says_so(version: int) -> None:
-    async with admin_bench() as bench:
-        message = (
-            FindCoordinatorRequest(key="group") if version < 4 else FindCoordinatorRequest(coordinator_keys=["g", "h"])
-        )
-        answer = await bench.ask(ApiKey.FIND_COORDINATOR, version, message)
-        results = answer.coordinators if version >= 4 else [answer]
-        assert len(results) == (2 if version >= 4 else 1)
-        for result in results:
-            assert (result.error_code, result.node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
-            if version >= 1:
-                assert "does not serve" in result.error_message
