@@ -13,22 +13,41 @@ from app.errors import ErrorCode
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.wire.apikeys import ApiKey
-from app.wire.apis.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from app.wire.apis.api_versions import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 from app.wire.negotiation import advertised_api_keys
 
 SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """What KIP-511 allows as a client's name and version, which end up in metrics and logs."""
 
 
+FEATURES: Final = {"group.version": 1, "transaction.version": 2}
+"""Protocols of clients that are switched on, and at which level: consumer groups of KIP-848, transactions of KIP-890."""
+FEATURES_EPOCH: Final = 0
+"""It would rise with every change of a level; nothing changes them here."""
+LEVEL_0_FROM: Final = 4
+"""First version whose clients take a range of levels that begins at 0."""
+
+
 def handle(context: Context, request: Request, message: ApiVersionsRequest) -> ApiVersionsResponse:
-    """Answer the served ranges. No feature is finalized: a single broker has none to agree on with others."""
+    """Answer the served ranges, and the features that clients choose their protocols by (KIP-584)."""
     del context
     if request.api_version >= 3 and not (
         SOFTWARE_NAME.fullmatch(message.client_software_name)
         and SOFTWARE_NAME.fullmatch(message.client_software_version)
     ):
         return refuse(request, message, ErrorCode.INVALID_REQUEST, "")
-    return ApiVersionsResponse(api_keys=advertised_api_keys())
+    lowest = 0 if request.api_version >= LEVEL_0_FROM else 1
+    return ApiVersionsResponse(
+        api_keys=advertised_api_keys(),
+        supported_features=[SupportedFeatureKey(name, lowest, level) for name, level in FEATURES.items()],
+        finalized_features_epoch=FEATURES_EPOCH,
+        finalized_features=[FinalizedFeatureKey(name, level, level) for name, level in FEATURES.items()],
+    )
 
 
 def refuse(request: Request, message: ApiVersionsRequest, code: ErrorCode, sentence: str) -> ApiVersionsResponse:

@@ -20,6 +20,7 @@ from app.handlers import (
     producer_ids,
     topics,
     transaction_listing,
+    transactional_offsets,
     transactions,
 )
 from app.handlers.api import Api, ApiTable
@@ -39,6 +40,7 @@ FAMILIES: tuple[ApiTable, ...] = (
     firn_api.APIS,
     producer_ids.APIS,
     transactions.APIS,
+    transactional_offsets.APIS,
     transaction_listing.APIS,
 )
 """A new family adds its table here."""

@@ -1,7 +1,7 @@
 """The life of a transaction: AddPartitionsToTxn (key 24), AddOffsetsToTxn (25), EndTxn (26), WriteTxnMarkers (27).
 
 InitProducerId, with which it begins, is in ``producer_ids.py``; partitions that are added by a Produce itself in ``admission.py``;
-offsets that are committed in one in ``committed_offsets.py``.
+offsets that are committed in one in ``transactional_offsets.py``.
 """
 
 from __future__ import annotations

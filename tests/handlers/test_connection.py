@@ -258,4 +258,5 @@ async def test_a_private_or_unserved_key_is_not_advertised(start, connect):
     assert keys[0] == (0, 13)
     assert keys[1] == (4, 18)
     assert max(keys) < 1000
-    assert answer.finalized_features == []
+    levels = {feature.name: feature.max_version_level for feature in answer.finalized_features}
+    assert (levels, answer.finalized_features_epoch) == ({"group.version": 1, "transaction.version": 2}, 0)

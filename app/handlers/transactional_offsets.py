@@ -1,0 +1,123 @@
+"""TxnOffsetCommit (key 28): offsets that count once their transaction is committed (KIP-98, KIP-447).
+
+They are records of the group's partition of ``__consumer_offsets``, which the transaction has to know of as of any other
+partition that it writes to (KIP-890).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from app.coordinator.partition import ProducerIdAndEpoch
+from app.coordinator.topics import CONSUMER_OFFSETS
+from app.errors import ErrorCode, RequestRejected
+from app.groups.shard import CommittedPartition
+from app.handlers.admission import SETTLE_WAIT_S
+from app.handlers.api import Api, ApiTable
+from app.handlers.context import Context, Request
+from app.transactions.state import VERSION_2, ProducerIdentity, Transaction
+from app.units import ProducerEpoch, ProducerId, TopicPartition
+from app.wire.apikeys import ApiKey
+from app.wire.apis.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+ADDS_PARTITIONS: Final = 5
+"""First version whose clients leave it to the broker to add the group's partition."""
+KNOWS_ABORTABLE: Final = 4
+"""First version whose clients know TRANSACTION_ABORTABLE."""
+
+
+async def handle(context: Context, request: Request, message: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
+    """Commit what names topics that there are and has no over-long metadata; the rest is refused partition by partition.
+
+    Raises: RequestRejected for the request as a whole.
+    """
+    if not message.transactional_id:
+        raise RequestRejected(ErrorCode.INVALID_REQUEST, "an empty transactional id")
+    target = TopicPartition(CONSUMER_OFFSETS.name, context.groups.partition_of(message.group_id))
+    await _admit(context, request.api_version, message, target)
+    commits, response = _sort(context, message)
+    if not commits:
+        return response
+    waiting = context.groups.commit(
+        message.group_id,
+        message.member_id,
+        message.group_instance_id,
+        message.generation_id,
+        commits,
+        api_version=request.api_version,
+        producer=ProducerIdAndEpoch(ProducerId(message.producer_id), ProducerEpoch(message.producer_epoch)),
+    )
+    if waiting is not None:
+        await waiting
+    return response
+
+
+async def _admit(context: Context, version: int, message: TxnOffsetCommitRequest, target: TopicPartition) -> None:
+    """Have the transaction write to the group's partition. Raises: RequestRejected if it may not."""
+    transactional_id = message.transactional_id
+    identity = ProducerIdentity(ProducerId(message.producer_id), ProducerEpoch(message.producer_epoch))
+    transactions = context.transactions
+    try:
+        if version >= ADDS_PARTITIONS:
+            await transactions.wait_settled(transactional_id, SETTLE_WAIT_S)
+            added = transactions.add_partitions(transactional_id, identity, [target], VERSION_2)
+            if not isinstance(added, Transaction):
+                await added
+        if version >= ADDS_PARTITIONS or context.config.transaction_partition_verification_enable:
+            transactions.check_partition(transactional_id, identity, target)
+    except RequestRejected as error:
+        if error.code is ErrorCode.PRODUCER_FENCED:
+            raise RequestRejected(ErrorCode.INVALID_PRODUCER_EPOCH, str(error)) from error
+        if error.code is ErrorCode.TRANSACTION_ABORTABLE and version < KNOWS_ABORTABLE:
+            raise RequestRejected(ErrorCode.INVALID_TXN_STATE, str(error)) from error
+        raise
+
+
+def _sort(
+    context: Context, message: TxnOffsetCommitRequest
+) -> tuple[list[tuple[str, list[CommittedPartition]]], TxnOffsetCommitResponse]:
+    """What is to be committed, and the answer if it is."""
+    metadata_max = context.config.offset_metadata_max_bytes
+    commits: list[tuple[str, list[CommittedPartition]]] = []
+    response = TxnOffsetCommitResponse()
+    for topic in message.topics:
+        answered = TxnOffsetCommitResponseTopic(topic.name)
+        response.topics.append(answered)
+        exists = context.image.topic(topic.name) is not None
+        taken: list[CommittedPartition] = []
+        for asked in topic.partitions:
+            code = ErrorCode.NONE
+            metadata = asked.committed_metadata
+            if not exists:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif metadata is not None and len(metadata) > metadata_max:
+                code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                taken.append((asked.partition_index, asked.committed_offset, asked.committed_leader_epoch, metadata))
+            answered.partitions.append(TxnOffsetCommitResponsePartition(asked.partition_index, code))
+        if taken:
+            commits.append((topic.name, taken))
+    return commits, response
+
+
+def refuse(
+    request: Request, message: TxnOffsetCommitRequest, code: ErrorCode, sentence: str
+) -> TxnOffsetCommitResponse:
+    del request, sentence
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                topic.name,
+                [TxnOffsetCommitResponsePartition(asked.partition_index, code) for asked in topic.partitions],
+            )
+            for topic in message.topics
+        ]
+    )
+
+
+APIS: Final[ApiTable] = {ApiKey.TXN_OFFSET_COMMIT: Api(handle, refuse)}
