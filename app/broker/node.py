@@ -30,6 +30,9 @@ from app.handlers.metrics import ApiMetrics
 from app.handlers.producer_ids import ProducerIds
 from app.handlers.server import KafkaServer
 from app.hot.checkpoints import MetaProperties
+from app.hot.cleaning.cleaner import LogCleaner
+from app.hot.cleaning.plain import PlainEngine
+from app.hot.cleaning.work import CleanerWork, InlineCleanerWork
 from app.hot.files import DirectoryLock, FileSystem
 from app.hot.manager import LoadReport, LogManager
 from app.metadata.cluster import ClusterImage, Endpoint, ImageDelta
@@ -75,6 +78,8 @@ class Surroundings:
     timings: LogTimings | None = None
     store_samples: Callable[[], Awaitable[Sequence[Sample]]] | None = None
     """Asks the store process for its metrics."""
+    cleaner_work: CleanerWork | None = None
+    """None compacts logs on ``pool``, slowly."""
 
 
 class Node:
@@ -135,6 +140,7 @@ class Node:
         self.transactions: TransactionCoordinator = None  # type: ignore[assignment]
         self.load_report: LoadReport | None = None
         self._sweeping: Sweeping = None  # type: ignore[assignment]
+        self.cleaner: LogCleaner = None  # type: ignore[assignment]
         self.port = config.listen_port
 
     # --- starting ------------------------------------------------------------------------------------------------
@@ -196,6 +202,17 @@ class Node:
             fs=around.fs,
             cache_directory=f"{config.data_dir}/{OWN_DIRECTORY}/manifests",
             timings=around.timings,
+            log_line=self._log_line,
+        )
+        self.cleaner = LogCleaner(
+            self.logs,
+            around.cleaner_work or InlineCleanerWork(around.fs, around.pool, PlainEngine),
+            config=self.controller.effective_broker_config,
+            fs=around.fs,
+            pool=around.pool,
+            clock=around.clock,
+            rng=around.rng,
+            registry=self.registry,
             log_line=self._log_line,
         )
         self._sweeping = Sweeping(
@@ -302,6 +319,7 @@ class Node:
                 background.append(tasks.create_task(self.logs.run()))
                 background.append(tasks.create_task(self.remote_log_manager.run()))
                 background.append(tasks.create_task(self.partitions.run()))
+                background.append(tasks.create_task(self.cleaner.run()))
                 background.append(tasks.create_task(self._sweeping.run()))
                 background.append(tasks.create_task(self._watch_room()))
                 self.groups.start(self.controller.image)

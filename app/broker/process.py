@@ -31,6 +31,7 @@ from app.objectstore.rpc import RpcClient
 from app.objectstore.url import parse_store_url
 
 if TYPE_CHECKING:
+    from app.broker.cleaning import CleanerProcess
     from app.broker.node import Node
     from app.metadata.liveness import Liveness
 
@@ -57,6 +58,7 @@ class Broker:
         """Until there is a node, which owns it then."""
         self._store: Child | None = None
         self._http: Child | None = None
+        self._cleaner: CleanerProcess | None = None
         self.node: Node = None  # type: ignore[assignment] # until start
         self._running: asyncio.Task[None] | None = None
         self._watching: list[asyncio.Task[None]] = []
@@ -69,6 +71,11 @@ class Broker:
     @property
     def store_process_id(self) -> int:
         return 0 if self._store is None else self._store.process_id
+
+    @property
+    def cleaner_process_id(self) -> int:
+        """0 while there is nothing to compact."""
+        return 0 if self._cleaner is None else self._cleaner.process_id
 
     @property
     def http_process_id(self) -> int:
@@ -95,10 +102,12 @@ class Broker:
         )  # fmt: skip
         await self._store.start()
         # Nobody waits for this loop yet, and the store process starts meanwhile.
+        from app.broker.cleaning import CleanerProcess
         from app.broker.node import Node, Surroundings
         from app.objectstore.proxy import StoreProxy
         from app.tiering.store_proxy import ProxyStoreWork
 
+        self._cleaner = CleanerProcess(lock.fileno(), rng=self._rng, log_line=self._log_line)
         self.node = Node(
             self.config,
             Surroundings(
@@ -113,6 +122,7 @@ class Broker:
                 descriptors_max=raise_descriptor_limit(),
                 liveness=self._liveness(),
                 store_samples=self._store_samples,
+                cleaner_work=self._cleaner,
             ),
         )
         self._lock = None
@@ -236,6 +246,8 @@ class Broker:
             await asyncio.wait(self._watching)
         if self._http is not None:
             await self._http.stop()
+        if self._cleaner is not None:
+            await self._cleaner.stop()
         if self.node is not None:
             await self.node.stop()
         if self._lock is not None:
