@@ -23,7 +23,9 @@ def local_bytes(peer: System, topic: str) -> int:
     return total
 
 
-def fill_tier(lab: Lab, peer: System, topic: str, partitions: int, segment_bytes: int = SEGMENT_BYTES) -> None:
+def fill_tier(
+    lab: Lab, peer: System, topic: str, partitions: int, segment_bytes: int = SEGMENT_BYTES, **config: str
+) -> None:
     """A topic whose segments, but the active ones, are in the tier and nowhere else."""
     make_topic(
         peer,
@@ -33,6 +35,7 @@ def fill_tier(lab: Lab, peer: System, topic: str, partitions: int, segment_bytes
         remote_storage_enable="true",
         local_retention_ms="1000",
         retention_ms="-1",
+        **config,
     )
     megabytes = lab.effort.cold_megabytes
     generate(peer, "produce", topic, batch_bytes=100_000, records=100, pipeline=3, megabytes=megabytes, warm_up=0)

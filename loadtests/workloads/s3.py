@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-
-import uvloop
 
 from loadtests.firn_peer import firn_running
 from loadtests.lab import TIER_AT_ONCE, Lab, python_on, show
@@ -20,15 +15,12 @@ from loadtests.measuring import LOAD_CORE, SERVER_CORE, LoadFailed, Report, alte
 from loadtests.results import Case
 from loadtests.start_up import S3_ENVIRONMENT, s3_url
 from loadtests.system import ROOT, System
-from loadtests.workloads.cold import fill_tier
+from loadtests.workloads.cold import SEGMENT_BYTES, fill_tier
 
 FIRST_BYTE_MS = (0, 20, 100)
 MB_PER_S = 400
 """Of the server, over all connections."""
 PARTITIONS_MORE = (8, 64)
-RANGE_BYTES = 8 << 20
-IN_FLIGHT = 16
-WARM_UP_S = 1.0
 
 
 @contextmanager
@@ -54,7 +46,9 @@ def replay(lab: Lab) -> list[Case]:
     counts = (1, *PARTITIONS_MORE) if lab.effort.name != "quick" else (1,)
     with s3_server(bucket, 0) as store, _firn(directory, store) as peer:
         for count in counts:
-            fill_tier(lab, peer, f"far-{count}", count, (32 << 20) if count <= 8 else (4 << 20))
+            segment_bytes = SEGMENT_BYTES if count <= 8 else 4 << 20
+            # The generator repeats one batch of random bytes, which only a compressor with a window finds small.
+            fill_tier(lab, peer, f"far-{count}", count, segment_bytes, firn_tier_compression="none")
     for delay_ms in FIRST_BYTE_MS:
         with s3_server(bucket, delay_ms) as store, _firn(directory, store) as peer:
             for count in counts if not delay_ms else (1,):
@@ -85,58 +79,9 @@ def _firn(directory: Path, store: str) -> Iterator[System]:
 
 def bare_client(store: str, seconds: float) -> Report:
     """What the S3 client alone reads, in a process on the server's core. Raises: LoadFailed."""
-    command = python_on(SERVER_CORE, "-m", "loadtests.workloads.s3", store, str(seconds))
+    command = python_on(SERVER_CORE, "-m", "loadtests.bare_s3", store, str(seconds))
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     if done.returncode:
         raise LoadFailed(f"bare client: {done.stderr.strip()[-300:]}")
     report: Report = json.loads(done.stdout)
     return report
-
-
-async def _read(store_url: str, seconds: float) -> Report:
-    from aiobotocore.config import AioConfig
-    from aiobotocore.session import get_session
-
-    endpoint = store_url.partition("endpoint=")[2].partition("&")[0]
-    config = AioConfig(max_pool_connections=IN_FLIGHT, s3={"addressing_style": "path"})
-    credentials = {"aws_access_key_id": "bench", "aws_secret_access_key": "bench"}
-    async with get_session().create_client(
-        "s3", endpoint_url=endpoint, region_name="us-east-1", config=config, **credentials
-    ) as client:
-        listed = await client.list_objects_v2(Bucket="bench", Prefix="data/")
-        ranges = [
-            (one["Key"], start, min(start + RANGE_BYTES, one["Size"]))
-            for one in listed["Contents"]
-            for start in range(0, one["Size"], RANGE_BYTES)
-        ]
-        turn = total = 0
-        deadline = time.perf_counter() + WARM_UP_S
-
-        async def reader() -> None:
-            nonlocal turn, total
-            while time.perf_counter() < deadline:
-                key, start, end = ranges[turn % len(ranges)]
-                turn += 1
-                answer = await client.get_object(Bucket="bench", Key=key, Range=f"bytes={start}-{end - 1}")
-                total += len(await answer["Body"].read())
-
-        async def readers() -> None:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(IN_FLIGHT):
-                    group.create_task(reader())
-
-        await readers()  # connections, and what botocore reads from disk for its first requests
-        turn = total = 0
-        before, started = time.process_time(), time.perf_counter()
-        deadline = started + seconds
-        await readers()
-        elapsed, spent = time.perf_counter() - started, time.process_time() - before
-    return {
-        "mb_per_s": total / elapsed / 1e6,
-        "server_cpu_s_per_gb": spent / total * 1e9,
-        "requests_per_s": turn / elapsed,
-    }
-
-
-if __name__ == "__main__":
-    print(json.dumps(uvloop.run(_read(sys.argv[1], float(sys.argv[2])))))
