@@ -86,7 +86,7 @@ def version_range(text: str, last: int) -> tuple[int, int]:
 
 
 def default_of(kind: str, is_array: bool, default: Any) -> Any:
-    if default in (None, "null"):
+    if default == "null":
         return None
     if is_array:
         return ""
@@ -100,7 +100,7 @@ def spec_of(item: dict[str, Any], versions: tuple[int, int]) -> Spec:
     is_array = kind.startswith("[]")
     kind = kind.removeprefix("[]")
     nullable = version_range(item.get("nullableVersions", "none"), versions[1])[0] <= versions[1]
-    if "default" in item:
+    if item.get("default") is not None:  # a null that is no string means nothing to Kafka's own generator
         default = default_of(kind, is_array, item["default"])
     else:
         default = "" if is_array or kind in ("string", "bytes", "uuid") or kind[0].isupper() else 0

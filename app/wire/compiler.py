@@ -160,6 +160,11 @@ def default_source(shape: Shape, source: Source, item: Field) -> str:
     return repr(item.default)
 
 
+def null_marker(item: Field) -> int:
+    """What a nullable struct that is null is written as (KIP-893); Kafka writes another marker into a tagged field."""
+    return -1 if item.tag is None else 0
+
+
 # --- decoding ---------------------------------------------------------------------------------------------------------
 
 
@@ -289,7 +294,7 @@ class DecoderSource:
         marker, variable = source.fresh("m"), source.fresh("v")
         self.take("b", marker)
         self.flush()
-        with source.block(f"if {marker} == -1:"):
+        with source.block(f"if {marker} == {null_marker(item)}:"):
             source(f"{variable} = None")
         with source.block(f"elif {marker} == 1:"):
             source(f"{variable} = {self.read_struct(item.kind)}")
@@ -429,8 +434,10 @@ class EncoderSource:
             attribute = f"{value}.{item.name}"
             if item.default is None:
                 condition = f"{attribute} is not None"
+            elif item.kind in self.shape.classes and item.is_nullable and not item.is_array:
+                condition = f"{attribute} is None or {attribute} != {source.constant(self.shape.classes[item.kind]())}"
             elif item.is_array:
-                condition = attribute
+                condition = f"{attribute} is None or {attribute}" if item.is_nullable else attribute
             elif item.kind in self.shape.classes:
                 condition = f"{attribute} != {source.constant(self.shape.classes[item.kind]())}"
             else:
@@ -462,7 +469,7 @@ class EncoderSource:
         self.flush()
         with source.block(f"if {variable} is None:"):
             if item.kind in self.shape.classes and not item.is_array:
-                self.put("b", "-1")
+                self.put("b", str(null_marker(item)))
             else:
                 self.put_null("h" if item.kind == "string" and not item.is_array else "i")
             self.flush()

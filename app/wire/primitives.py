@@ -187,8 +187,8 @@ def refuse_null(name: str) -> ProtocolError:
 
 
 def refuse_marker(marker: int, name: str) -> ProtocolError:
-    """For a nullable struct that opens with neither -1 nor 1 (KIP-893)."""
-    return ProtocolError(f"{name} opens with {marker}, neither -1 nor 1")
+    """For a nullable struct that opens with neither what says null nor 1 (KIP-893)."""
+    return ProtocolError(f"{name} opens with {marker}, which says neither null nor struct")
 
 
 def refuse_tag_size(name: str) -> ProtocolError:

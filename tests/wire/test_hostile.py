@@ -222,7 +222,7 @@ def test_a_nullable_struct_opens_with_minus_one_or_one() -> None:
     assert codec.decode_request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, head + b"\xff\x00").cursor is None
     cursor = codec.decode_request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, head + b"\x01\x02t\0\0\0\x07\0\0").cursor
     assert (cursor.topic_name, cursor.partition_index) == ("t", 7)
-    with pytest.raises(ProtocolError, match="opens with 0, neither -1 nor 1"):
+    with pytest.raises(ProtocolError, match="opens with 0"):
         codec.decode_request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, head + b"\x00\x00")
 
 

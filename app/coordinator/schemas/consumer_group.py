@@ -93,7 +93,7 @@ class ConsumerGroupMemberMetadataValue:
     subscribed_topic_regex: str | None = ""
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = ""
-    classic_member_metadata: ClassicMemberMetadata | None = None
+    classic_member_metadata: ClassicMemberMetadata | None = field(default_factory=ClassicMemberMetadata)
 
 
 @dataclass(slots=True)
@@ -148,7 +148,7 @@ class TopicPartitions:
 
     topic_id: UUID = ZERO_UUID
     partitions: list[int] = field(default_factory=list)
-    assignment_epochs: list[int] | None = None
+    assignment_epochs: list[int] | None = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -218,7 +218,7 @@ FIELDS: Final[Rows] = {
         ("subscribed_topic_regex", "string", False, 0, 0, True, None, ""),
         ("rebalance_timeout_ms", "int32", False, 0, 0, False, None, -1),
         ("server_assignor", "string", False, 0, 0, True, None, ""),
-        ("classic_member_metadata", "ClassicMemberMetadata", False, 0, 0, True, 0, None),
+        ("classic_member_metadata", "ClassicMemberMetadata", False, 0, 0, True, 0, ""),
     ),
     "ConsumerGroupTargetAssignmentMetadataKey": (("group_id", "string", False, 0, 0, False, None, ""),),
     "ConsumerGroupTargetAssignmentMetadataValue": (
@@ -241,7 +241,7 @@ FIELDS: Final[Rows] = {
     "TopicPartitions": (
         ("topic_id", "uuid", False, 0, 0, False, None, ""),
         ("partitions", "int32", True, 0, 0, False, None, ""),
-        ("assignment_epochs", "int32", True, 0, 0, True, 0, None),
+        ("assignment_epochs", "int32", True, 0, 0, True, 0, ""),
     ),
     "ConsumerGroupCurrentMemberAssignmentValue": (
         ("member_epoch", "int32", False, 0, 0, False, None, 0),
