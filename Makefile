@@ -29,7 +29,7 @@ $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "==> installing Firn with everything that its tests and linters need into $(VENV)"
-	@$(PIP) install --constraint constraints.txt --editable '.[demo,test,lint]'
+	@$(PIP) install --constraint constraints.txt --editable '.[demo,spark,test,lint]'
 	@touch $@ $(VENV)/.run
 
 run: $(VENV)/.run ## Produce, tier, drop local, replay: the main job on 336,776 real records

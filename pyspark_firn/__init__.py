@@ -1,0 +1,21 @@
+"""Firn for Apache Spark: topics' history from the bucket as tables and streams, and the jobs that look after it.
+
+Spark finds this package by its name: where ``firn[spark]`` is installed, ``spark.read.format("firn")`` works.
+"""
+
+from __future__ import annotations
+
+from pyspark_firn.source import FirnDataSource as DefaultSource
+
+__all__ = ["DefaultSource", "count"]
+
+
+def count(store: str, topic: str) -> int:
+    """Records of a topic in the store, from its manifests alone: no segment is read.
+
+    Counts what batches say, so markers of transactions and aborted records are in it. Raises: ConfigError, CorruptionError,
+    StorageUnavailable.
+    """
+    from pyspark_firn.counting import count_records
+
+    return count_records(store, topic)

@@ -1,0 +1,272 @@
+"""Raw chunks to Arrow: which batches count, unfolding what producers compressed, and the columns.
+
+The work on records is done by ``kernels.py``; here it is a few calls for each chunk. A chunk whose batches are not
+compressed is decoded where it lies. What compressed batches unfold to is bounded: record batches are handed out whenever
+about ``UNFOLDED_BYTES`` have been unfolded, so a chunk that unfolds to many times its size does not fill the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from app.errors import CorruptionError, LimitExceeded
+from app.limits import DECOMPRESSED_BATCH_BYTES_MAX, MIB
+from app.records.batch import CODEC_MASK, CONTROL, HEADER_BYTES, TRANSACTIONAL, check_stored_batch
+from app.records.compression import decompress
+from app.records.record import RECORD_BYTES_MIN, iter_records
+from app.tiering.segment_format import AbortedTransaction
+from app.units import Offset
+from pyspark_firn import kernels
+from pyspark_firn.columns import HEADER_STRUCT, HEADERS, arrow_schema
+
+UNFOLDED_BYTES: Final = 8 * MIB
+"""Unfolded records after which a record batch is handed out."""
+
+_LOG_APPEND_TIME_BIT: Final = 3
+
+
+class RecordDecoder:
+    """Decodes chunks of one partition into record batches of the wanted columns."""
+
+    def __init__(self, columns: Sequence[str], topic: str, partition: int) -> None:
+        self.schema = arrow_schema(columns)
+        self._columns = tuple(columns)
+        self._topic = topic
+        self._partition = partition
+        self._with_key = "key" in columns
+        self._with_value = "value" in columns
+        self._with_headers = HEADERS in columns
+        self._constants: dict[str, pa.Array] = {}
+
+    def decode(
+        self,
+        raw: bytes | memoryview,
+        name: str,
+        *,
+        batch_count: int,
+        first_offset: int,
+        end_offset: int,
+        aborted: Sequence[AbortedTransaction] = (),
+    ) -> Iterator[pa.RecordBatch]:
+        """The records of a run of whole batches with offsets in [first_offset, end_offset), in order.
+
+        Control batches are left out, and so are batches of the transactions in ``aborted``. The CRC over ``raw`` (a chunk's, or
+        each batch's) was checked by the caller. Raises: CorruptionError naming ``name`` and the batch.
+        """
+        data = np.frombuffer(raw, np.uint8)
+        data.flags.writeable = False
+        table = np.empty((batch_count, kernels.BATCH_FIELDS), np.int64)
+        if kernels.scan_batches(data, table) != batch_count:
+            raise CorruptionError(f"{name}: its record batches are not those that its chunk table tells of")
+        table = _chosen(table, first_offset, end_offset, aborted)
+        start = 0
+        while start < len(table):
+            end, records, starts, ends = self._unfold(data, table, start, name)
+            yield self._columns_of(records, starts, ends, table[start:end], first_offset, end_offset, data, name)
+            start = end
+
+    def _unfold(
+        self, data: np.ndarray[Any, Any], table: np.ndarray[Any, Any], start: int, name: str
+    ) -> tuple[int, np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """(index after the last batch of this portion, bytes of records, where each batch's start and end in them)."""
+        rest = table[start:]
+        positions = rest[:, kernels.BATCH_POSITION]
+        if not np.any(rest[:, kernels.BATCH_ATTRIBUTES] & CODEC_MASK):
+            # A chunk is a few MiB, or a single batch.
+            return len(table), data, positions + HEADER_BYTES, positions + rest[:, kernels.BATCH_BYTES]
+        pieces: list[bytes] = []
+        ends: list[int] = []
+        unfolded = 0
+        for row in rest:
+            body_start = int(row[kernels.BATCH_POSITION]) + HEADER_BYTES
+            body_end = int(row[kernels.BATCH_POSITION] + row[kernels.BATCH_BYTES])
+            body = data.data[body_start:body_end]
+            try:
+                piece = decompress(int(row[kernels.BATCH_ATTRIBUTES]) & CODEC_MASK, body, DECOMPRESSED_BATCH_BYTES_MAX)
+            except (CorruptionError, LimitExceeded) as error:
+                offset = int(row[kernels.BATCH_BASE_OFFSET])
+                raise CorruptionError(f"{name}: the batch at offset {offset} is not sound inside: {error}") from None
+            pieces.append(piece)
+            unfolded += len(piece)
+            ends.append(unfolded)
+            if unfolded >= UNFOLDED_BYTES:
+                break
+        joined = np.frombuffer(pieces[0] if len(pieces) == 1 else b"".join(pieces), np.uint8)
+        return (
+            start + len(pieces),
+            joined,
+            np.array([0, *ends[:-1]], np.int64),
+            np.array(ends, np.int64),
+        )
+
+    def _columns_of(
+        self,
+        records: np.ndarray[Any, Any],
+        starts: np.ndarray[Any, Any],
+        ends: np.ndarray[Any, Any],
+        table: np.ndarray[Any, Any],
+        first_offset: int,
+        end_offset: int,
+        data: np.ndarray[Any, Any],
+        name: str,
+    ) -> pa.RecordBatch:
+        starts, ends = np.ascontiguousarray(starts), np.ascontiguousarray(ends)
+        body_bytes = int(np.sum(ends - starts))
+        # A batch cannot hold more records than bytes for them, whatever it claims: nothing is allocated on its word.
+        room = min(int(np.sum(table[:, kernels.BATCH_RECORDS])), body_bytes // RECORD_BYTES_MIN + 1)
+        offsets = np.empty(room, np.int64)
+        timestamps = np.empty(room, np.int64)
+        key_room, value_room = (room if self._with_key else 0), (room if self._with_value else 0)
+        key_ends, value_ends = np.empty(key_room + 1, np.int32), np.empty(value_room + 1, np.int32)
+        key_bytes = np.empty(body_bytes if self._with_key else 0, np.uint8)
+        value_bytes = np.empty(body_bytes if self._with_value else 0, np.uint8)
+        key_valid, value_valid = np.empty(key_room, np.uint8), np.empty(value_room, np.uint8)
+        header_starts, header_counts = np.empty(room, np.int64), np.empty(room, np.int32)
+        batch_counts = np.empty(len(table), np.int64)
+        count, null_keys, null_values, header_count, bad = kernels.read_records(
+            records, starts, ends, table, first_offset, end_offset, self._with_key, self._with_value, offsets,
+            timestamps, key_ends, key_bytes, key_valid, value_ends, value_bytes, value_valid, header_starts,
+            header_counts, batch_counts,
+        )  # fmt: skip
+        if bad >= 0:
+            raise _unsound(data, table[bad], name)
+        made: list[pa.Array] = []
+        for column in self._columns:
+            match column:
+                case "key":
+                    made.append(_binary(pa.binary(), count, key_ends, key_bytes, key_valid, null_keys))
+                case "value":
+                    made.append(_binary(pa.binary(), count, value_ends, value_bytes, value_valid, null_values))
+                case "offset":
+                    made.append(pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(offsets)]))
+                case "timestamp":
+                    kind = pa.timestamp("us", "UTC")
+                    made.append(pa.Array.from_buffers(kind, count, [None, pa.py_buffer(timestamps)]))
+                case "timestampType":
+                    kinds = (table[:, kernels.BATCH_ATTRIBUTES] >> _LOG_APPEND_TIME_BIT) & 1
+                    made.append(self._by_batch(column, kinds, batch_counts, count, np.int32))
+                case "leader_epoch":
+                    made.append(self._by_batch(column, table[:, kernels.BATCH_EPOCH], batch_counts, count, np.int32))
+                case "producer_id":
+                    ids = table[:, kernels.BATCH_PRODUCER_ID]
+                    made.append(self._by_batch(column, ids, batch_counts, count, np.int64))
+                case "partition":
+                    made.append(self._constant(column, self._partition, count, np.int32))
+                case "topic":
+                    made.append(self._topic_column(count))
+                case _:
+                    assert column == HEADERS, column
+                    made.append(_headers(records, header_starts[:count], header_counts[:count], header_count, name))
+        return pa.RecordBatch.from_arrays(made, schema=self.schema)
+
+    def _by_batch(
+        self, column: str, values: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], count: int, kind: type
+    ) -> pa.Array:
+        """A column whose records have what their batch says; nearly always the same in all of them."""
+        first = int(values[0])
+        if np.all(values == first):
+            return self._constant(f"{column} {first}", first, count, kind)
+        return pa.array(np.repeat(values.astype(kind), counts))
+
+    def _constant(self, name: str, value: int, count: int, kind: type) -> pa.Array:
+        known = self._constants.get(name)
+        if known is None or len(known) < count:
+            known = self._constants[name] = pa.array(np.full(max(count, 1), value, kind))
+        return known.slice(0, count)
+
+    def _topic_column(self, count: int) -> pa.Array:
+        known = self._constants.get("topic")
+        if known is None or len(known) < count:
+            text = self._topic.encode()
+            ends = np.arange(max(count, 1) + 1, dtype=np.int32) * len(text)
+            buffers = [None, pa.py_buffer(ends), pa.py_buffer(text * max(count, 1))]
+            known = self._constants["topic"] = pa.Array.from_buffers(pa.string(), max(count, 1), buffers)
+        return known.slice(0, count)
+
+
+def _chosen(
+    table: np.ndarray[Any, Any], first_offset: int, end_offset: int, aborted: Sequence[AbortedTransaction]
+) -> np.ndarray[Any, Any]:
+    """The batches that a reader of [first_offset, end_offset) is given: data of transactions that did not abort."""
+    bases = table[:, kernels.BATCH_BASE_OFFSET]
+    attributes = table[:, kernels.BATCH_ATTRIBUTES]
+    wanted = (
+        (bases < end_offset)
+        & (bases + table[:, kernels.BATCH_LAST_DELTA] >= first_offset)
+        & ((attributes & CONTROL) == 0)
+        & (table[:, kernels.BATCH_RECORDS] > 0)
+    )
+    if aborted:
+        producers = table[:, kernels.BATCH_PRODUCER_ID]
+        transactional = (attributes & TRANSACTIONAL) != 0
+        for transaction in aborted:
+            wanted &= ~(
+                transactional
+                & (producers == transaction.producer_id)
+                & (bases >= transaction.first_offset)
+                & (bases <= transaction.last_offset)
+            )
+    return table if wanted.all() else table[wanted]
+
+
+def _binary(
+    kind: pa.DataType,
+    count: int,
+    ends: np.ndarray[Any, Any],
+    data: np.ndarray[Any, Any],
+    valid: np.ndarray[Any, Any],
+    nulls: int,
+) -> pa.Array:
+    bitmap = pa.py_buffer(np.packbits(valid[:count], bitorder="little")) if nulls else None
+    return pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(ends), pa.py_buffer(data)], nulls)
+
+
+def _headers(
+    records: np.ndarray[Any, Any],
+    starts: np.ndarray[Any, Any],
+    counts: np.ndarray[Any, Any],
+    header_count: int,
+    name: str,
+) -> pa.Array:
+    """The headers of records; null, as in Spark's Kafka source, for a record without any. Raises: CorruptionError."""
+    count = len(starts)
+    starts, counts = np.ascontiguousarray(starts), np.ascontiguousarray(counts)
+    name_size, content_size = kernels.header_sizes(records, starts, counts)
+    list_ends = np.empty(count + 1, np.int32)
+    name_ends, content_ends = np.empty(header_count + 1, np.int32), np.empty(header_count + 1, np.int32)
+    names, contents = np.empty(name_size, np.uint8), np.empty(content_size, np.uint8)
+    content_valid = np.empty(header_count, np.uint8)
+    nulls = kernels.read_headers(
+        records, starts, counts, list_ends, name_ends, names, content_ends, contents, content_valid
+    )
+    keys = pa.Array.from_buffers(pa.string(), header_count, [None, pa.py_buffer(name_ends), pa.py_buffer(names)])
+    try:
+        keys.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise CorruptionError(f"{name}: a header's key is not UTF-8") from error
+    values = _binary(pa.binary(), header_count, content_ends, contents, content_valid, nulls)
+    structs = pa.StructArray.from_arrays([keys, values], fields=list(HEADER_STRUCT))
+    empty = counts == 0
+    null_count = int(empty.sum())
+    bitmap = pa.py_buffer(np.packbits(~empty, bitorder="little")) if null_count else None
+    kind = pa.list_(pa.field("element", HEADER_STRUCT))
+    return pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(list_ends)], null_count, children=[structs])
+
+
+def _unsound(data: np.ndarray[Any, Any], row: np.ndarray[Any, Any], name: str) -> CorruptionError:
+    """What the plain decoder has to say about a batch that the kernel refused."""
+    position = int(row[kernels.BATCH_POSITION])
+    view = data.data[position : position + int(row[kernels.BATCH_BYTES])]
+    try:
+        check_stored_batch(view)
+        for _ in iter_records(view):
+            pass
+    except CorruptionError as error:
+        return CorruptionError(f"{name}: {error}")
+    raise AssertionError(
+        f"{name}: the batch at offset {Offset(int(row[kernels.BATCH_BASE_OFFSET]))} is sound, yet refused"
+    )

@@ -1,0 +1,325 @@
+"""The options of a read: those of Spark's Kafka source where it has them, checked before anything is asked of a store.
+
+Every mistake is a ``ConfigError`` of one sentence that names the option and says what to write.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final, TypeAlias
+
+from app.errors import ConfigError
+from app.limits import MIB
+from pyspark_firn.columns import HEADERS, KAFKA_COLUMNS, SPARK_TYPES
+
+SPLIT_BYTES_DEFAULT: Final = 64 * MIB
+SPLIT_BYTES_MIN: Final = 1 * MIB
+EARLIEST: Final = -2
+LATEST: Final = -1
+"""As in Spark's JSON of offsets, and in Kafka's ListOffsets."""
+
+PartitionMap: TypeAlias = Mapping[str, Mapping[int, int]]
+"""Topic → partition → an offset or a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffset:
+    """A place in every partition: ``EARLIEST``, ``LATEST``, or an offset for each."""
+
+    everywhere: int | None = None
+    by_partition: PartitionMap | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first record of a partition whose timestamp is not below a time in milliseconds."""
+
+    everywhere: int | None = None
+    by_partition: PartitionMap | None = None
+
+
+Place: TypeAlias = AtOffset | AtTime
+
+
+class Isolation(StrEnum):
+    READ_COMMITTED = "read_committed"
+    READ_UNCOMMITTED = "read_uncommitted"
+
+
+class WhenTimeIsPastTheEnd(StrEnum):
+    """What a starting time means in a partition that has no record as young (``startingOffsetsByTimestampStrategy``)."""
+
+    ERROR = "error"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """Which partitions: exactly one of the three."""
+
+    topics: tuple[str, ...] | None = None
+    pattern: str | None = None
+    assigned: Mapping[str, Sequence[int]] | None = None
+
+    def wants(self, topic: str) -> bool:
+        """Whether a topic of that name is read."""
+        if self.topics is not None:
+            return topic in self.topics
+        if self.assigned is not None:
+            return topic in self.assigned
+        assert self.pattern is not None
+        return re.fullmatch(self.pattern, topic) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What to read and how."""
+
+    store: str
+    subscription: Subscription
+    start: Place
+    end: Place
+    past_end: WhenTimeIsPastTheEnd = WhenTimeIsPastTheEnd.ERROR
+    columns: tuple[str, ...] = KAFKA_COLUMNS
+    isolation: Isolation = Isolation.READ_COMMITTED
+    tail: tuple[tuple[str, int], ...] = ()
+    """Addresses of brokers that give what is not in the store yet; empty: it is not read."""
+    split_bytes: int = SPLIT_BYTES_DEFAULT
+    fail_on_data_loss: bool = True
+    pushdown: bool = False
+    max_bytes_per_trigger: int | None = None
+    max_records_per_trigger: int | None = None
+
+
+BOTH: Final = (
+    "store", "subscribe", "subscribePattern", "assign", "startingOffsets", "startingTimestamp",
+    "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "includeHeaders", "columns", "isolation", "tail",
+    "splitBytes", "failOnDataLoss",
+)  # fmt: skip
+BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushdown")
+STREAM_ONLY: Final = ("maxBytesPerTrigger", "maxRecordsPerTrigger")
+_ELSEWHERE: Final = {
+    "kafka.bootstrap.servers": "a bucket is read without brokers; for what is not tiered yet write tail",
+    "bootstrap": "a bucket is read without brokers; for what is not tiered yet write tail",
+    "path": "write the bucket's address as the option store",
+    "minpartitions": "splits follow splitBytes",
+    "maxoffsetspertrigger": "write maxRecordsPerTrigger",
+}
+
+
+def parse_columns(given: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns that a read with these options has. Raises: ConfigError."""
+    by_lower = {"columns": "columns", "includeheaders": "includeHeaders"}
+    return _columns({by_lower[name.lower()]: value for name, value in given.items() if name.lower() in by_lower})
+
+
+def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+    """What a user's options mean. Names are compared without case, as Spark does. Raises: ConfigError."""
+    known = {name.lower(): name for name in (*BOTH, *BATCH_ONLY, *STREAM_ONLY)}
+    options: dict[str, str] = {}
+    for written, value in given.items():
+        name = known.get(written.lower())
+        if name is None:
+            hint = _ELSEWHERE.get(written.lower(), f"there are {', '.join(known.values())}")
+            raise ConfigError(f"There is no option {written!r}: {hint}.")
+        options[name] = value
+    for name in BATCH_ONLY if streaming else STREAM_ONLY:
+        if name in options:
+            kind = "a stream has no end" if streaming else "only a stream has triggers"
+            raise ConfigError(f"The option {name!r} does not go with this kind of read: {kind}; leave it out.")
+    if "store" not in options:
+        raise ConfigError("The option 'store' is missing: write file:///absolute/path or s3://bucket/prefix.")
+    return ReadOptions(
+        store=options["store"],
+        subscription=_subscription(options),
+        start=_place(options, "starting", AtOffset(EARLIEST)),
+        end=_place(options, "ending", AtOffset(LATEST)),
+        past_end=_choice(
+            "startingOffsetsByTimestampStrategy",
+            options.get("startingOffsetsByTimestampStrategy", "error"),
+            WhenTimeIsPastTheEnd,
+        ),
+        columns=_columns(options),
+        isolation=_choice("isolation", options.get("isolation", Isolation.READ_COMMITTED.value), Isolation),
+        tail=_addresses(options.get("tail", "none")),
+        split_bytes=_bytes(options, "splitBytes", SPLIT_BYTES_DEFAULT, at_least=SPLIT_BYTES_MIN),
+        fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
+        pushdown=_flag(options, "pushdown", default=False),
+        max_bytes_per_trigger=_bytes(options, "maxBytesPerTrigger", None, at_least=1),
+        max_records_per_trigger=_bytes(options, "maxRecordsPerTrigger", None, at_least=1),
+    )
+
+
+def _subscription(options: Mapping[str, str]) -> Subscription:
+    given = [name for name in ("subscribe", "subscribePattern", "assign") if name in options]
+    if len(given) != 1:
+        said = "none is given" if not given else f"{' and '.join(given)} are given"
+        raise ConfigError(f"Say what to read with one of subscribe, subscribePattern and assign; {said}.")
+    [name] = given
+    text = options[name]
+    match name:
+        case "subscribe":
+            topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip()))
+            if not topics:
+                raise ConfigError("The option 'subscribe' names no topic: write topics with commas between them.")
+            return Subscription(topics=topics)
+        case "subscribePattern":
+            try:
+                re.compile(text)
+            except re.error as error:
+                raise ConfigError(f"The option 'subscribePattern' is no regular expression: {error}.") from None
+            return Subscription(pattern=text)
+        case _:
+            example = '{"topic": [0, 1]}'
+            parsed = _json("assign", text, example)
+            if not all(
+                isinstance(indexes, list) and indexes and all(type(index) is int and index >= 0 for index in indexes)
+                for indexes in parsed.values()
+            ):
+                raise ConfigError(f"The option 'assign' is not of the form {example}.")
+            return Subscription(assigned={topic: tuple(dict.fromkeys(indexes)) for topic, indexes in parsed.items()})
+
+
+def _place(options: Mapping[str, str], which: str, default: Place) -> Place:
+    """Where to start or to end; a time for all goes before times by partition, and those before offsets, as in Spark."""
+    name = f"{which}Timestamp"
+    if name in options:
+        text = options[name].strip()
+        if text.startswith("{"):
+            return AtTime(by_partition=_times(name, text))
+        return AtTime(_time(name, text))
+    name = f"{which}OffsetsByTimestamp"
+    if name in options:
+        return AtTime(by_partition=_times(name, options[name]))
+    name = f"{which}Offsets"
+    if name not in options:
+        return default
+    text = options[name].strip()
+    if text.startswith("{"):
+        found = _by_partition(name, text, '{"topic": {"0": 23, "1": -2}}')
+        for offsets in found.values():
+            for index, offset in offsets.items():
+                lowest = EARLIEST if which == "starting" else LATEST
+                if type(offset) is not int or offset < lowest:
+                    raise ConfigError(
+                        f"The option {name!r} has {offset!r} for partition {index}: write an offset, -1 for latest"
+                        + (" or -2 for earliest." if which == "starting" else ".")
+                    )
+        return AtOffset(by_partition=found)
+    match text.lower():
+        case "earliest" if which == "starting":
+            return AtOffset(EARLIEST)
+        case "latest":
+            return AtOffset(LATEST)
+        case _:
+            words = "earliest, latest" if which == "starting" else "latest"
+            raise ConfigError(f"The option {name!r} is {text!r}: write {words} or JSON by topic and partition.")
+
+
+def _json(name: str, text: str, example: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"The option {name!r} is no JSON ({error}): write it like {example}.") from None
+    if not isinstance(parsed, dict) or not parsed:
+        raise ConfigError(f"The option {name!r} is not of the form {example}.")
+    return parsed
+
+
+def _by_partition(name: str, text: str, example: str) -> dict[str, dict[int, Any]]:
+    found: dict[str, dict[int, Any]] = {}
+    for topic, values in _json(name, text, example).items():
+        if not isinstance(values, dict) or not all(index.isdecimal() for index in values):
+            raise ConfigError(f"The option {name!r} is not of the form {example}.")
+        found[topic] = {int(index): value for index, value in values.items()}
+    return found
+
+
+def _times(name: str, text: str) -> PartitionMap:
+    found = _by_partition(name, text, '{"topic": {"0": 1700000000000}}')
+    return {
+        topic: {index: _time(name, str(value)) for index, value in values.items()} for topic, values in found.items()
+    }
+
+
+def _time(name: str, text: str) -> int:
+    """Milliseconds since the Unix epoch."""
+    if re.fullmatch(r"[0-9]+", text):
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"The option {name!r} is {text!r}: write milliseconds since 1970 or a time like 2013-07-01T00:00:00Z."
+        ) from None
+    if moment.tzinfo is None:
+        raise ConfigError(
+            f"The option {name!r} is {text!r}, without a time zone: add one, as in {text}Z or {text}+02:00."
+        )
+    return round(moment.timestamp() * 1000)
+
+
+def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
+    headers = _flag(options, "includeHeaders", default=False)
+    if "columns" not in options:
+        return (*KAFKA_COLUMNS, HEADERS) if headers else KAFKA_COLUMNS
+    wanted = tuple(dict.fromkeys(name.strip() for name in options["columns"].split(",") if name.strip()))
+    by_lower = {name.lower(): name for name in SPARK_TYPES}
+    for name in wanted:
+        if name.lower() not in by_lower:
+            raise ConfigError(f"There is no column {name!r}: a topic has {', '.join(SPARK_TYPES)}.")
+    if not wanted:
+        raise ConfigError(f"The option 'columns' names none: a topic has {', '.join(SPARK_TYPES)}.")
+    named = tuple(by_lower[name.lower()] for name in wanted)
+    return (*named, HEADERS) if headers and HEADERS not in named else named
+
+
+def _addresses(text: str) -> tuple[tuple[str, int], ...]:
+    if text.strip().lower() == "none":
+        return ()
+    found: list[tuple[str, int]] = []
+    for address in text.split(","):
+        host, colon, port = address.strip().rpartition(":")
+        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ConfigError(f"The option 'tail' is {text!r}: write none, or brokers like host:9092,other:9092.")
+        found.append((host.strip("[]"), int(port)))
+    return tuple(found)
+
+
+def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    match options.get(name, str(default)).strip().lower():
+        case "true":
+            return True
+        case "false":
+            return False
+        case other:
+            raise ConfigError(f"The option {name!r} is {other!r}: write true or false.")
+
+
+_UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
+
+
+def _bytes(options: Mapping[str, str], name: str, default: Any, *, at_least: int) -> Any:
+    if name not in options:
+        return default
+    text = options[name].strip().lower()
+    found = re.fullmatch(r"([0-9]+)\s*([a-z]*)", text)
+    if found is None or found[2] not in _UNITS:
+        raise ConfigError(f"The option {name!r} is {text!r}: write a number, perhaps with k, m or g.")
+    value = int(found[1]) * _UNITS[found[2]]
+    if value < at_least:
+        raise ConfigError(f"The option {name!r} is {text!r}: write at least {at_least}.")
+    return value
+
+
+def _choice(name: str, text: str, kind: Any) -> Any:
+    try:
+        return kind(text.strip().lower())
+    except ValueError:
+        words = " or ".join(member.value for member in kind)
+        raise ConfigError(f"The option {name!r} is {text!r}: write {words}.") from None

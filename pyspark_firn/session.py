@@ -1,0 +1,112 @@
+"""One store, asked from synchronous code: a thread of its own runs the event loop that the store's adapters need.
+
+Spark calls a data source's methods from ordinary threads and expects iterators. A ``StoreSession`` lets such code ask for many
+things at once and wait for each when it is needed; the thread that decodes is never the one that moves bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from app.errors import ConfigError
+from app.metadata.follower import MetadataFollower
+from app.objectstore.api import ObjectStore
+from app.objectstore.directory import DirectoryStore
+from app.objectstore.url import DirectoryLocation, open_store, parse_store_url
+from app.units import TimestampMs
+
+T = TypeVar("T")
+
+POOL_THREADS: Final = 8
+"""Blocking reads of a directory at the same time: they mostly wait for a disk."""
+
+
+class SystemClock:
+    """The machine's wall clock."""
+
+    def now_ms(self) -> TimestampMs:
+        return TimestampMs(time.time_ns() // 1_000_000)
+
+
+class _Pool:
+    """A ``BlockingPool`` of a few threads."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="firn-read")
+
+    async def run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+class StoreSession:
+    """Use it as ``with``. ``store`` and ``metadata`` are for coroutines given to ``submit`` or ``run``."""
+
+    store: ObjectStore
+    metadata: MetadataFollower
+
+    def __init__(self, url: str) -> None:
+        """Nothing is asked of the store yet; nothing is ever written to it by the session itself."""
+        self.url = url
+        self._location = parse_store_url(url)
+
+    def __enter__(self) -> Self:
+        """Raises: ConfigError (no such folder, an S3 client that cannot be made)."""
+        self._loop = asyncio.new_event_loop()
+        self._pool = _Pool()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="firn-store", daemon=True)
+        self._thread.start()
+        try:
+            self.run(self._open())
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.run(self._close())
+        finally:
+            self._stop()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine on the session's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Start a coroutine and wait for it."""
+        return self.submit(work).result()
+
+    async def _open(self) -> None:
+        if isinstance(self._location, DirectoryLocation):
+            if not self._location.path.is_dir():
+                raise ConfigError(f"There is no folder {self._location.path}: name the bucket with the option 'store'.")
+            # Not opened as a broker opens it: that would clean up, and a reader may lack the right to write.
+            self.store = DirectoryStore(self._location.path, self._pool)
+        else:
+            self.store = await open_store(self._location, pool=self._pool, rng=random.Random())
+        self.metadata = MetadataFollower(self.store, SystemClock())
+
+    async def _close(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self.store.close()
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._pool.close()

@@ -1,0 +1,256 @@
+"""A consistent view of what is to be read: topics, manifests and offsets as of one moment of planning.
+
+Everything that can be wrong with a request is found here, before any task runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from app.client.cluster import EARLIEST as BROKER_EARLIEST
+from app.client.cluster import LATEST as BROKER_LATEST
+from app.client.cluster import ClusterClient
+from app.errors import ConfigError, CorruptionError
+from app.metadata.cluster import ClusterImage, TopicImage
+from app.metadata.manifest_state import ManifestState, SegmentEntry
+from app.objectstore.api import ObjectMissing
+from app.records.batch import iter_headers
+from app.records.record import iter_records
+from app.tiering.segment_format import SegmentFooter, check_stored_chunk, decode_footer
+from app.tiering.store_work import unfold_chunk
+from app.units import PartitionIndex, TopicIdPartition, TopicPartition
+from pyspark_firn.options import EARLIEST, LATEST, AtOffset, AtTime, Isolation, ReadOptions, WhenTimeIsPastTheEnd
+from pyspark_firn.planning import PartitionRange, boundary_segments
+from pyspark_firn.pushdown import NO_NARROWING, Narrowing
+from pyspark_firn.session import StoreSession
+
+MANIFESTS_AT_ONCE = 32
+
+
+@dataclass(slots=True)
+class TopicPartitionState:
+    """One partition as planning found it."""
+
+    topic: str
+    partition: TopicIdPartition
+    state: ManifestState
+    tail_end: int | None = None
+    """Where the brokers' part ends for this reader (high watermark or last stable offset); None without ``tail``."""
+    log_start: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition.partition}"
+
+    @property
+    def start(self) -> int:
+        """The first offset that a reader may ask for."""
+        return max(self.state.log_start_offset, self.log_start)
+
+    @property
+    def end(self) -> int:
+        return max(self.state.tiered_end, self.start) if self.tail_end is None else max(self.tail_end, self.start)
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """Everything that planning has read."""
+
+    image: ClusterImage
+    partitions: list[TopicPartitionState]
+    footers: dict[bytes, SegmentFooter] = field(default_factory=dict)
+    """Of the segments that planning had to look into, by segment id."""
+
+
+async def take_snapshot(session: StoreSession, options: ReadOptions, *, allow_none: bool = False) -> Snapshot:
+    """Read the cluster log and the manifests of the partitions that ``options`` name; ask the brokers where they end.
+
+    ``allow_none``: a pattern may match no topic (yet). Raises: ConfigError, CorruptionError, StorageUnavailable,
+    BrokerUnavailable.
+    """
+    image = await session.metadata.cluster()
+    if not image.cluster_id:
+        raise ConfigError(f"There is no Firn cluster in {session.url}: name the bucket with the option 'store'.")
+    chosen = _chosen(image, options, session.url, allow_none=allow_none)
+    turns = asyncio.Semaphore(MANIFESTS_AT_ONCE)
+
+    async def read(topic: TopicImage, index: int) -> TopicPartitionState:
+        partition = TopicIdPartition(topic.topic_id, PartitionIndex(index))
+        async with turns:
+            return TopicPartitionState(topic.name, partition, await session.metadata.manifest(partition))
+
+    partitions = list(await asyncio.gather(*(read(topic, index) for topic, indexes in chosen for index in indexes)))
+    if options.tail:
+        await _ask_tail(options, partitions)
+    return Snapshot(image, partitions)
+
+
+def _chosen(
+    image: ClusterImage, options: ReadOptions, url: str, *, allow_none: bool
+) -> list[tuple[TopicImage, Sequence[int]]]:
+    subscription = options.subscription
+    topics = sorted(
+        (topic for topic in image.topics_by_name.values() if subscription.wants(topic.name)),
+        key=lambda topic: topic.name,
+    )
+    for name in subscription.topics or subscription.assigned or ():
+        if image.topic(name) is None:
+            raise ConfigError(f"There is no topic {name!r} in {url}.")
+    if not topics and not allow_none:
+        raise ConfigError(f"No topic in {url} matches {subscription.pattern!r}.")
+    chosen: list[tuple[TopicImage, Sequence[int]]] = []
+    for topic in topics:
+        indexes: Sequence[int] = range(len(topic.partitions))
+        if subscription.assigned is not None:
+            indexes = subscription.assigned[topic.name]
+            for index in indexes:
+                if index >= len(topic.partitions):
+                    raise ConfigError(
+                        f"Topic {topic.name!r} has partitions 0 to {len(topic.partitions) - 1} and no partition {index}."
+                    )
+        chosen.append((topic, indexes))
+    return chosen
+
+
+async def _ask_tail(options: ReadOptions, partitions: Sequence[TopicPartitionState]) -> None:
+    wanted = [TopicPartition(one.topic, one.partition.partition) for one in partitions]
+    committed = options.isolation is Isolation.READ_COMMITTED
+    async with ClusterClient(options.tail, rng=random.Random(), client_id="firn-spark") as cluster:
+        ends = await cluster.list_offsets(dict.fromkeys(wanted, BROKER_LATEST), read_committed=committed)
+        starts = await cluster.list_offsets(dict.fromkeys(wanted, BROKER_EARLIEST))
+    for one, name in zip(partitions, wanted, strict=True):
+        one.tail_end = ends[name].offset
+        one.log_start = starts[name].offset
+
+
+async def read_footer(
+    session: StoreSession, snapshot: Snapshot, partition: TopicIdPartition, entry: SegmentEntry
+) -> SegmentFooter:
+    """The footer of a segment, read once. Raises: CorruptionError, ConfigError (it is gone), StorageUnavailable."""
+    found = snapshot.footers.get(entry.segment_id.bytes)
+    if found is None:
+        key = entry.object_key(*partition)
+        try:
+            tail, object_bytes = await session.store.get_tail(key, entry.size_bytes - entry.footer_position)
+        except ObjectMissing:
+            raise CorruptionError(
+                f"{key} is gone, although the manifest names it: run `firn verify` to see what else is missing."
+            ) from None
+        if object_bytes != entry.size_bytes:
+            raise CorruptionError(f"{key} has {object_bytes} bytes, the manifest says {entry.size_bytes}")
+        found = snapshot.footers[entry.segment_id.bytes] = decode_footer(tail, object_bytes, key)
+    return found
+
+
+async def resolve_ranges(
+    session: StoreSession, snapshot: Snapshot, options: ReadOptions, narrowing: Narrowing = NO_NARROWING
+) -> tuple[list[PartitionRange], list[str]]:
+    """What to read of each partition, and warnings: offsets that are gone and may be passed over.
+
+    The chunk tables that splits will need are read, too. Raises: ConfigError, CorruptionError, StorageUnavailable.
+    """
+    _check_named(snapshot, options.start, "starting")
+    _check_named(snapshot, options.end, "ending")
+    warnings: list[str] = []
+
+    async def resolve(one: TopicPartitionState) -> PartitionRange:
+        start = await _resolve(session, snapshot, one, options.start, "starting", options)
+        end = await _resolve(session, snapshot, one, options.end, "ending", options)
+        if start < one.start:
+            sentence = f"{one.name} starts at offset {one.start}: {one.start - start} offsets from {start} on are gone"
+            if options.fail_on_data_loss:
+                raise ConfigError(f"{sentence}; write failOnDataLoss=false to go on without them.")
+            warnings.append(f"{sentence}.")
+            start = one.start
+        end = max(end, start)
+        found = narrowing.applied_to(
+            PartitionRange(
+                topic=one.topic, partition=one.partition, start=start, end=end, tiered_end=one.state.tiered_end
+            )
+        )
+        for entry in boundary_segments(one.state, found.start, found.stored_end):
+            await read_footer(session, snapshot, one.partition, entry)
+        return found
+
+    ranges = list(await asyncio.gather(*(resolve(one) for one in snapshot.partitions)))
+    return ranges, warnings
+
+
+def _check_named(snapshot: Snapshot, place: AtOffset | AtTime, which: str) -> None:
+    """JSON by partition must name every partition that is read, and no other, as with Spark's Kafka source."""
+    if place.by_partition is None:
+        return
+    said = {(topic, index) for topic, values in place.by_partition.items() for index in values}
+    read = {(one.topic, int(one.partition.partition)) for one in snapshot.partitions}
+    for topic, index in sorted(read - said):
+        raise ConfigError(f"The {which} offsets or times leave out {topic}-{index}: name every partition that is read.")
+    for topic, index in sorted(said - read):
+        raise ConfigError(f"The {which} offsets or times name {topic}-{index}, which is not read.")
+
+
+async def _resolve(
+    session: StoreSession,
+    snapshot: Snapshot,
+    one: TopicPartitionState,
+    place: AtOffset | AtTime,
+    which: str,
+    options: ReadOptions,
+) -> int:
+    index = int(one.partition.partition)
+    value = place.everywhere if place.by_partition is None else place.by_partition[one.topic][index]
+    assert value is not None
+    if isinstance(place, AtTime):
+        found = await find_time(session, snapshot, one, value, options)
+        if found is not None:
+            return found
+        if which == "starting" and options.past_end is WhenTimeIsPastTheEnd.ERROR:
+            raise ConfigError(
+                f"{one.name} has no record of time {value} or later; write startingOffsetsByTimestampStrategy=latest to start"
+                " at its end."
+            )
+        return one.end
+    if value == EARLIEST:
+        return one.start
+    if value == LATEST:
+        return one.end
+    if value > one.end:
+        beyond = "" if options.tail else " in the store; what brokers hold above it is read with the option 'tail'"
+        raise ConfigError(f"Offset {value} is past the end of {one.name}, which has [{one.start}, {one.end}){beyond}.")
+    return value
+
+
+async def find_time(
+    session: StoreSession, snapshot: Snapshot, one: TopicPartitionState, timestamp_ms: int, options: ReadOptions
+) -> int | None:
+    """Offset of the first record whose timestamp is not below ``timestamp_ms``; None if there is none.
+
+    One footer and one chunk are read for it. Raises: CorruptionError, StorageUnavailable, BrokerUnavailable.
+    """
+    entry = one.state.find_timestamp(timestamp_ms)
+    while entry is not None:
+        footer = await read_footer(session, snapshot, one.partition, entry)
+        key = entry.object_key(*one.partition)
+        for chunk in footer.chunks:
+            if chunk.max_timestamp < timestamp_ms:
+                continue
+            stored = await session.store.get_range(key, chunk.position, chunk.position + chunk.stored_bytes)
+            check_stored_chunk(stored, chunk, key)
+            raw = memoryview(unfold_chunk(stored, chunk, key))
+            for position, header in iter_headers(raw):
+                if header.max_timestamp < timestamp_ms or header.end_offset <= one.start:
+                    continue
+                for record in iter_records(raw[position : position + header.size_bytes]):
+                    if record.timestamp >= timestamp_ms and record.offset >= one.start:
+                        return record.offset
+        following = one.state.index_at(entry.end_offset)
+        finished = one.state.finished
+        entry = next((later for later in finished[following:] if later.max_timestamp >= timestamp_ms), None)
+    if not options.tail:
+        return None
+    async with ClusterClient(options.tail, rng=random.Random(), client_id="firn-spark") as cluster:
+        name = TopicPartition(one.topic, one.partition.partition)
+        offset = (await cluster.list_offsets({name: timestamp_ms}))[name].offset
+    return offset if 0 <= offset < one.end else None

@@ -1,0 +1,91 @@
+"""``format("firn")``: what Spark calls, thin. Spark makes one of these in a Python process of its own for every query.
+
+Nothing of Firn but this module is imported until a reader or a writer is made: Spark imports every package named ``pyspark_*``
+only to see what there is, and a mistake there would cost its user every other data source, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, MutableMapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_firn.options import ReadOptions
+
+
+class FirnAppShadowed(ImportError):
+    """Another package is in the place of Firn's own."""
+
+
+def require_firn() -> None:
+    """Raises: FirnAppShadowed, if a package of the user's is found under the name of Firn's ``app``."""
+    import app
+
+    if not (app.__doc__ or "").startswith("Firn:"):
+        raise FirnAppShadowed(
+            f"The package 'app' is {getattr(app, '__file__', None) or list(app.__path__)}, not Firn's: Firn's modules live in a"
+            " package of that name, so rename yours, or put it behind site-packages on sys.path."
+        )
+
+
+class FirnDataSource(DataSource):
+    """A topic's history as a table, straight from the bucket."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "firn"
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        require_firn()
+        super().__init__(options)
+
+    def schema(self) -> StructType:
+        from pyspark_firn.columns import struct_type
+        from pyspark_firn.options import parse_columns
+
+        return struct_type(parse_columns(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from pyspark_firn.options import parse_read_options
+
+        options = parse_read_options(self.options, streaming=False)
+        return PushingReader(options, schema) if options.pushdown else FirnReader(options, schema)
+
+
+class FirnReader(DataSourceReader):
+    """Reads a snapshot of some partitions' history."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        from pyspark_firn.columns import column_names
+
+        self._options = options
+        self._columns = column_names(schema)
+        self._filters: list[Filter] = []
+
+    def partitions(self) -> list[InputPartition]:
+        from pyspark_firn.batch import plan
+        from pyspark_firn.pushdown import narrowing_of
+
+        return list(plan(self._options, narrowing_of(self._filters)))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from pyspark_firn.batch import read_split
+
+        return read_split(self._options, self._columns, partition)
+
+
+class PushingReader(FirnReader):
+    """A reader that Spark tells its filters (with ``spark.sql.python.filterPushdown.enabled``).
+
+    A class of its own, because Spark refuses to run a reader that has ``pushFilters`` while that setting is off.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Prune by what is understood; Spark applies all filters once more, so nothing depends on it."""
+        self._filters = filters
+        return filters
