@@ -131,7 +131,13 @@ class _GroupOffsets:
 
     @property
     def is_blank(self) -> bool:
+        """Whether nothing is to be remembered of it."""
         return not (self._raw or self._topics or self.pending)
+
+    @property
+    def has_offsets(self) -> bool:
+        """Whether anything is committed or pending. A transaction whose offsets were deleted is remembered until it ends."""
+        return bool(self._raw or self._topics or any(self.pending.values()))
 
 
 def _parse_place(place: bytes) -> tuple[str, int]:
@@ -257,14 +263,15 @@ class OffsetStore:
     def has_pending(self, group_id: str) -> bool:
         """Whether an open transaction commits any offset of the group."""
         group = self._groups.get(group_id)
-        return group is not None and bool(group.pending)
+        return group is not None and any(group.pending.values())
 
     def __contains__(self, group_id: str) -> bool:
-        return group_id in self._groups
+        group = self._groups.get(group_id)
+        return group is not None and group.has_offsets
 
     def group_ids(self) -> list[str]:
         """Groups with offsets, committed or pending."""
-        return list(self._groups)
+        return [group_id for group_id, group in self._groups.items() if group.has_offsets]
 
     def places(self, group_id: str) -> Iterator[tuple[str, int]]:
         """Topic and partition of everything that is committed or pending, each once. Raises: CorruptionError."""

@@ -1,0 +1,309 @@
+"""Committed offsets: who may commit, transactions, deletion, expiry, and what is left after a restart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.coordinator.records import GROUP_RECORDS
+from app.coordinator.schemas.classic_group import OffsetCommitKey, OffsetCommitValue
+from app.errors import CorruptionError, ErrorCode, RequestRejected
+from app.groups.classic import ClassicState
+from app.groups.offsets import (
+    CommittedOffset,
+    OffsetStore,
+    offset_key,
+    offset_value,
+    parse_offset_value,
+)
+from app.units import Offset
+from tests.groups.shards import CONFIG, GROUP, ShardBench
+
+MINUTE_MS = 60_000
+RETENTION_MS = CONFIG.offsets_retention_minutes * MINUTE_MS
+CHECK_MS = CONFIG.offsets_retention_check_interval_ms
+
+SESSION_STEP_MS = 600_000
+"""Between two signs of life of members with a long session."""
+
+texts = st.text(max_size=40)
+int64s = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+# --- bytes ------------------------------------------------------------------------------------------------------------
+
+
+@given(texts, texts, st.integers(0, (1 << 31) - 1))
+def test_keys_are_what_the_schema_says(group: str, topic: str, partition: int) -> None:
+    assert offset_key(group, topic, partition) == GROUP_RECORDS.encode_key(OffsetCommitKey(group, topic, partition))
+
+
+@given(int64s, st.integers(-1, (1 << 31) - 1), texts, int64s, st.integers(-1, (1 << 63) - 1))
+def test_values_are_what_the_schema_says(
+    offset: int, leader_epoch: int, metadata: str, committed_ms: int, expires_ms: int
+) -> None:
+    value = OffsetCommitValue(offset, leader_epoch, metadata, committed_ms, expires_ms)
+    raw = offset_value(offset, leader_epoch, metadata, committed_ms, expires_ms)
+    assert raw == GROUP_RECORDS.encode_value(value, 3 if expires_ms == -1 else 1)
+    found = parse_offset_value(raw, Offset(9))
+    expected_epoch = leader_epoch if expires_ms == -1 else -1
+    assert found == CommittedOffset(offset, expected_epoch, metadata, committed_ms, expires_ms, 9)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_values_of_every_version_are_read(version: int) -> None:
+    raw = GROUP_RECORDS.encode_value(OffsetCommitValue(5, 3, "m", 7), version)
+    found = parse_offset_value(raw, Offset(1))
+    assert (found.offset, found.metadata, found.committed_ms) == (5, "m", 7)
+
+
+@given(st.binary(max_size=60))
+def test_bytes_that_are_no_offset_are_corrupt_and_nothing_else(raw: bytes) -> None:
+    for value in (raw, b"\0\3" + raw):
+        try:
+            parse_offset_value(value, Offset(0))
+        except CorruptionError:
+            continue
+
+
+@given(st.binary(max_size=40), st.integers(0, 40))
+def test_keys_that_are_not_sound_are_corrupt_and_nothing_else(raw: bytes, length: int) -> None:
+    store = OffsetStore()
+    try:
+        store.load(b"\0\1" + length.to_bytes(2, "big") + raw, offset_value(1, 1, "", 1), -1, Offset(1))
+        store.finish_loading()
+        for group_id in store.group_ids():
+            store.topics(group_id)
+    except CorruptionError:
+        return
+
+
+# --- who may commit ---------------------------------------------------------------------------------------------------
+
+
+def test_anybody_may_commit_for_a_group_without_members() -> None:
+    bench = ShardBench()
+    assert bench.commit("t", 0, 5) is ErrorCode.NONE
+    assert bench.commit("t", 1, 6) is ErrorCode.NONE
+    assert bench.committed() == {("t", 0): 5, ("t", 1): 6}
+    bench.restart()
+    assert bench.committed() == {("t", 0): 5, ("t", 1): 6}
+    assert (bench.group.state, bench.group.protocol_type) == (ClassicState.EMPTY, "")
+
+
+@pytest.mark.parametrize(("version", "code"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)])
+def test_a_generation_of_a_group_that_there_is_not_is_refused(version: int, code: ErrorCode) -> None:
+    bench = ShardBench()
+    assert bench.commit("t", 0, 5, member_id="m", generation=1, api_version=version) is code
+    assert bench.commit("t", 0, 5, member_id="m", generation=1, producer_id=7) is ErrorCode.ILLEGAL_GENERATION
+    assert not bench.shard.groups
+    assert not bench.turn.log
+
+
+def test_only_members_of_this_generation_commit_once_there_are_members() -> None:
+    bench = ShardBench()
+    leader, _ = bench.stable(2)
+    bench.commit("t", 0, 5, member_id=leader.member_id, generation=1)
+    appended = len(bench.turn.log)
+    for arguments, code in (
+        ({}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"member_id": "nobody", "generation": 1}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"member_id": leader.member_id, "generation": 0}, ErrorCode.ILLEGAL_GENERATION),
+        ({"member_id": leader.member_id, "generation": 2}, ErrorCode.ILLEGAL_GENERATION),
+        ({"member_id": leader.member_id, "generation": 1, "instance_id": "i"}, ErrorCode.UNKNOWN_MEMBER_ID),
+    ):
+        assert bench.commit("t", 0, 9, **arguments) is code  # type: ignore[arg-type]
+    assert bench.committed() == {("t", 0): 5}
+    assert len(bench.turn.log) == appended
+
+
+def test_while_partitions_are_assigned_nobody_commits() -> None:
+    bench = ShardBench()
+    joined = bench.join_all(2)
+    member = joined[0].member_id
+    assert bench.commit("t", 0, 5, member_id=member, generation=1) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert bench.commit("t", 0, 5, member_id=member, generation=1, producer_id=7) is ErrorCode.NONE
+
+
+def test_a_commit_that_cannot_be_written_changes_nothing() -> None:
+    bench = ShardBench()
+    bench.turn.refuse_with = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert bench.commit("t", 0, 5) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert bench.committed() == {}
+    assert not bench.shard.groups
+
+
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+def test_what_a_transaction_commits_counts_when_it_is_committed_and_not_before() -> None:
+    bench = ShardBench()
+    bench.commit("t", 0, 5)
+    bench.commit("t", 0, 8, producer_id=7)
+    bench.commit("t", 1, 9, producer_id=7)
+    assert bench.committed() == {("t", 0): 5}
+    assert bench.shard.offsets.is_pending(GROUP, "t", 0)
+    assert not bench.shard.offsets.is_pending(GROUP, "t", 2)
+    bench.restart()
+    assert bench.committed() == {("t", 0): 5}
+    assert bench.shard.offsets.is_pending(GROUP, "t", 1)
+    bench.end_transaction(7, commit=True)
+    expected = {("t", 0): 8, ("t", 1): 9}
+    assert bench.committed() == expected
+    assert not bench.shard.offsets.is_pending(GROUP, "t", 0)
+    bench.restart()
+    assert bench.committed() == expected
+
+
+def test_what_an_aborted_transaction_committed_is_gone() -> None:
+    bench = ShardBench()
+    bench.commit("t", 0, 5)
+    bench.commit("t", 0, 8, producer_id=7)
+    bench.end_transaction(7, commit=False)
+    for _ in range(2):
+        assert bench.committed() == {("t", 0): 5}
+        assert not bench.shard.offsets.has_pending(GROUP)
+        bench.restart()
+
+
+def test_a_commit_after_that_of_a_transaction_is_newer_than_its_end() -> None:
+    bench = ShardBench()
+    bench.commit("t", 0, 8, producer_id=7)
+    bench.commit("t", 0, 6)
+    bench.end_transaction(7, commit=True)
+    assert bench.committed() == {("t", 0): 6}
+    bench.restart()
+    assert bench.committed() == {("t", 0): 6}
+
+
+def test_a_group_of_which_only_pending_offsets_are_known_is_there() -> None:
+    bench = ShardBench()
+    bench.commit("t", 0, 8, producer_id=7)
+    bench.restart()
+    assert bench.group.is_empty
+    bench.end_transaction(7, commit=False)
+    assert GROUP not in bench.shard.offsets
+
+
+# --- deletion ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_group_is_deleted_with_its_offsets_once_it_is_empty() -> None:
+    bench = ShardBench()
+    leader, follower = bench.stable(2)
+    bench.commit("t", 0, 5, member_id=leader.member_id, generation=1)
+    bench.commit("t", 1, 6, member_id=leader.member_id, generation=1, producer_id=7)
+    delete = lambda shard, turn: shard.delete_group(turn, GROUP)  # noqa: E731
+    assert bench.code(delete) is ErrorCode.NON_EMPTY_GROUP
+    bench.leave((leader.member_id, None), (follower.member_id, None))
+    assert bench.code(delete) is ErrorCode.NONE
+    for _ in range(2):
+        assert not bench.shard.groups
+        assert bench.committed() == {}
+        assert bench.code(delete) is ErrorCode.GROUP_ID_NOT_FOUND
+        bench.restart()
+
+
+def test_offsets_of_a_topic_that_members_read_stay() -> None:
+    bench = ShardBench()
+    (only,) = bench.stable(1)
+    for topic in ("t", "u"):
+        bench.commit(topic, 0, 5, member_id=only.member_id, generation=1)
+
+    codes = bench.do(lambda shard, turn: shard.delete_offsets(turn, GROUP, [("t", [0]), ("u", [0, 1])]))
+    assert codes == [("t", ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC), ("u", ErrorCode.NONE)]
+    assert bench.committed() == {("t", 0): 5}
+    bench.restart()
+    assert bench.committed() == {("t", 0): 5}
+    with pytest.raises(RequestRejected) as refused:
+        bench.do(lambda shard, turn: shard.delete_offsets(turn, "other", []))
+    assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_offsets_of_deleted_topics_go() -> None:
+    bench = ShardBench()
+    for topic in ("t", "u"):
+        bench.commit(topic, 0, 5)
+        bench.commit(topic, 1, 5, producer_id=7)
+    bench.do(lambda shard, turn: shard.topics_deleted(turn, {"t"}))
+    bench.end_transaction(7, commit=True)
+    assert bench.committed() == {("u", 0): 5, ("u", 1): 5}
+    bench.restart()
+    assert bench.committed() == {("u", 0): 5, ("u", 1): 5}
+
+
+# --- expiry -----------------------------------------------------------------------------------------------------------
+
+
+def test_offsets_that_nobody_assigned_expire_by_the_time_of_their_commit_and_the_group_with_the_last() -> None:
+    bench = ShardBench()
+    bench.commit("t", 0, 5)
+    bench.advance(RETENTION_MS // 2)
+    bench.commit("t", 1, 6)
+    bench.advance(RETENTION_MS // 2 + CHECK_MS)
+    assert bench.committed() == {("t", 1): 6}
+    bench.advance(RETENTION_MS // 2 + CHECK_MS)
+    assert bench.committed() == {}
+    assert not bench.shard.groups
+    bench.restart()
+    assert not bench.shard.groups
+
+
+def test_offsets_of_an_empty_group_expire_by_the_time_since_its_last_member() -> None:
+    bench = ShardBench()
+    (only,) = bench.stable(1, session_ms=SESSION_STEP_MS + 1)
+    bench.commit("t", 0, 5, member_id=only.member_id, generation=1)
+    for _ in range(3 * RETENTION_MS // SESSION_STEP_MS):
+        bench.heartbeat(only.member_id, 1)
+        bench.advance(SESSION_STEP_MS)
+    assert bench.committed() == {("t", 0): 5}
+    bench.leave((only.member_id, None))
+    bench.advance(RETENTION_MS - CHECK_MS)
+    assert bench.committed() == {("t", 0): 5}
+    bench.advance(2 * CHECK_MS)
+    assert bench.committed() == {}
+    assert not bench.shard.groups
+
+
+def test_offsets_of_topics_that_members_do_not_read_any_more_expire() -> None:
+    bench = ShardBench()
+    (only,) = bench.stable(1, session_ms=SESSION_STEP_MS + 1)
+    for topic in ("t", "left"):
+        bench.commit(topic, 0, 5, member_id=only.member_id, generation=1)
+    for _ in range(RETENTION_MS // SESSION_STEP_MS + 2):
+        bench.heartbeat(only.member_id, 1)
+        bench.advance(SESSION_STEP_MS)
+    assert bench.committed() == {("t", 0): 5}
+
+
+def test_what_a_transaction_is_about_to_commit_does_not_expire() -> None:
+    bench = ShardBench()
+    bench.commit("t", 0, 5)
+    bench.commit("t", 0, 6, producer_id=7)
+    bench.advance(RETENTION_MS + CHECK_MS)
+    assert bench.committed() == {("t", 0): 5}
+
+
+def test_an_offset_goes_when_its_client_said_so() -> None:
+    bench = ShardBench()
+    bench.commit("t", 0, 5, retention_ms=MINUTE_MS, api_version=2)
+    bench.commit("t", 1, 5)
+    bench.restart()
+    bench.advance(CHECK_MS)
+    assert bench.committed() == {("t", 1): 5}
+
+
+def test_expiry_goes_through_many_groups_and_is_tried_again_when_it_cannot_be_written() -> None:
+    bench = ShardBench(replace(CONFIG, offsets_retention_minutes=1))
+    for number in range(450):
+        bench.commit("t", 0, 5, group_id=f"g{number}")
+    bench.turn.refuse_with = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    bench.advance(CHECK_MS)
+    assert len(bench.shard.groups) == 450
+    bench.turn.refuse_with = None
+    bench.advance(CHECK_MS)
+    assert not bench.shard.groups
+    assert not bench.shard.offsets.group_ids()
