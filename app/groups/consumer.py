@@ -15,7 +15,7 @@ again), UNRELEASED_INSTANCE_ID and FENCED_INSTANCE_ID (somebody else is that sta
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -42,7 +42,6 @@ from app.groups.reconciliation import is_reconciled, reconcile
 from app.groups.subscriptions import (
     NO_HASH,
     ResolvedRegex,
-    TopicsDelta,
     matches,
     metadata_hash,
     topic_ids,
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from app.configs import BrokerConfig
+    from app.coordinator.partition import RawRecord
     from app.coordinator.shell import Turn
     from app.metadata.cluster import ClusterImage, TopicImage
 
@@ -142,6 +142,8 @@ class ConsumerGroup:
         """Who has a partition or has not given it up, by topic id and partition."""
         self._topics_seen: Mapping[str, TopicImage] | None = None
         """Of the image that the group epoch was last held against."""
+        self.replaces: Sequence[RawRecord] = ()
+        """Records that put this group into the place of another; they are written with the first that it writes itself."""
         self._regexes_due: dict[str, ResolvedRegex] = {}
         """What expressions match since topics came or went; written by the next heartbeat."""
         self._regexes_unchecked: set[str] = set()
@@ -561,10 +563,11 @@ class ConsumerGroup:
         if not records:
             return
         try:
-            turn.append([to_bytes(self.group_id, record) for record in records])
+            turn.append([*self.replaces, *(to_bytes(self.group_id, record) for record in records)])
         except RequestRejected:
             self._topics_seen = None  # what was seen of the topics did not come to be written down
             raise
+        self.replaces = ()
         for record in records:
             if isinstance(record, CurrentOfMember) and record.current is not None:
                 self._assert_free(record.member_id, record.current.assigned)
@@ -672,13 +675,11 @@ class ConsumerGroup:
 
     # --- the cluster's topics ------------------------------------------------------------------------------------------
 
-    def topics_changed(self, delta: TopicsDelta, image: ClusterImage, now_ms: int) -> None:
+    def topics_changed(self, added: Set[str], removed: Set[str], image: ClusterImage, now_ms: int) -> None:
         """Topics came or went: bring what expressions match up to date. The next heartbeat of any member acts on it."""
-        if not (delta.added or delta.removed):
-            return
         for regex, known in self.regexes.items():
             latest = self._regexes_due.get(regex, known)
-            topics = (latest.topics - delta.removed) | matches(regex, delta.added)
+            topics = (latest.topics - removed) | matches(regex, added)
             if topics != latest.topics:
                 self._regexes_due[regex] = ResolvedRegex(topics, image.sequence, TimestampMs(now_ms))
 

@@ -38,10 +38,13 @@ class GroupCoordinator:
         """``config``: the broker's settings as they are now."""
         self.config = config
         self._log_line = log_line
+        self._clock = clock
+        self.image = ClusterImage()
+        """The cluster as of now."""
         self._topic_names: dict[object, str] = {}
         self.shell: Coordinator[GroupShard] = Coordinator(
             CONSUMER_OFFSETS,
-            lambda partition: GroupShard(partition, config, rng),
+            lambda partition: GroupShard(partition, config, rng, lambda: self.image),
             broker_id=broker_id,
             logs=logs,
             clock=clock,
@@ -54,21 +57,28 @@ class GroupCoordinator:
 
     def start(self, image: ClusterImage) -> None:
         """The logs are there: coordinate what this broker leads of ``image``."""
+        self.image = image
         self._topic_names = {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()}
         self.shell.follow(image)
 
     def follow(self, image: ClusterImage, delta: ImageDelta) -> None:
         """The cluster has changed."""
+        self.image = image
         if not delta.topics:
             return
         self.shell.follow(image)
-        deleted = set()
+        added, deleted = set(), set()
         for topic_id in delta.topics:
             topic = image.topic_by_id(topic_id)
             if topic is not None:
+                if topic_id not in self._topic_names:
+                    added.add(topic.name)
                 self._topic_names[topic_id] = topic.name
             elif (name := self._topic_names.pop(topic_id, None)) is not None and image.topic(name) is None:
                 deleted.add(name)
+        if added or deleted:
+            for _, shard in self.shell.shards():
+                shard.topics_changed(added, deleted, self._clock.now_ms())
         if deleted:
             self._topics_deleted(deleted)
 

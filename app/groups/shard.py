@@ -8,7 +8,7 @@ one type takes the place of another.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from enum import Enum
 from itertools import islice
 from typing import Any, Final
@@ -20,12 +20,15 @@ from app.coordinator.schemas.classic_group import GroupMetadataKey
 from app.coordinator.shell import Turn
 from app.errors import CorruptionError, ErrorCode, RequestRejected
 from app.groups.classic import CONSUMER_PROTOCOL, ClassicGroup, ClassicState, ClassicTimer
-from app.groups.consumer import ConsumerGroup
+from app.groups.consumer import JOINING, Client, ConsumerGroup, RebalanceTimer, SessionTimer
 from app.groups.consumer_records import KEY_TYPES, GroupEpoch, from_bytes, to_bytes
 from app.groups.group import Group
 from app.groups.offsets import OFFSET_KEYS, CommittedOffset, OffsetStore, offset_key, offset_value
+from app.groups.subscriptions import ResolvedRegex, TopicPattern
+from app.metadata.cluster import ClusterImage
 from app.records.control import ControlType
 from app.units import NO_PRODUCER_ID, NO_TIMESTAMP, Offset, PartitionIndex, TimestampMs
+from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
 MINUTE_MS: Final = 60_000
 
@@ -56,10 +59,17 @@ class Chore(Enum):
 class GroupShard:
     """Groups by id, and their offsets."""
 
-    def __init__(self, partition: PartitionIndex, config: Callable[[], BrokerConfig], rng: random.Random) -> None:
-        """``config``: the broker's settings as they are now."""
+    def __init__(
+        self,
+        partition: PartitionIndex,
+        config: Callable[[], BrokerConfig],
+        rng: random.Random,
+        image: Callable[[], ClusterImage] = ClusterImage,
+    ) -> None:
+        """``config``, ``image``: the broker's settings and the cluster as they are now."""
         self.partition = partition
         self.config = config
+        self.image = image
         self.rng = rng
         self.groups: dict[str, Group] = {}
         self.offsets = OffsetStore()
@@ -127,6 +137,8 @@ class GroupShard:
             group = self.groups.get(key.group_id)
             if isinstance(group, ClassicGroup):
                 group.due(turn, key)
+        elif isinstance(key, (SessionTimer, RebalanceTimer)):
+            self._consumer_member_due(turn, key)
         elif key is Chore.EXPIRY:
             self._expire(turn)
 
@@ -169,6 +181,71 @@ class GroupShard:
         turn.append([*records, new.empty_record(turn.now_ms)])
         self.groups[group_id] = new
         return new
+
+    def consumer_group(self, group_id: str) -> ConsumerGroup:
+        """Raises: RequestRejected GROUP_ID_NOT_FOUND if there is none of that id and type."""
+        group = self.groups.get(group_id)
+        if not isinstance(group, ConsumerGroup):
+            raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+        return group
+
+    def consumer_heartbeat(
+        self,
+        turn: Turn,
+        request: ConsumerGroupHeartbeatRequest,
+        client: Client,
+        resolved: ResolvedRegex | None = None,
+    ) -> ConsumerGroupHeartbeatResponse | TopicPattern:
+        """A heartbeat of the consumer protocol. The first one makes the group, in the place of an empty one of another type.
+
+        An expression whose matching would hold up the event loop is given back, to be matched elsewhere: come again with
+        what it was ``resolved`` to.
+
+        Raises: RequestRejected GROUP_ID_NOT_FOUND; as ``ConsumerGroup.heartbeat``; nothing is changed then.
+        """
+        image = self.image()
+        group = self._consumer_group_to_join(request)
+        if resolved is None:
+            regex = group.unresolved_regex(request, turn.now_ms)
+            if regex is not None:
+                pattern = TopicPattern(regex)
+                if not pattern.is_quick(image.topics_by_name):
+                    return pattern
+                resolved = pattern.resolve(image, turn.now_ms)
+        response = group.heartbeat(turn, request, client, image, resolved)
+        self.groups[group.group_id] = group
+        return response
+
+    def _consumer_group_to_join(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroup:
+        """The group that a heartbeat is for; one that is new is not known yet. Raises: RequestRejected GROUP_ID_NOT_FOUND."""
+        group = self.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            return group
+        if request.member_epoch != JOINING or (group is not None and not group.is_empty):
+            raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {request.group_id} not found.")
+        new = ConsumerGroup(request.group_id, self.config())
+        if group is not None:
+            new.replaces = self.tombstones(group)
+        return new
+
+    def _consumer_member_due(self, turn: Turn, key: SessionTimer | RebalanceTimer) -> None:
+        """A member of the consumer protocol has not kept a time limit."""
+        group = self.groups.get(key.group_id)
+        member = group.due(key) if isinstance(group, ConsumerGroup) else None
+        if member is None:
+            return
+        assert isinstance(group, ConsumerGroup)
+        try:
+            group.remove(turn, [member], self.image())
+        except RequestRejected:
+            turn.set_timer(key, RETRY_MS)
+
+    def topics_changed(self, added: Set[str], removed: Set[str], now_ms: int) -> None:
+        """Topics came or went, by name: groups look whether their expressions match them."""
+        image = self.image()
+        for group in self.groups.values():
+            if isinstance(group, ConsumerGroup):
+                group.topics_changed(added, removed, image, now_ms)
 
     def tombstones(self, group: Group) -> list[RawRecord]:
         """The records that take a group, but not its offsets, out of the log."""

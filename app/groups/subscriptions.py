@@ -1,8 +1,7 @@
 """What members subscribe to, seen against the cluster's topics: regular expressions, and the fingerprint of what was found. Pure.
 
 Regular expressions are of RE2 (KIP-848), which Apache Kafka has too: matching takes time linear in the name, whatever the
-expression. They match whole names. ``ResolvedRegex`` is what one came to; ``TopicsDelta`` brings it up to date with a few
-topics, so that all topics are looked at only once per expression.
+expression. They match whole names. ``ResolvedRegex`` is what one came to.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from app.errors import ErrorCode, RequestRejected
 from app.groups.assignors import TopicSpec
 from app.limits import REGEX_BYTES_MAX, REGEX_CACHE_MAX, REGEX_PROGRAM_SIZE_MAX
-from app.metadata.cluster import INTERNAL_TOPICS, ClusterImage, ImageDelta, TopicImage
+from app.metadata.cluster import INTERNAL_TOPICS, ClusterImage, TopicImage
 from app.units import TimestampMs
 
 if TYPE_CHECKING:
@@ -39,30 +38,6 @@ class ResolvedRegex:
     resolved_ms: TimestampMs
 
 
-@dataclass(frozen=True, slots=True)
-class TopicsDelta:
-    """Which topics differ between two images, by name."""
-
-    added: frozenset[str]
-    removed: frozenset[str]
-    changed: frozenset[str]
-    """Other partitions, or another topic of the same name."""
-
-    @classmethod
-    def between(cls, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> TopicsDelta:
-        """In time proportional to the topics of ``delta``."""
-        added: set[str] = set()
-        removed: set[str] = set()
-        changed: set[str] = set()
-        for topic_id in delta.topics:
-            before, after = old.topics_by_id.get(topic_id), new.topics_by_id.get(topic_id)
-            if before is not None and before.name not in new.topics_by_name:
-                removed.add(before.name)
-            if after is not None:
-                (changed if after.name in old.topics_by_name else added).add(after.name)
-        return cls(frozenset(added), frozenset(removed), frozenset(changed))
-
-
 class TopicPattern:
     """A compiled expression."""
 
@@ -79,6 +54,10 @@ class TopicPattern:
     def among(self, names: Iterable[str]) -> frozenset[str]:
         """Those of the names that match, none of them internal."""
         return frozenset([name for name in names if self.matches(name) and name not in INTERNAL_TOPICS])
+
+    def resolve(self, image: ClusterImage, now_ms: int) -> ResolvedRegex:
+        """The topics of the whole cluster that match."""
+        return ResolvedRegex(self.among(image.topics_by_name), image.sequence, TimestampMs(now_ms))
 
     def is_quick(self, names: Collection[str]) -> bool:
         """Whether ``among`` is short enough for the event loop."""

@@ -8,8 +8,6 @@ import pytest
 
 from app.errors import ErrorCode, RequestRejected
 from app.groups.consumer_records import MemberState
-from app.groups.subscriptions import TopicsDelta
-from app.metadata.cluster import ImageDelta
 from tests.groups.bench import image_of, topic_id
 from tests.groups.consumers import CONFIG, Consumer, Coordinator, loaded, settle
 
@@ -241,11 +239,8 @@ def test_a_regular_expression_subscribes_to_what_it_matches_wholly(coordinator: 
 def test_a_topic_that_comes_to_match_is_dealt_out_and_one_that_goes_is_forgotten(coordinator: Coordinator) -> None:
     alice = Consumer("alice", regex="orders.*")
     alice.beat(coordinator)
-    before, after = coordinator.image, image_of({"orders": 4, "orders-us": 1, "other": 3}, sequence=2)
-    coordinator.group.topics_changed(
-        TopicsDelta.between(before, after, ImageDelta.between(before, after)), after, coordinator.turn.now_ms
-    )
-    coordinator.image = after
+    coordinator.image = image_of({"orders": 4, "orders-us": 1, "other": 3}, sequence=2)
+    coordinator.group.topics_changed({"orders-us"}, {"orders-eu"}, coordinator.image, coordinator.turn.now_ms)
     settle(coordinator, [alice])
     assert alice.owned == {ORDERS: frozenset(range(4)), topic_id("orders-us"): frozenset({0})}
     assert loaded(coordinator.turn.log).regexes == coordinator.group.regexes

@@ -15,8 +15,6 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from app.errors import ErrorCode, RequestRejected
 from app.groups.consumer import ConsumerGroup
-from app.groups.subscriptions import TopicsDelta
-from app.metadata.cluster import ImageDelta
 from tests.groups.bench import image_of, topic_id
 from tests.groups.consumers import Consumer, Coordinator, loaded, settle
 
@@ -136,8 +134,9 @@ class GroupMachine(RuleBasedStateMachine):
             self.topics[name] = max(count, self.topics.get(name, 0))
         self.sequence += 1
         before, after = self.coordinator.image, image_of(self.topics, sequence=self.sequence, lives=self.lives)
-        delta = TopicsDelta.between(before, after, ImageDelta.between(before, after))
-        self.coordinator.group.topics_changed(delta, after, self.coordinator.turn.now_ms)
+        added = after.topics_by_name.keys() - before.topics_by_name.keys()
+        removed = before.topics_by_name.keys() - after.topics_by_name.keys()
+        self.coordinator.group.topics_changed(added, removed, after, self.coordinator.turn.now_ms)
         self.coordinator.image = after
 
     @rule(consumer=members)

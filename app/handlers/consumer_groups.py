@@ -1,0 +1,174 @@
+"""ConsumerGroupHeartbeat (key 68) and ConsumerGroupDescribe (key 69): groups whose assignment the broker makes (KIP-848)."""
+
+from __future__ import annotations
+
+import base64
+import random
+from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from app.coordinator.shell import Turn
+from app.errors import ErrorCode, RequestRejected
+from app.groups.assignors import NO_PARTITIONS, Assignment
+from app.groups.consumer import Client, ConsumerGroup, check_heartbeat
+from app.groups.consumer import Member as GroupMember
+from app.groups.shard import GroupShard
+from app.groups.subscriptions import ResolvedRegex, TopicPattern
+from app.handlers.api import Api, ApiTable
+from app.handlers.cluster import NOT_ASKED
+from app.handlers.context import Context, Request
+from app.handlers.groups import GROUP_OPERATIONS, client_host
+from app.metadata.cluster import ClusterImage, TopicImage
+from app.wire.apikeys import ApiKey
+from app.wire.apis.consumer_group_describe import (
+    Assignment as DescribedAssignment,
+)
+from app.wire.apis.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedGroup,
+    Member,
+    TopicPartitions,
+)
+from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+CLASSIC_MEMBER: Final = 0
+CONSUMER_MEMBER: Final = 1
+
+# --- ConsumerGroupHeartbeat -----------------------------------------------------------------------------------------
+
+
+def heartbeat(
+    context: Context, request: Request, message: ConsumerGroupHeartbeatRequest
+) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
+    """A member of a group joins, goes on, or leaves. Raises: RequestRejected."""
+    check_heartbeat(message, request.api_version, context.groups.config().group_consumer_assignors)
+    if not message.member_id:
+        message.member_id = new_member_id(context.rng)
+    client = Client(request.client_id or "", client_host(request))
+
+    def event(shard: GroupShard, turn: Turn) -> ConsumerGroupHeartbeatResponse | TopicPattern:
+        return shard.consumer_heartbeat(turn, message, client)
+
+    found = context.groups.perform(message.group_id, event)
+    if isinstance(found, ConsumerGroupHeartbeatResponse):
+        return found
+    return _heartbeat_later(context, message, client, found)
+
+
+async def _heartbeat_later(
+    context: Context,
+    message: ConsumerGroupHeartbeatRequest,
+    client: Client,
+    found: TopicPattern | Awaitable[ConsumerGroupHeartbeatResponse | TopicPattern],
+) -> ConsumerGroupHeartbeatResponse:
+    """Wait until what the answer says is stored, or until an expression was matched against very many topics."""
+    answer = found if isinstance(found, TopicPattern) else await found
+    while isinstance(answer, TopicPattern):
+        pattern, image, now_ms = answer, context.image, context.clock.now_ms()
+        resolved = await context.pool.run(lambda p=pattern, i=image, n=now_ms: p.resolve(i, n))  # type: ignore[misc]
+
+        def event(
+            shard: GroupShard, turn: Turn, resolved: ResolvedRegex = resolved
+        ) -> ConsumerGroupHeartbeatResponse | TopicPattern:
+            return shard.consumer_heartbeat(turn, message, client, resolved)
+
+        again = context.groups.perform(message.group_id, event)
+        answer = again if isinstance(again, (ConsumerGroupHeartbeatResponse, TopicPattern)) else await again
+    return answer
+
+
+def new_member_id(rng: random.Random) -> str:
+    """As Kafka writes a random UUID: 22 characters of base64."""
+    return base64.urlsafe_b64encode(rng.randbytes(16)).rstrip(b"=").decode()
+
+
+def refuse_heartbeat(
+    request: Request, message: ConsumerGroupHeartbeatRequest, code: ErrorCode, sentence: str
+) -> ConsumerGroupHeartbeatResponse:
+    del request, message
+    return ConsumerGroupHeartbeatResponse(error_code=code, error_message=sentence)
+
+
+# --- ConsumerGroupDescribe ------------------------------------------------------------------------------------------
+
+
+async def describe(
+    context: Context, request: Request, message: ConsumerGroupDescribeRequest
+) -> ConsumerGroupDescribeResponse:
+    """Describe each group by itself, with every member's present and target assignment."""
+    del request
+    operations = GROUP_OPERATIONS if message.include_authorized_operations else NOT_ASKED
+    answers = []
+    for group_id in message.group_ids:
+        try:
+            found = context.groups.perform(
+                group_id,
+                lambda shard, _, name=group_id: _described(shard.consumer_group(name), context.image),  # type: ignore[misc]
+            )
+            answer = found if isinstance(found, DescribedGroup) else await found
+        except RequestRejected as error:
+            answer = DescribedGroup(error_code=error.code, error_message=str(error), group_id=group_id)
+        answer.authorized_operations = operations
+        answers.append(answer)
+    return ConsumerGroupDescribeResponse(groups=answers)
+
+
+def _described(group: ConsumerGroup, image: ClusterImage) -> DescribedGroup:
+    return DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state,
+        group_epoch=group.epoch,
+        assignment_epoch=group.target_epoch,
+        assignor_name=group.assignor_with(),
+        members=[
+            _described_member(member, group.targets.get(member.member_id, NO_PARTITIONS), image.topics_by_id)
+            for member in group.members.values()
+        ],
+    )
+
+
+def _described_member(member: GroupMember, target: Assignment, topics: Mapping[UUID, TopicImage]) -> Member:
+    subscription = member.subscription
+    return Member(
+        member_id=member.member_id,
+        instance_id=subscription.instance_id,
+        rack_id=subscription.rack_id,
+        member_epoch=member.epoch,
+        client_id=subscription.client_id,
+        client_host=subscription.client_host,
+        subscribed_topic_names=sorted(subscription.topic_names),
+        subscribed_topic_regex=subscription.topic_regex or "",
+        assignment=_described_assignment(member.current.assigned, topics),
+        target_assignment=_described_assignment(target, topics),
+        member_type=CLASSIC_MEMBER if member.is_classic else CONSUMER_MEMBER,
+    )
+
+
+def _described_assignment(assignment: Assignment, topics: Mapping[UUID, TopicImage]) -> DescribedAssignment:
+    """Topics that are gone have no name any more, and are left out."""
+    return DescribedAssignment(
+        [
+            TopicPartitions(topic_id, topics[topic_id].name, sorted(partitions))
+            for topic_id, partitions in assignment.items()
+            if topic_id in topics
+        ]
+    )
+
+
+def refuse_describe(
+    request: Request, message: ConsumerGroupDescribeRequest, code: ErrorCode, sentence: str
+) -> ConsumerGroupDescribeResponse:
+    del request
+    return ConsumerGroupDescribeResponse(
+        groups=[DescribedGroup(error_code=code, error_message=sentence, group_id=name) for name in message.group_ids]
+    )
+
+
+APIS: Final[ApiTable] = {
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: Api(heartbeat, refuse_heartbeat),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: Api(describe, refuse_describe),
+}
