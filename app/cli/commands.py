@@ -28,6 +28,7 @@ _FAMILIES: Final = {
     "tier": ("tier", "app"),
     "verify": ("verify", "verify"),
     "doctor": ("doctor", "doctor"),
+    "cost": ("cost", "cost"),
 }
 """Command to its module of this package and what it is called there, in the order of the help."""
 

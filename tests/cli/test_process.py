@@ -32,7 +32,7 @@ def firn(*arguments: str, stdin: bytes = b"", **environment: str) -> subprocess.
 def test_help_names_every_command() -> None:
     done = firn("--help")
     assert done.returncode == 0
-    for command in ("serve", "http", "demo", "topic", "produce", "consume", "tier", "verify", "doctor"):
+    for command in ("serve", "http", "demo", "topic", "produce", "consume", "tier", "verify", "doctor", "cost"):
         assert f" {command} " in done.stdout
     assert firn("--version").stdout == "firn 0.1.0\n"
 

@@ -1,0 +1,241 @@
+"""From a workload to the bill of three systems: Firn, Kafka with three replicas on EBS, Kafka with tiered storage.
+
+What the model leaves out is the same for all: the monitoring, the people, snapshots, the clients' machines, traffic that leaves
+the region, discounts. Kafka's consumers read from a replica in their own zone (KIP-392), which is the better case for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Final
+
+from app.cost import requests
+from app.cost.prices import HOURS_PER_MONTH, SECONDS_PER_MONTH, WITH_EBS, WITH_NVME, Instance, Prices
+from app.cost.workload import Workload
+from app.limits import GIB, MIB
+
+UTILISATION: Final = 0.5
+"""Share of a core, of a network card and of a volume's throughput that is used in the busiest hour."""
+DISK_FULL: Final = 0.7
+"""Share of a disk that is used: a log directory that fills up stops a broker."""
+KAFKA_REPLICAS: Final = 3
+FIRN_CORES: Final = 2
+"""One for the broker, one for its store process."""
+EBS_FREE_MIB_PER_S: Final = 125
+TIB: Final = 1024.0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """CPU seconds of a server process for a GB, measured beside each other (``loadtests/RESULTS.md``: 16 KB requests, 1 MiB
+    fetches, one partition)."""
+
+    produce_s_per_gb: float
+    fetch_s_per_gb: float
+    cold_s_per_gb: float
+    upload_s_per_gb: float
+
+
+FIRN_WORK: Final = Work(3.2, 0.6, 1.7, 1.0)
+KAFKA_WORK: Final = Work(6.8, 0.4, 1.9, 1.0)
+
+# Kafka's tier is assumed, not measured: a remote storage manager that puts a segment in parts, and its indexes and metadata
+# as objects of their own, and reads chunks of 4 MiB, as the open ones do by default.
+KAFKA_TIER_PART_BYTES: Final = 25 * MIB
+KAFKA_TIER_OBJECTS: Final = 3
+KAFKA_TIER_CHUNK_BYTES: Final = 4 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One position of a bill: dollars a month, and how they come about."""
+
+    what: str
+    dollars: float
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """One system's month."""
+
+    system: str
+    lines: tuple[Line, ...]
+    operations: Mapping[str, float]
+    """Requests of the month by operation; empty where nothing is known of them."""
+    storage_gib_month: float
+    """Dollars for one GiB of records kept for a month where it lies for most of its life."""
+    replayed_gib: float
+    """Dollars for one GiB of records read again: requests and traffic between zones. Machines are in the bill."""
+
+    @property
+    def dollars(self) -> float:
+        return sum(line.dollars for line in self.lines)
+
+
+def bills(workload: Workload, prices: Prices, *, firn_replicas: int = 1) -> tuple[Bill, ...]:
+    """Firn first, then what it is held against."""
+    return (
+        firn(workload, prices, replicas=firn_replicas),
+        kafka(workload, prices, tiered=True),
+        kafka(workload, prices, tiered=False),
+    )
+
+
+def firn_operations(workload: Workload, brokers: int) -> dict[str, float]:
+    """Requests of a month when as much expires as comes."""
+    segments = workload.segments_per_month
+    live = workload.retained_gib * GIB / workload.rolled_bytes
+    stored = workload.rolled_bytes * workload.stored_share
+    beats = requests.heartbeats if brokers == 1 else requests.cluster_looks
+    return requests.add(
+        requests.times(requests.copy_segment(stored), segments),
+        requests.expire_segments(segments),
+        requests.snapshots(4 * segments, live / workload.partitions),
+        requests.times(requests.replay_segment(workload.rolled_bytes), segments * workload.replay_share),
+        requests.times(beats(SECONDS_PER_MONTH), brokers),
+        requests.times(requests.sweeps(1, live / workload.partitions), workload.partitions),
+    )
+
+
+def firn(workload: Workload, prices: Prices, *, replicas: int = 1) -> Bill:
+    """``replicas`` of the hot tier; what is tiered is in the bucket once, whatever they are."""
+    cpu = _cores(workload, FIRN_WORK, replicas, tiered=True)
+    sent = workload.write_mb_per_s * workload.peak * (replicas + workload.fan_out + 1 + workload.replay_share)
+    disk_gb = workload.local_gib * GIB / 1e9 * replicas / DISK_FULL
+    instance, count = _cheapest(WITH_NVME, cpu, sent, replicas, cores_used=FIRN_CORES, nvme_gb=disk_gb)
+    operations = firn_operations(workload, count)
+    stored_gib = workload.retained_gib * workload.stored_share
+    lines = [
+        _instances(instance, count),
+        _s3_storage(stored_gib, prices),
+        _s3_requests(operations, prices),
+        _between_zones(workload, prices, replicas, own_zone_reads=False),
+    ]
+    if count > 1:
+        lines.append(Line("Redis", prices.redis_node_hour * HOURS_PER_MONTH, "one small node, for liveness"))
+    per_gib = requests.times(requests.replay_segment(workload.rolled_bytes), GIB / workload.rolled_bytes)
+    return Bill(
+        "Firn" if replicas == 1 else f"Firn, {replicas} hot replicas",
+        tuple(lines),
+        operations,
+        _s3_rate(stored_gib, prices) * workload.stored_share,
+        _request_dollars(per_gib, prices) + workload.crossing_share * 2 * prices.zone_gib_each_way,
+    )
+
+
+def kafka(workload: Workload, prices: Prices, *, tiered: bool) -> Bill:
+    """Three replicas on gp3; with ``tiered`` only the local part of the log."""
+    cpu = _cores(workload, KAFKA_WORK, KAFKA_REPLICAS, tiered=tiered)
+    sent = (
+        workload.write_mb_per_s * workload.peak * (KAFKA_REPLICAS + workload.fan_out + workload.replay_share + tiered)
+    )
+    on_disk_gib = (workload.local_gib if tiered else workload.retained_gib) * KAFKA_REPLICAS / DISK_FULL
+    read_from_disk = 0.0 if tiered else workload.replay_share
+    disk_mb_per_s = workload.write_mb_per_s * workload.peak * (KAFKA_REPLICAS + read_from_disk) / UTILISATION
+    instance, count = _cheapest(WITH_EBS, cpu, sent, KAFKA_REPLICAS, ebs_mb_per_s=disk_mb_per_s)
+    bought_mib = max(0.0, disk_mb_per_s * 1e6 / MIB / count - EBS_FREE_MIB_PER_S) * count
+    lines = [
+        _instances(instance, count),
+        Line("EBS", on_disk_gib * prices.ebs_gib_month, f"{on_disk_gib:,.0f} GiB of gp3, {DISK_FULL:.0%} full"),
+        _between_zones(workload, prices, KAFKA_REPLICAS, own_zone_reads=True, tiered=tiered),
+    ]
+    if bought_mib:
+        lines.insert(
+            2,
+            Line("EBS throughput", bought_mib * prices.ebs_mib_per_s_month, f"{bought_mib:,.0f} MiB/s beyond the free"),
+        )
+    storage = KAFKA_REPLICAS / DISK_FULL * prices.ebs_gib_month
+    per_gib_replayed = 0.0
+    operations: dict[str, float] = {}
+    if tiered:
+        segment = workload.rolled_bytes
+        operations = {
+            "put": workload.segments_per_month * (ceil(segment / KAFKA_TIER_PART_BYTES) + 1 + KAFKA_TIER_OBJECTS),
+            "get": workload.segments_per_month * workload.replay_share * (ceil(segment / KAFKA_TIER_CHUNK_BYTES) + 2),
+        }
+        lines.insert(1, _s3_storage(workload.retained_gib, prices))
+        lines.insert(2, _s3_requests(operations, prices))
+        storage = _s3_rate(workload.retained_gib, prices)
+        per_gib_replayed = _request_dollars(
+            {"get": GIB / segment * (ceil(segment / KAFKA_TIER_CHUNK_BYTES) + 2)}, prices
+        )
+        # The leader alone reads the tier, wherever the consumer is.
+        per_gib_replayed += workload.crossing_share * 2 * prices.zone_gib_each_way
+    return Bill("Kafka, tiered" if tiered else "Kafka, 3 × EBS", tuple(lines), operations, storage, per_gib_replayed)
+
+
+def _cores(workload: Workload, work: Work, replicas: int, *, tiered: bool) -> float:
+    """Cores in the busiest hour, with room. A follower fetches what it appends, and appending is most of a produce."""
+    per_gb = work.produce_s_per_gb + work.fetch_s_per_gb * workload.fan_out
+    per_gb += (replicas - 1) * (work.produce_s_per_gb / 2 + work.fetch_s_per_gb)
+    per_gb += workload.replay_share * (work.cold_s_per_gb if tiered else work.fetch_s_per_gb)
+    if tiered:
+        per_gb += work.upload_s_per_gb
+    return workload.write_mb_per_s * workload.peak / 1000 * per_gb / UTILISATION
+
+
+def _cheapest(
+    instances: Sequence[Instance],
+    cores: float,
+    network_mb_per_s: float,
+    least: int,
+    *,
+    cores_used: int = 1 << 10,
+    nvme_gb: float = 0.0,
+    ebs_mb_per_s: float = 0.0,
+) -> tuple[Instance, int]:
+    """The type and number that carry it for the least money; never fewer than ``least``. ``cores_used`` bounds one machine's."""
+
+    def count(one: Instance) -> int:
+        wanted = [cores / min(one.cores, cores_used), network_mb_per_s / UTILISATION / one.network_mb_per_s]
+        if nvme_gb:
+            wanted.append(nvme_gb / one.nvme_gb)
+        if ebs_mb_per_s:
+            wanted.append(ebs_mb_per_s / one.ebs_mb_per_s)
+        return max(least, *(ceil(share) for share in wanted))
+
+    best = min(instances, key=lambda one: count(one) * one.hour)
+    return best, count(best)
+
+
+def _instances(instance: Instance, count: int) -> Line:
+    return Line("instances", instance.hour * HOURS_PER_MONTH * count, f"{count} × {instance.name} on demand")
+
+
+def _s3_storage(gib: float, prices: Prices) -> Line:
+    return Line("S3 storage", gib * _s3_rate(gib, prices), f"{gib:,.0f} GiB of S3 Standard")
+
+
+def _s3_rate(gib: float, prices: Prices) -> float:
+    """Average dollars a GiB-month at this size."""
+    steps = ((50 * TIB, prices.s3_gib_month_first), (450 * TIB, prices.s3_gib_month_next))
+    left, dollars = gib, 0.0
+    for size, price in steps:
+        dollars += min(left, size) * price
+        left -= min(left, size)
+    return (dollars + left * prices.s3_gib_month_rest) / gib
+
+
+def _s3_requests(operations: Mapping[str, float], prices: Prices) -> Line:
+    puts, gets = requests.billed(operations)
+    return Line("S3 requests", _request_dollars(operations, prices), f"{puts:,.0f} PUT or LIST, {gets:,.0f} GET")
+
+
+def _request_dollars(operations: Mapping[str, float], prices: Prices) -> float:
+    puts, gets = requests.billed(operations)
+    return puts / 1000 * prices.s3_put_per_1000 + gets / 1000 * prices.s3_get_per_1000
+
+
+def _between_zones(
+    workload: Workload, prices: Prices, replicas: int, *, own_zone_reads: bool, tiered: bool = True
+) -> Line:
+    """Producers and consumers reach a partition's leader in whatever zone it is; a follower is in another zone."""
+    share = workload.crossing_share
+    consumers = 0.0 if own_zone_reads else workload.fan_out * share
+    followers = (replicas - 1) * (1.0 if workload.zones > 1 else 0.0)
+    replays = 0.0 if own_zone_reads and not tiered else workload.replay_share * share
+    crossing = workload.gib_per_month * (share + followers + consumers + replays)
+    return Line("between zones", crossing * 2 * prices.zone_gib_each_way, f"{crossing:,.0f} GiB, billed on both sides")

@@ -1,0 +1,80 @@
+"""AWS list prices, all of them here: us-east-1, on demand, US dollars, before tax and discounts.
+
+Sources: aws.amazon.com/s3/pricing (Standard; PUT, COPY, POST and LIST are one class, DELETE is free),
+aws.amazon.com/ec2/pricing/on-demand (instances; data transfer between zones is billed on either side),
+aws.amazon.com/ebs/pricing (gp3), aws.amazon.com/elasticache/pricing. Written down by hand; look again before you
+rely on one, and override it (``firn cost --price name=value``) where yours differs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+AS_OF: Final = "2025-11"
+REGION: Final = "us-east-1"
+HOURS_PER_MONTH: Final = 730
+SECONDS_PER_MONTH: Final = HOURS_PER_MONTH * 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """Dollars. AWS bills storage and transfer by GB of 2^30 bytes."""
+
+    s3_gib_month_first: float = 0.023
+    """S3 Standard, the first 50 TiB of an account's month."""
+    s3_gib_month_next: float = 0.022
+    """The next 450 TiB."""
+    s3_gib_month_rest: float = 0.021
+    s3_put_per_1000: float = 0.005
+    """PUT, COPY, POST, LIST."""
+    s3_get_per_1000: float = 0.0004
+    """GET and HEAD."""
+    zone_gib_each_way: float = 0.01
+    """Between two zones of a region, billed to the sender and to the receiver."""
+    ebs_gib_month: float = 0.08
+    """gp3, with 3,000 IOPS and 125 MiB/s."""
+    ebs_mib_per_s_month: float = 0.04
+    """Throughput of a gp3 volume above 125 MiB/s."""
+    redis_node_hour: float = 0.032
+    """cache.t4g.small; one suffices for liveness, and nothing is lost with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One type, with what bounds a broker on it. Network and EBS are the baselines, which do not run out of credits."""
+
+    name: str
+    hour: float
+    cores: int
+    network_mb_per_s: float
+    nvme_gb: int
+    ebs_mb_per_s: float
+
+
+WITH_NVME: Final = (
+    Instance("i4i.large", 0.172, 2, 97.6, 468, 78.0),
+    Instance("i4i.xlarge", 0.343, 4, 234.3, 937, 156.0),
+    Instance("i4i.2xlarge", 0.686, 8, 585.8, 1_875, 312.0),
+)
+"""For brokers whose hot tier is local: Firn."""
+WITH_EBS: Final = (
+    Instance("m6i.large", 0.096, 2, 97.6, 0, 81.3),
+    Instance("m6i.xlarge", 0.192, 4, 195.2, 0, 156.3),
+    Instance("m6i.2xlarge", 0.384, 8, 390.6, 0, 312.5),
+    Instance("m6i.4xlarge", 0.768, 16, 781.2, 0, 625.0),
+)
+"""For brokers on EBS: Kafka."""
+
+
+def names() -> tuple[str, ...]:
+    """The prices that can be overridden."""
+    return tuple(field.name for field in fields(Prices))
+
+
+def with_overrides(prices: Prices, overrides: dict[str, float]) -> Prices:
+    """``prices`` with some of them replaced. Raises: KeyError for a name that is not one of ``names()``."""
+    for name in overrides:
+        if name not in names():
+            raise KeyError(name)
+    return replace(prices, **overrides)

@@ -1,0 +1,96 @@
+"""How many requests Firn puts to its object store, by operation.
+
+The numbers are those of the code (``tiering/store_work.py``: parts of 8 MiB, one ranged GET a chunk, one a footer;
+``metadata/manifest.py``: one entry a state change; ``metadata/controller.py``: a heartbeat and a look at the cluster log every
+10 s), and ``tests/cost/test_requests.py`` holds them against the counters of a broker that produces, tiers, replays and
+expires. Operations are named as in ``firn_store_requests_total``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+from typing import Final
+
+from app.limits import MIB
+
+PART_BYTES: Final = 8 * MIB
+CHUNK_BYTES: Final = 4 * MIB
+BEAT_INTERVAL_S: Final = 10.0
+SWEEPS_PER_MONTH: Final = 30.4 * 4
+SNAPSHOT_ENTRIES_MIN: Final = 64
+SNAPSHOT_LIVE_SHARE: Final = 16
+LIST_PAGE_KEYS: Final = 1000
+
+WRITES: Final = frozenset(
+    {"put", "put_if_absent", "begin_upload", "put_part", "complete", "list_objects", "list_uploads"}
+)
+"""Billed as PUT, COPY, POST or LIST."""
+READS: Final = frozenset({"get", "get_range", "get_tail", "head"})
+"""Billed as GET."""
+FREE: Final = frozenset({"delete", "delete_many", "abort"})
+
+
+def copy_segment(stored_bytes: float, *, backlog: bool = False) -> dict[str, float]:
+    """One segment object of this size. With a ``backlog`` its end and the next one's start share an entry."""
+    entries = 1 if backlog else 2
+    if stored_bytes <= PART_BYTES:
+        return {"put_if_absent": entries + 1}
+    return {"put_if_absent": entries, "begin_upload": 1, "put_part": ceil(stored_bytes / PART_BYTES), "complete": 1}
+
+
+def expire_segments(count: float, *, together: float = 1) -> dict[str, float]:
+    """DELETE_STARTED, the deletion, DELETE_FINISHED; ``together`` segments share them."""
+    rounds = count / together
+    return {"put_if_absent": 2 * rounds, "delete_many": rounds}
+
+
+def replay_segment(raw_bytes: float) -> dict[str, float]:
+    """A sequential read of a whole segment that nobody has cached: its footer and each of its chunks."""
+    return {"get_range": 1 + ceil(raw_bytes / CHUNK_BYTES)}
+
+
+def snapshots(entries: float, live_segments: float) -> dict[str, float]:
+    """What compacting a manifest costs over so many entries, with so many live segments."""
+    due = entries / max(SNAPSHOT_ENTRIES_MIN, live_segments / SNAPSHOT_LIVE_SHARE)
+    return {"put_if_absent": due, "list_objects": due, "delete_many": due}
+
+
+def heartbeats(seconds: float) -> dict[str, float]:
+    """A broker without Redis: a small object written, and a look for new entries of the cluster log."""
+    beats = seconds / BEAT_INTERVAL_S
+    return {"put": beats, "list_objects": beats}
+
+
+def cluster_looks(seconds: float) -> dict[str, float]:
+    """A broker with Redis: the looks alone."""
+    return {"list_objects": seconds / BEAT_INTERVAL_S}
+
+
+def sweeps(months: float, segments: float) -> dict[str, float]:
+    """One partition's looks for orphans."""
+    looks = months * SWEEPS_PER_MONTH
+    return {"list_objects": looks * (1 + max(1, ceil(segments / LIST_PAGE_KEYS))), "list_uploads": looks}
+
+
+def add(*parts: Mapping[str, float]) -> dict[str, float]:
+    """Sums by operation."""
+    total: dict[str, float] = {}
+    for part in parts:
+        for operation, count in part.items():
+            total[operation] = total.get(operation, 0) + count
+    return total
+
+
+def times(part: Mapping[str, float], factor: float) -> dict[str, float]:
+    """Each count multiplied."""
+    return {operation: count * factor for operation, count in part.items()}
+
+
+def billed(operations: Mapping[str, float]) -> tuple[float, float]:
+    """(requests of the class of PUT, requests of the class of GET). Deletions are free."""
+    unknown = set(operations) - WRITES - READS - FREE
+    assert not unknown, unknown
+    puts = sum(count for operation, count in operations.items() if operation in WRITES)
+    gets = sum(count for operation, count in operations.items() if operation in READS)
+    return puts, gets

@@ -1,0 +1,94 @@
+"""A workload in the terms of whoever runs it, and the sizes that follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from app.cost.prices import SECONDS_PER_MONTH
+from app.errors import ConfigError
+from app.limits import GIB, MIB
+
+HOURS_PER_DAY: Final = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Rates are of record bytes as producers send them (after their compression), in MB/s of 10^6 bytes."""
+
+    write_mb_per_s: float
+    fan_out: float = 2.0
+    """Consumers that read everything from the end of the log."""
+    retention_days: float = 7.0
+    replay_share: float = 0.1
+    """Bytes read again from the tier, as a share of the bytes written."""
+    partitions: int = 100
+    segment_bytes: int = GIB
+    roll_hours: float = 1.0
+    """A segment is rolled at this age at the latest (``firn.tier.max.lag.ms``)."""
+    local_hours: float = 1.0
+    stored_share: float = 1.0
+    """Bytes in the object store for one of records; below 1 where chunks are compressed (``firn.tier.compression``)."""
+    zones: int = 3
+    """Over which brokers and clients are spread evenly; 1 is everything in one."""
+    peak: float = 2.0
+    """The busiest hour against the average: machines and provisioned throughput are bought for it."""
+
+    def __post_init__(self) -> None:
+        """Raises: ConfigError."""
+        positive = ("write_mb_per_s", "retention_days", "partitions", "segment_bytes", "roll_hours", "local_hours")
+        for name in (*positive, "stored_share", "zones"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be more than 0.")
+        for name in ("fan_out", "replay_share"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} cannot be negative.")
+        if self.peak < 1:
+            raise ConfigError("peak is a multiple of the average and cannot be below 1.")
+
+    @property
+    def gib_per_month(self) -> float:
+        """Written."""
+        return self.write_mb_per_s * 1e6 * SECONDS_PER_MONTH / GIB
+
+    @property
+    def retained_gib(self) -> float:
+        """Of records, once, when as much expires as comes."""
+        return self.write_mb_per_s * 1e6 * self.retention_days * HOURS_PER_DAY * 3600 / GIB
+
+    @property
+    def local_gib(self) -> float:
+        """Of records that have not left the hot tier, once: active segments, and the local retention behind them."""
+        per_partition = self.local_hours * 3600 * self.partition_bytes_per_s + self.rolled_bytes
+        return min(per_partition * self.partitions / GIB, self.retained_gib)
+
+    @property
+    def partition_bytes_per_s(self) -> float:
+        return self.write_mb_per_s * 1e6 / self.partitions
+
+    @property
+    def rolled_bytes(self) -> float:
+        """Size of a segment when it rolls: full, or old."""
+        return max(1.0, min(self.segment_bytes, self.partition_bytes_per_s * self.roll_hours * 3600))
+
+    @property
+    def segments_per_month(self) -> float:
+        """Rolled, over all partitions."""
+        return self.write_mb_per_s * 1e6 * SECONDS_PER_MONTH / self.rolled_bytes
+
+    @property
+    def crossing_share(self) -> float:
+        """Of the traffic between a client and a broker chosen without regard to zones, what crosses between two."""
+        return (self.zones - 1) / self.zones
+
+
+def parse_bytes(text: str) -> int:
+    """``64MiB``, ``1GiB`` or plain bytes. Raises: ConfigError."""
+    units = {"kib": 1024, "mib": MIB, "gib": GIB}
+    lowered = text.strip().lower()
+    factor = next((size for unit, size in units.items() if lowered.endswith(unit)), 1)
+    number = lowered if factor == 1 else lowered[:-3]
+    try:
+        return int(float(number) * factor)
+    except ValueError:
+        raise ConfigError(f"{text!r} is no size; write 64MiB, 1GiB or a number of bytes.") from None

@@ -1,0 +1,77 @@
+"""Bills: what they add up to, and what moves them."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.cost.bill import bills, firn, kafka
+from app.cost.prices import Prices, with_overrides
+from app.cost.requests import billed
+from app.cost.workload import Workload, parse_bytes
+from app.errors import ConfigError
+from app.limits import GIB, MIB
+
+PRICES = Prices()
+
+
+def position(system: str, name: str, workload: Workload) -> float:
+    bill = next(bill for bill in bills(workload, PRICES) if bill.system == system)
+    return sum(line.dollars for line in bill.lines if line.what == name)
+
+
+def test_a_gib_a_second_for_a_month_is_what_the_list_says() -> None:
+    workload = Workload(write_mb_per_s=GIB / 1e6, retention_days=1, zones=1, partitions=1)
+    assert workload.retained_gib == pytest.approx(86_400)
+    assert position("Firn", "S3 storage", workload) == pytest.approx(50 * 1024 * 0.023 + (86_400 - 50 * 1024) * 0.022)
+    assert position("Kafka, 3 × EBS", "EBS", workload) == pytest.approx(86_400 * 3 / 0.7 * 0.08)
+
+
+def test_nothing_is_billed_between_zones_in_one_zone() -> None:
+    for bill in bills(Workload(write_mb_per_s=10, zones=1), PRICES):
+        assert [line.dollars for line in bill.lines if line.what == "between zones"] == [0]
+
+
+def test_followers_and_producers_cross_zones_and_consumers_of_kafka_do_not() -> None:
+    workload = Workload(write_mb_per_s=10, fan_out=5, replay_share=0)
+    crossing = workload.gib_per_month * (2 / 3 + 2) * 2 * 0.01
+    assert position("Kafka, 3 × EBS", "between zones", workload) == pytest.approx(crossing)
+    crossing = workload.gib_per_month * (2 / 3 + 5 * 2 / 3) * 2 * 0.01
+    assert position("Firn", "between zones", workload) == pytest.approx(crossing)
+
+
+def test_smaller_segments_cost_more_requests() -> None:
+    large, small = (
+        billed(firn(Workload(write_mb_per_s=50, segment_bytes=size), PRICES).operations)[0] for size in (GIB, 16 * MIB)
+    )
+    assert small > 1.5 * large
+
+
+def test_a_slow_partition_rolls_by_age_and_its_segments_are_small() -> None:
+    workload = Workload(write_mb_per_s=1, partitions=1000)
+    assert workload.rolled_bytes == pytest.approx(1e6 / 1000 * 3600)
+    assert workload.segments_per_month == pytest.approx(730 * 1000)
+
+
+def test_longer_retention_is_paid_in_s3_and_not_in_machines() -> None:
+    short, long = (Workload(write_mb_per_s=50, retention_days=days) for days in (1, 100))
+    assert position("Firn", "instances", short) == position("Firn", "instances", long)
+    assert position("Firn", "S3 storage", long) > 90 * position("Firn", "S3 storage", short)
+
+
+def test_a_price_of_ones_own_replaces_the_lists() -> None:
+    workload = Workload(write_mb_per_s=10)
+    free = with_overrides(PRICES, {"zone_gib_each_way": 0.0})
+    assert firn(workload, free).dollars < firn(workload, PRICES).dollars
+    assert kafka(workload, free, tiered=False).replayed_gib == 0
+    with pytest.raises(KeyError):
+        with_overrides(PRICES, {"unheard_of": 1.0})
+
+
+def test_impossible_workloads_and_sizes_are_refused() -> None:
+    with pytest.raises(ConfigError, match="write_mb_per_s"):
+        Workload(write_mb_per_s=0)
+    with pytest.raises(ConfigError, match="peak"):
+        Workload(write_mb_per_s=1, peak=0.5)
+    assert parse_bytes("1.5MiB") == 1_572_864
+    with pytest.raises(ConfigError, match="size"):
+        parse_bytes("large")
