@@ -134,8 +134,6 @@ _WINDOW_BYTES: Final = 4 * KIB
 SNAPSHOT_PRODUCERS_MAX: Final = 5_000
 """Producers up to which a sync on the way takes a snapshot too; of more, copying them would hold up the loop, and only rolls do."""
 
-_NO_EPOCH_NOTED: Final = -2
-
 _PLACE: Final = Struct(">qii")
 """Base offset, batch length, leader epoch: how a batch begins."""
 _BASE_OFFSET: Final = Struct(">q")
@@ -420,20 +418,16 @@ class PartitionLog:
             self._advance_high_watermark(self._end_offset)
 
     def become_leader(self, epoch: LeaderEpoch) -> None:
-        """Write records of ``epoch`` from now on. The epoch begins at the log end, even if no record comes (KIP-101).
-
-        The checkpoint file is written with its first record: recovery would drop an epoch without one.
-        """
+        """Write records of ``epoch`` from now on. The epoch begins at the log end, even if no record comes (KIP-101)."""
         self.leader_epoch = epoch
         self._epochs.assign(epoch, Offset(self._end_offset))
-        if self._epochs.dirty:
-            self._noted_epoch = _NO_EPOCH_NOTED
+        self._noted_epoch = epoch
 
     def _note_epoch(self, epoch: LeaderEpoch, start_offset: Offset) -> None:
+        # Not written here: recovery finds the epochs of all records from the recovery point on in the batches themselves, and the
+        # sync that moves it writes the checkpoint first. A thousand partitions whose epochs rise at a start would cost a second.
         self._epochs.assign(epoch, start_offset)
         self._noted_epoch = epoch
-        if self._epochs.dirty:
-            self._write_epochs()
 
     def _write_epochs(self) -> None:
         # Not synced here: after a loss of power a damaged checkpoint is rebuilt from the batches, and the next sync that moves the

@@ -320,6 +320,7 @@ async def test_a_flipped_bit_in_the_leader_epochs_is_found_whichever_it_is(synce
     lineage = log.leader_epochs()
     assert lineage == ((0, 0), (14, 4), (15, 5), (16, 6), (20, 10))
     before = await read_all(log)
+    await reopened(fs)  # writes down what it found in batches alone
     found = 0
     for _ in flips_of(fs, f"{log.path}/{LEADER_EPOCHS_FILE}"):
         log, report = await reopened(fs)
@@ -348,10 +349,23 @@ async def test_a_batch_of_another_epoch_than_the_checkpoint_says_is_told() -> No
     ]
 
 
+async def test_epochs_that_no_checkpoint_has_yet_are_found_in_the_batches() -> None:
+    fs = sim()
+    _, log = await filled(fs, 3)
+    await log.flush()
+    log.become_leader(LeaderEpoch(4))
+    log.append_as_leader(idempotent(3), now_ms=NOW)
+    log.become_leader(LeaderEpoch(7))
+    log.append_as_leader(idempotent(4), now_ms=NOW)
+    assert read_file(fs, f"{log.path}/leader-epoch-checkpoint") == b"0\n1\n0 0\n"
+    log, _ = await reopened(fs)
+    assert log.leader_epochs() == ((0, 0), (4, 3), (7, 4))
+
+
 async def test_an_epoch_past_the_end_does_not_claim_what_is_appended_later() -> None:
     fs = sim()
     _, log = await filled(fs, 3)
-    checkpoint = fs.open(f"{log.path}/leader-epoch-checkpoint")
+    checkpoint = fs.open(f"{log.path}/leader-epoch-checkpoint", create=True)
     checkpoint.pwrite(b"0\n2\n0 0\n9 3\n", 0)
     log, _ = await reopened(fs)
     assert log.leader_epochs() == ((0, 0),)
