@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -21,6 +21,7 @@ from app.hot.manager import LogManager
 from app.metadata.cluster import ClusterImage, ImageDelta, TopicImage
 from app.metadata.controller import Controller
 from app.metadata.manifest import SegmentManifest
+from app.metadata.manifest_listing import list_manifests
 from app.metadata.numbered_log import LogTimings
 from app.objectstore.api import ObjectStore
 from app.seams import BlockingPool, Clock
@@ -29,8 +30,10 @@ from app.tiering.remote_log_manager import RemoteLogManager, manifest_cache_name
 from app.tiering.store_work import StoreWork
 from app.units import NO_TOPIC_ID, BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 
-MANIFESTS_AT_ONCE: Final = 64
-"""Manifests being read: enough for a thousand partitions in a second at 50 ms a request."""
+MANIFESTS_AT_ONCE: Final = 256
+"""Manifests being read: enough for a thousand partitions in a quarter of a second at 50 ms a request."""
+COPIES_READ_AT_ONCE: Final = 32
+"""Cached copies of manifests read from the disk by one piece of work on the pool."""
 RETRY_S_MIN: Final = 0.5
 RETRY_S_MAX: Final = 30.0
 LOGS_AT_ONCE: Final = 16
@@ -154,15 +157,25 @@ class Partitions:
 
     async def _load_manifests(self) -> dict[PartitionLog, SegmentManifest]:
         """The manifest of every log, read some at a time. Raises: StorageUnavailable, CorruptionError."""
-        limit = asyncio.Semaphore(MANIFESTS_AT_ONCE)
+        logs = self._logs.logs()
+        listed = await self._list_manifests(_key_of(log) for log in logs)
+        limit = asyncio.Semaphore(MANIFESTS_AT_ONCE // COPIES_READ_AT_ONCE)
+        manifests: dict[PartitionLog, SegmentManifest] = {}
 
-        async def load(log: PartitionLog) -> SegmentManifest:
+        async def load(some: Sequence[PartitionLog]) -> None:
             async with limit:
-                return await self._load_manifest(log)
+                copies = await self._pool.run(lambda: [self._read_copy(log) for log in some])
+                async with asyncio.TaskGroup() as group:
+                    tasks = [
+                        group.create_task(self._load_manifest(log, copy, listed.get(_key_of(log))))
+                        for log, copy in zip(some, copies, strict=True)
+                    ]
+            manifests.update((log, task.result()) for log, task in zip(some, tasks, strict=True))
 
         async with asyncio.TaskGroup() as group:
-            loading = {log: group.create_task(load(log)) for log in self._logs.logs()}
-        return {log: task.result() for log, task in loading.items()}
+            for start in range(0, len(logs), COPIES_READ_AT_ONCE):
+                group.create_task(load(logs[start : start + COPIES_READ_AT_ONCE]))
+        return manifests
 
     def _is_foreign(self, log: PartitionLog, manifest: SegmentManifest, existing: set[tuple[str, int]]) -> bool:
         """Whether the partition was last led with other local data than ours, so that its end may not be what we have."""
@@ -330,7 +343,10 @@ class Partitions:
                 continue
 
     async def _attach_new(self) -> None:
+        if not self._unattached:
+            return
         limit = asyncio.Semaphore(MANIFESTS_AT_ONCE)
+        listed = await self._list_manifests(tuple(self._unattached))
 
         async def attach(key: TopicIdPartition) -> None:
             topic = self._controller.image.topic_by_id(key.topic_id)
@@ -340,7 +356,7 @@ class Partitions:
                 return
             try:
                 async with limit:
-                    manifest = await self._load_manifest(log)
+                    manifest = await self._load_manifest(log, None, listed.get(key))
             except FencedError:
                 raise
             except FirnError as error:
@@ -357,8 +373,14 @@ class Partitions:
 
     # --- manifests -----------------------------------------------------------------------------------------------
 
-    async def _load_manifest(self, log: PartitionLog) -> SegmentManifest:
-        """Read a partition's manifest, from the copy in the data directory and what followed it.
+    async def _list_manifests(self, keys: Iterable[TopicIdPartition]) -> Mapping[TopicIdPartition, Sequence[str]]:
+        timeout_s = (self._timings or LogTimings()).attempt_timeout_s
+        return await list_manifests(self._store, keys, page_timeout_s=timeout_s)
+
+    async def _load_manifest(
+        self, log: PartitionLog, copy: bytes | None, listed: Sequence[str] | None
+    ) -> SegmentManifest:
+        """Read a partition's manifest: from ``copy`` of the data directory, if there is one, and what followed it.
 
         Raises: StorageUnavailable, CorruptionError.
         """
@@ -373,13 +395,15 @@ class Partitions:
             clock=self._clock,
             timings=self._timings,
         )
-        path = self._cache_path(TopicIdPartition(log.topic_id, log.partition))
-        try:
-            cached = await self._pool.run(lambda: read_file(self._fs, path))
-        except OSError:
-            cached = None  # a copy only saves requests
-        await manifest.load(cached)
+        await manifest.load(copy, listed)
         return manifest
+
+    def _read_copy(self, log: PartitionLog) -> bytes | None:
+        """The copy of a manifest in the data directory; on a pool thread."""
+        try:
+            return read_file(self._fs, self._cache_path(_key_of(log)))
+        except OSError:
+            return None  # a copy only saves requests
 
     def cache_manifest(self, manifest: SegmentManifest) -> None:
         """The manifest changed: write it to the data directory before long."""
@@ -412,3 +436,7 @@ class Partitions:
 
     def _cache_path(self, key: TopicIdPartition) -> str:
         return f"{self._cache_directory}/{manifest_cache_name(*key)}"
+
+
+def _key_of(log: PartitionLog) -> TopicIdPartition:
+    return TopicIdPartition(log.topic_id, log.partition)

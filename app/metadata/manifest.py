@@ -84,13 +84,13 @@ class SegmentManifest:
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    async def load(self, cached: bytes | None = None) -> bool:
+    async def load(self, cached: bytes | None = None, listed: Sequence[str] | None = None) -> bool:
         """Read the manifest: from the cached copy and what followed it, or all of it.
 
-        Returns whether the cached copy was good for use. Costs one LIST, and a GET for the snapshot and each later entry.
-        Raises: StorageUnavailable, CorruptionError.
+        ``listed``: what ``list_manifests`` has found of it. Returns whether the cached copy was good for use. Costs one LIST
+        unless that is given, and a GET for the snapshot and each later entry. Raises: StorageUnavailable, CorruptionError.
         """
-        return await self._log.load(cached)
+        return await self._log.load(cached, listed)
 
     async def refresh(self) -> bool:
         """Read what others have written since. Returns whether there was anything. Raises: as ``load``."""

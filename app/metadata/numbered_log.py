@@ -26,8 +26,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Generic, Protocol, TypeVar, assert_never
 
 from app.errors import ConflictError, CorruptionError, FencedError, FirnError, StorageUnavailable
@@ -70,7 +72,7 @@ LIST_PAGE_KEYS = 1000
 DELETE_PAGE_KEYS = 1000
 """Keys of one delete request, S3's maximum."""
 
-READS_AT_ONCE = 16
+READS_AT_ONCE = 64
 """Entries fetched at the same time when catching up."""
 
 RELOADS_MAX = 8
@@ -211,10 +213,12 @@ class NumberedLog(Generic[S]):
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    async def load(self, cached: bytes | None = None) -> bool:
+    async def load(self, cached: bytes | None = None, listed: Sequence[str] | None = None) -> bool:
         """Go to the log's end: from ``cached`` (bytes of ``to_cache``) if it is sound, else from the newest snapshot.
 
-        Costs one LIST, one GET for a snapshot and one for each entry after it; with a cached copy one LIST and the entries.
+        ``listed``: every key below the prefix, from a LIST that the caller has made for many logs at once; the log's end is
+        then the end as of that LIST. Costs one LIST unless it is given, one GET for a snapshot and one for each entry after it;
+        with a cached copy only the entries that it lacks.
         Returns whether the cached copy was used. Raises: StorageUnavailable, CorruptionError; what is known is unchanged.
         """
         async with self._turn:
@@ -226,9 +230,9 @@ class NumberedLog(Generic[S]):
                     at = None
                 if at is not None:
                     self._at = at
-                    await self._catch_up()
+                    await self._catch_up(listed)
                     return True
-            await self._reload()
+            await self._reload(listed)
             return False
 
     async def poll(self) -> bool:
@@ -298,10 +302,11 @@ class NumberedLog(Generic[S]):
     def _empty(self) -> _Position[S]:
         return _Position(self._new_state(), {}, NOTHING_APPLIED, NO_NONCE, NO_WRITER, [], 0, -1)
 
-    async def _reload(self) -> None:
+    async def _reload(self, listed: Sequence[str] | None = None) -> None:
         missing_before: tuple[int, int] | None = None
         for _ in range(RELOADS_MAX):
-            at = await self._load_snapshot()
+            at = await self._load_snapshot(listed)
+            listed = None
             if at is None:
                 continue
             try:
@@ -322,14 +327,14 @@ class NumberedLog(Generic[S]):
             return
         raise StorageUnavailable(f"{self.prefix} was compacted again and again while it was read")
 
-    async def _load_snapshot(self) -> _Position[S] | None:
+    async def _load_snapshot(self, listed: Sequence[str] | None) -> _Position[S] | None:
         """The newest snapshot as a new position, with the numbers of the entries after it; None if it was just deleted."""
-        found = await self._list(f"{self.prefix}/", "")
+        found = await self._list(f"{self.prefix}/", "") if listed is None else listed
+        full_page = listed is None and len(found) == LIST_PAGE_KEYS
         keys = [parsed for key in found if (parsed := layout.parse_numbered_key(key)) and parsed.prefix == self.prefix]
-        if len(found) == LIST_PAGE_KEYS:
+        if full_page:
             # More keys than one page: ask for the snapshots alone, then for the entries after the newest.
-            listed = await self._list_all(layout.snapshot_prefix(self.prefix), "")
-            snapshots = [key.sequence for key in listed]
+            snapshots = [key.sequence for key in await self._list_all(layout.snapshot_prefix(self.prefix), "")]
         else:
             snapshots = [key.sequence for key in keys if key.is_snapshot]
         newest = max(snapshots, default=NOTHING_APPLIED)
@@ -344,13 +349,14 @@ class NumberedLog(Generic[S]):
             if at.applied != newest:
                 raise CorruptionError(f"{key} is corrupt: it says inside that it ends at entry {at.applied}")
             at.snapshot_sequence = newest
-        if len(found) == LIST_PAGE_KEYS:
+        if full_page:
             at.listed = await self._list_entries(at.applied + 1)
         else:
             at.listed = [key.sequence for key in keys if not key.is_snapshot and key.sequence > newest]
         return at
 
-    async def _catch_up(self) -> bool:
+    async def _catch_up(self, listed: Sequence[str] | None = None) -> bool:
+        """Apply what follows; with ``listed``, what follows in that listing."""
         before = self._at.applied
         while True:
             at = self._at
@@ -358,7 +364,8 @@ class NumberedLog(Generic[S]):
                 await self._reload()
                 continue
             # From the last applied entry on: nothing there at all means that the store has lost what was acknowledged.
-            entries = await self._list_entries(max(at.applied, 0))
+            start = max(at.applied, 0)
+            entries = await self._list_entries(start) if listed is None else self._entries_among(listed, start)
             if entries and entries[0] == at.applied:
                 del entries[0]
             elif not entries and at.applied != NOTHING_APPLIED:
@@ -369,6 +376,8 @@ class NumberedLog(Generic[S]):
                 await self._apply_all(at, entries)
             except _Moved:
                 await self._reload()
+            if listed is not None:
+                break
         self._notice_overtaking()
         return self._at.applied != before
 
@@ -615,6 +624,13 @@ class NumberedLog(Generic[S]):
             if len(page) < LIST_PAGE_KEYS:
                 return found
             start_after = page[-1]
+
+    def _entries_among(self, keys: Sequence[str], start: int) -> list[int]:
+        """Numbers from ``start`` on of the entries among ``keys``, which are all of this log and in order."""
+        first = bisect_left(keys, layout.entry_key(self.prefix, start))
+        after = layout.snapshot_prefix(self.prefix)
+        found = (layout.parse_numbered_key(key) for key in takewhile(lambda key: key < after, keys[first:]))
+        return [key.sequence for key in found if key is not None]
 
     async def _list_entries(self, start: int) -> list[int]:
         """Numbers from ``start`` on of the entries that are there, in order."""

@@ -22,7 +22,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import aiohttp
 from aiobotocore.config import AioConfig
@@ -40,6 +40,7 @@ from botocore.exceptions import (
     ProfileNotFound,
 )
 from botocore.parsers import ResponseParserError
+from botocore.utils import parse_timestamp
 from crc32c import crc32c
 
 from app import __version__
@@ -199,6 +200,7 @@ class S3Store:
             },
         )
         session = AioSession()
+        session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_parse_time)
         try:
             region = location.region or session.get_config_variable("region")
             if region is None and location.endpoint is not None:
@@ -567,6 +569,17 @@ async def _read(body: Any, length: int, key: str) -> bytes:
     if len(data) != length:
         raise StorageUnavailable(f"{key}: {length} bytes were to come, {len(data)} came")
     return data
+
+
+def _parse_time(text: str) -> datetime:
+    """A time in an answer: botocore's own parser costs most of what a page of a LIST does."""
+    try:
+        time = datetime.fromisoformat(text)
+        if time.tzinfo is not None:
+            return time
+    except ValueError:
+        pass  # as it stands in headers
+    return cast(datetime, parse_timestamp(text))
 
 
 def _ms(time: datetime) -> TimestampMs:

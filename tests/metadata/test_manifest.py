@@ -12,10 +12,11 @@ import pytest
 from app.errors import ConflictError, FencedError, StorageUnavailable
 from app.metadata import manifest as manifest_module
 from app.metadata.manifest import SegmentEntry, SegmentManifest, SegmentState
+from app.metadata.manifest_listing import list_manifests
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
-from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, SegmentId, TimestampMs, TopicId
+from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, SegmentId, TimestampMs, TopicId, TopicIdPartition
 from tests.metadata.support import FixedClock, on_virtual_time, requests_of, uuid_of
 from tests.support.virtual_loop import VirtualLoop
 
@@ -285,3 +286,32 @@ async def test_ten_thousand_segments_are_loaded_and_found() -> None:
     assert len(reader.finished) == 10_000
     assert reader.find(54_321) == reader.finished[5432]
     assert reader.find_timestamp(5432) == reader.finished[5432]
+
+
+@pytest.mark.parametrize("behind", [0, 1, 5, 200])
+@pytest.mark.parametrize("with_copy", [False, True])
+async def test_a_manifest_is_read_from_a_listing_as_from_its_own(
+    store: ObjectStore, with_copy: bool, behind: int
+) -> None:
+    writer = await loaded(store)
+    await writer.copy_started(started(0))
+    copy = writer.to_cache() if with_copy else None
+    for number in range(behind):
+        await writer.copy_finished(uploaded(number), start_next=started(number + 1))
+    key = TopicIdPartition(TOPIC_ID, PartitionIndex(3))
+    listed = (await list_manifests(store, [key], page_timeout_s=5.0))[key]
+    reader = make(store, "b")
+    assert await reader.load(copy, listed) == with_copy
+    assert (reader.entries, reader.version) == (writer.entries, writer.version)
+    # A listing that has become old is not believed over what is there.
+    await writer.copy_finished(uploaded(behind), start_next=started(behind + 1))
+    assert await reader.refresh()
+    assert reader.entries == writer.entries
+
+
+async def test_a_listing_without_what_the_copy_has_is_not_believed(store: ObjectStore) -> None:
+    writer = await loaded(store)
+    await writer.copy_started(started(0))
+    reader = make(store, "b")
+    await reader.load(writer.to_cache(), [])
+    assert reader.entries == writer.entries
