@@ -23,8 +23,9 @@ import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from struct import Struct, pack, unpack_from
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from crc32c import crc32c
@@ -54,6 +55,7 @@ from app.tiering.segment_format import (
 from app.units import FilePosition, LeaderEpoch, Offset, PartitionIndex, ProducerId, SegmentId, TimestampMs, TopicId
 
 T = TypeVar("T")
+Memory: TypeAlias = "bytearray | mmap"
 
 PART_BYTES: Final = 8 * MIB
 """Size at which collected chunks are put as one part: large parts cost the fewest requests and the least CPU per byte."""
@@ -214,22 +216,23 @@ class _Packed(NamedTuple):
 class _Shelf:
     """Buffers of one size between their users: the first touch of fresh memory costs more than the copy into it.
 
-    One that a pool thread or a request may still refer to is never given back; it is simply forgotten.
+    They are whole pages, so that a directory store can write them straight to the disk. One that a pool thread or a request may
+    still refer to is never given back; it is simply forgotten.
     """
 
     def __init__(self, size_bytes: int, kept_max: int) -> None:
         self.size_bytes = size_bytes
         self._kept_max = kept_max
-        self._kept: list[bytearray] = []
+        self._kept: list[Memory] = []
 
-    def take(self) -> bytearray:
+    def take(self) -> Memory:
         """A buffer with undefined content. Called by several threads."""
         try:
             return self._kept.pop()
         except IndexError:
-            return bytearray(self.size_bytes)
+            return mmap(-1, self.size_bytes, MAP_PRIVATE | MAP_ANONYMOUS)
 
-    def give_back(self, buffer: bytearray) -> None:
+    def give_back(self, buffer: Memory) -> None:
         """Nobody refers to ``buffer`` any more. One of another size is dropped."""
         if len(buffer) == self.size_bytes and len(self._kept) < self._kept_max:
             self._kept.append(buffer)
@@ -281,7 +284,7 @@ class InlineStoreWork:
             compression = TierCompression.NONE
         chunks: list[ChunkEntry] = []
         packing: deque[asyncio.Task[_Packed]] = deque()
-        raw_buffers: deque[bytearray] = deque()
+        raw_buffers: deque[Memory] = deque()
         position, stored_position = job.start_position, 0
         offset = Offset(job.base_offset)
 
@@ -339,7 +342,7 @@ class InlineStoreWork:
             max_timestamp=footer.max_timestamp,
         )
 
-    def _read_chunk(self, job: UploadJob, position: int, offset: Offset) -> tuple[RawChunk, bytearray]:
+    def _read_chunk(self, job: UploadJob, position: int, offset: Offset) -> tuple[RawChunk, Memory]:
         """Read and check the chunk that starts at ``position`` of the segment file. Runs on a pool thread."""
         wanted = min(job.chunk_bytes, job.log_bytes - position)
         while True:
@@ -523,7 +526,7 @@ class _ObjectWriter:
         self._buffer = self._work.parts.take()
         self._filled = 0
 
-    async def _put(self, upload: Upload, number: int, buffer: bytearray, length: int) -> None:
+    async def _put(self, upload: Upload, number: int, buffer: Memory, length: int) -> None:
         view = memoryview(buffer)[:length]
         attempts = 0
 

@@ -8,12 +8,14 @@ import os
 import random
 import subprocess
 import sys
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.errors import ConfigError, StorageFull, StorageUnavailable
+from app.limits import MIB
 from app.objectstore import directory_work
 from app.objectstore.api import AlreadyExists, InvalidKey, ObjectMissing
 from app.objectstore.directory import DirectoryStore
@@ -414,3 +416,39 @@ async def test_the_local_path_is_where_the_bytes_are(tmp_path: Path) -> None:
     assert store.local_path("data/aa/1.seg").read_bytes() == b"bytes"
     with pytest.raises(InvalidKey):
         store.local_path("../../etc/passwd")
+
+
+@pytest.mark.parametrize("length", [2 * MIB, 2 * MIB + 1, 2 * MIB + 4096, MIB - 1])
+async def test_parts_written_past_the_page_cache_are_what_was_put(tmp_path: Path, length: int) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    content = random.Random(length).randbytes(2 * length + 5000)
+    aligned = mmap(-1, len(content))
+    for memory in (aligned, bytearray(len(content) + 1)):
+        view = memoryview(memory)[-len(content) :] if memory is not aligned else memoryview(memory)
+        view[:] = content
+        key = f"data/{len(memory)}"
+        upload = await store.begin_upload(key)
+        for number, start in enumerate(range(0, len(content), length), 1):
+            await upload.put_part(number, view[start : start + length])
+        await upload.complete()
+        assert await store.get(key) == content
+
+
+async def test_a_file_system_without_unbuffered_writes_takes_the_usual_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.open
+
+    def refusing(path: str, flags: int, *rest: int, **named: int) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "no such thing here")
+        return real(path, flags, *rest, **named)
+
+    monkeypatch.setattr(os, "open", refusing)
+    store = DirectoryStore(tmp_path / "store")
+    content = memoryview(mmap(-1, 2 * MIB))
+    content[:] = random.Random(1).randbytes(2 * MIB)
+    upload = await store.begin_upload("data/one")
+    await upload.put_part(1, content)
+    await upload.complete()
+    assert await store.get("data/one") == content
