@@ -1,0 +1,269 @@
+"""Transactions by real clients: the Java client speaks the second protocol (KIP-890), librdkafka and aiokafka the first."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from aiokafka import AIOKafkaProducer, TopicPartition
+
+from app.wire.apikeys import ApiKey
+from loadtests.kafka_peer import PeerMissing, kafka_libs
+from tests.interop.peers import request
+from tests.interop.serving import Raw, Served, create_topic
+from tests.interop.test_java_tools import DUMP, Tools, jvm
+
+pytestmark = pytest.mark.interop
+
+__all__ = ["jvm"]
+
+SOURCE = Path(__file__).parent / "java" / "TransactionalProducer.java"
+TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
+DEADLINE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def java() -> Iterator[subprocess.Popen[str]]:
+    try:
+        libs = kafka_libs()
+    except PeerMissing as missing:
+        pytest.skip(str(missing))
+    if shutil.which("javac") is None:
+        pytest.skip("no Java compiler here")
+    process = subprocess.Popen(
+        ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-cp", f"{libs}/*", str(SOURCE)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+class JavaProducer:
+    """One producer of the Java process."""
+
+    def __init__(self, java: subprocess.Popen[str], name: str, firn: Served, transactional_id: str) -> None:
+        self._java = java
+        self.name = name
+        assert self.ask("open", firn.bootstrap, transactional_id, 60_000) == "ok"
+
+    def ask(self, *words: object) -> str:
+        assert self._java.stdin is not None
+        assert self._java.stdout is not None
+        self._java.stdin.write(" ".join([self.name, *map(str, words)]) + "\n")
+        self._java.stdin.flush()
+        answer = self._java.stdout.readline()
+        assert answer, "the JVM has ended"
+        return answer.strip()
+
+    def __call__(self, *words: object) -> str:
+        answer = self.ask(*words)
+        assert answer.split(" ")[0] == "ok", answer
+        return answer
+
+
+def consumed(
+    firn: Served, topic: str, count: int, *, partition: int = 0, isolation: str = "read_committed"
+) -> list[str]:
+    """The values that a consumer sees of a partition, ``count`` of them, and that no more come."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": firn.bootstrap,
+            "group.id": "none",
+            "isolation.level": isolation,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    values: list[str] = []
+    try:
+        consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0)])
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            message = consumer.poll(1)
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                values.append(message.value().decode())
+            elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                if len(values) >= count:
+                    break
+            else:
+                raise confluent_kafka.KafkaException(error)
+    finally:
+        consumer.close()
+    assert len(values) == count, values
+    return values
+
+
+def described(firn: Served, transactional_id: str) -> tuple[str, int, int]:
+    """State, producer id and epoch."""
+    with Raw(firn.port) as raw:
+        answer = raw.ask(
+            ApiKey.DESCRIBE_TRANSACTIONS, 0, request(ApiKey.DESCRIBE_TRANSACTIONS, transactional_ids=[transactional_id])
+        )
+    (state,) = answer.transaction_states
+    assert state.error_code == 0
+    return state.transaction_state, state.producer_id, state.producer_epoch
+
+
+def committed_offset(firn: Served, group: str, topic: str) -> int:
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": firn.bootstrap, "group.id": group})
+    try:
+        (found,) = consumer.committed([confluent_kafka.TopicPartition(topic, 0)], timeout=10)
+        return int(found.offset)
+    finally:
+        consumer.close()
+
+
+def test_the_java_client_speaks_the_second_protocol(java: subprocess.Popen[str], quiet: Served) -> None:
+    create_topic(quiet.port, "java", 2)
+    producer = JavaProducer(java, "p", quiet, "java-tx")
+    producer("init")
+    _, producer_id, epoch = described(quiet, "java-tx")
+    for number, end in enumerate(("commit", "abort", "commit")):
+        producer("begin")
+        for partition in (0, 1):
+            producer("send", "java", partition, f"{end}{number}")
+        assert described(quiet, "java-tx") == ("Ongoing", producer_id, epoch + number)
+        producer(end)
+    assert described(quiet, "java-tx") == ("CompleteCommit", producer_id, epoch + 3), "every end raises the epoch"
+    for partition in (0, 1):
+        assert consumed(quiet, "java", 2, partition=partition) == ["commit0", "commit2"]
+        assert len(consumed(quiet, "java", 3, partition=partition, isolation="read_uncommitted")) == 3
+    producer("begin")
+    producer("abort")
+    producer("close")
+
+
+def test_offsets_of_a_java_transaction_count_only_if_it_is_committed(
+    java: subprocess.Popen[str], quiet: Served
+) -> None:
+    create_topic(quiet.port, "javaoffsets", 1)
+    producer = JavaProducer(java, "p", quiet, "java-offsets-tx")
+    producer("init")
+    for end, offset in (("commit", 5), ("abort", 7)):
+        producer("begin")
+        producer("send", "javaoffsets", 0, end)
+        producer("offsets", "java-group", "javaoffsets", 0, offset)
+        producer(end)
+        assert committed_offset(quiet, "java-group", "javaoffsets") == 5
+    producer("close")
+
+
+def test_a_second_java_producer_fences_the_first(java: subprocess.Popen[str], quiet: Served) -> None:
+    create_topic(quiet.port, "javafence", 1)
+    first = JavaProducer(java, "first", quiet, "fence-tx")
+    first("init")
+    first("begin")
+    first("send", "javafence", 0, "lost")
+    second = JavaProducer(java, "second", quiet, "fence-tx")
+    second("init")
+    second("begin")
+    second("send", "javafence", 0, "kept")
+    assert re.match("InvalidProducerEpochException|ProducerFencedException", first.ask("send", "javafence", 0, "late"))
+    assert "Fenced" in first.ask("commit") or "Exception" in first.ask("commit")
+    second("commit")
+    assert consumed(quiet, "javafence", 1) == ["kept"]
+    first("close")
+    second("close")
+
+
+def test_librdkafka_commits_aborts_and_is_fenced(quiet: Served) -> None:
+    create_topic(quiet.port, "rdkafka", 1)
+    settings = {"bootstrap.servers": quiet.bootstrap, "transactional.id": "rdkafka-tx"}
+    producer = confluent_kafka.Producer(settings)
+    producer.init_transactions(DEADLINE_S)
+    for end in ("commit", "abort", "commit"):
+        producer.begin_transaction()
+        for number in range(100):
+            producer.produce("rdkafka", f"{end}{number}")
+        if end == "commit":
+            producer.commit_transaction(DEADLINE_S)
+        else:
+            producer.flush(DEADLINE_S)
+            producer.abort_transaction(DEADLINE_S)
+    assert len(consumed(quiet, "rdkafka", 200)) == 200
+    producer.begin_transaction()
+    producer.produce("rdkafka", "lost")
+    producer.flush(DEADLINE_S)
+    other = confluent_kafka.Producer(settings)
+    other.init_transactions(DEADLINE_S)
+    with pytest.raises(confluent_kafka.KafkaException) as raised:
+        producer.commit_transaction(DEADLINE_S)
+    assert raised.value.args[0].fatal()
+    assert len(consumed(quiet, "rdkafka", 200)) == 200
+
+
+async def test_aiokafka_commits_offsets_with_records(quiet: Served) -> None:
+    create_topic(quiet.port, "aiotx", 1)
+    producer = AIOKafkaProducer(bootstrap_servers=quiet.bootstrap, transactional_id="aio-tx")
+    await producer.start()
+    try:
+        async with producer.transaction():
+            await producer.send_and_wait("aiotx", b"kept", partition=0)
+            await producer.send_offsets_to_transaction({TopicPartition("aiotx", 0): 3}, "aio-group")
+        await producer.begin_transaction()
+        await producer.send_and_wait("aiotx", b"lost", partition=0)
+        await producer.send_offsets_to_transaction({TopicPartition("aiotx", 0): 4}, "aio-group")
+        await producer.abort_transaction()
+    finally:
+        await producer.stop()
+    assert consumed(quiet, "aiotx", 1) == ["kept"]
+    assert committed_offset(quiet, "aio-group", "aiotx") == 3
+
+
+def test_kafkas_tools_list_describe_find_and_abort_transactions(
+    jvm: subprocess.Popen[str], java: subprocess.Popen[str], quiet: Served
+) -> None:
+    tools = Tools(jvm, quiet)
+    create_topic(quiet.port, "tooltx", 1)
+    producer = JavaProducer(java, "p", quiet, "tool-tx")
+    producer("init")
+    producer("begin")
+    producer("send", "tooltx", 0, "open")
+    _, producer_id, epoch = described(quiet, "tool-tx")
+    listed = tools(TRANSACTIONS, "list")
+    assert re.search(rf"tool-tx\s+\d+\s+{producer_id}\s+Ongoing", listed), listed
+    assert "tool-tx" in tools(TRANSACTIONS, "list", "--transactional-id-pattern", "tool-.*")
+    assert "tool-tx" not in tools(TRANSACTIONS, "list", "--transactional-id-pattern", "java-.*")
+    assert "tool-tx" not in tools(TRANSACTIONS, "list", "--duration-filter", "100000000")
+    shown = tools(TRANSACTIONS, "describe", "--transactional-id", "tool-tx")
+    assert re.search(rf"{producer_id}\s+{epoch}\s+Ongoing\s+60000\s+.*tooltx-0", shown), shown
+    writers = tools(TRANSACTIONS, "describe-producers", "--topic", "tooltx", "--partition", 0)
+    assert re.search(rf"{producer_id}\s+{epoch}\s+-1\s+0\s+\d+\s+0", writers), writers
+    assert "tool-tx" not in tools(TRANSACTIONS, "find-hanging", "--broker-id", 1)
+    tools(TRANSACTIONS, "abort", "--topic", "tooltx", "--partition", 0, "--start-offset", 0)
+    assert consumed(quiet, "tooltx", 0) == []
+    producer("close")
+
+
+def test_kafkas_tool_reads_the_transaction_log(jvm: subprocess.Popen[str], quiet: Served) -> None:
+    tools = Tools(jvm, quiet)
+    create_topic(quiet.port, "dumptx", 1)
+    producer = confluent_kafka.Producer({"bootstrap.servers": quiet.bootstrap, "transactional.id": "dump-tx"})
+    producer.init_transactions(DEADLINE_S)
+    producer.begin_transaction()
+    producer.produce("dumptx", "x")
+    producer.commit_transaction(DEADLINE_S)
+    dumps = []
+    for log in sorted(quiet.data_dir.glob("__transaction_state-*/*.log")):
+        if log.stat().st_size:
+            done = tools.run(DUMP, "--transaction-log-decoder", "--files", log)
+            assert done.code == 0, done
+            dumps.append(done.out)
+    dump = next(dump for dump in dumps if "dump-tx" in dump)
+    assert [int(state) for state in re.findall(r'"transactionStatus":(\d)', dump)] == [0, 1, 2, 4], dump
+    assert '"topic":"dumptx","partitionIds":[0]' in dump
