@@ -46,6 +46,8 @@ SERVED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
         ApiKey.DESCRIBE_PRODUCERS: (0, 0),
         ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
         ApiKey.LIST_TRANSACTIONS: (0, 2),
+        ApiKey.CONSUMER_GROUP_HEARTBEAT: (0, 1),
+        ApiKey.CONSUMER_GROUP_DESCRIBE: (0, 1),
         ApiKey.LIST_CONFIG_RESOURCES: (0, 1),
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
     }
