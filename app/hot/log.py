@@ -278,6 +278,7 @@ class PartitionLog:
         self._high_watermark = self._end_offset
         if not self._memory:
             self._high_watermark = max(self._synced_end, self._recovery_point, self._segments[0].base_offset)
+        self._producers.decide_below(self._high_watermark)
 
     def _adopt(self, loaded: LoadedLog) -> None:
         self._segments = loaded.segments
@@ -1515,6 +1516,7 @@ class PartitionLog:
             self._directory.go_offline(str(failure))
             raise failure from error
         self._high_watermark = min(self._high_watermark, self._end_offset)
+        self._producers.decide_below(self._high_watermark)
         self._notify()
         return True
 
