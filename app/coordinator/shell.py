@@ -431,7 +431,8 @@ class Coordinator(Generic[S]):
     def _on_timer(self) -> None:
         """Serve what is due, some at a time, and sleep until the next deadline."""
         self._timer = None
-        now_ms = self.loop_ms()
+        # Loops count time in floating seconds and may be early by a hair: what it was set for is due, or it would be set again.
+        now_ms = max(self.loop_ms(), self._timer_ms)
         left = DUE_AT_ONCE
         for seat in tuple(self._seats.values()):
             shard = seat.shard
