@@ -92,6 +92,10 @@ class Machine:
             firn_chunk_cache_bytes=world.chunk_cache_bytes,
             firn_read_ahead_bytes=4000,
             firn_log_dir_free_bytes_min=0,
+            offsets_topic_num_partitions=2,
+            log_cleaner_backoff_ms=700,
+            group_min_session_timeout_ms=100,
+            group_initial_rebalance_delay_ms=50,
         )
         node = self.node = Node(
             config,

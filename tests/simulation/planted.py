@@ -10,6 +10,9 @@ import pytest
 
 import app.tiering.store_work as store_work
 from app.broker.partitions import Partitions
+from app.coordinator.partition import CoordinatedLog, ReplayedBatch
+from app.groups.classic import ClassicGroup
+from app.groups.shard import GroupShard
 from app.hot import recovery
 from app.hot.log import PartitionLog
 from app.hot.producers import ProducerStates
@@ -204,6 +207,27 @@ def forgets_producers_with_every_restart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery._Loader, "_rebuild_state", forgetful)
 
 
+def answers_a_commit_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CoordinatedLog, "stored", lambda _log, _end: None)
+
+
+def lets_members_of_older_generations_commit(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ClassicGroup, "check_offset_commit", lambda *_args, **_kwargs: None)
+
+
+def loads_the_oldest_offset_of_a_place(patch: pytest.MonkeyPatch) -> None:
+    load = GroupShard.load
+
+    def backwards(shard: GroupShard, batch: ReplayedBatch) -> None:
+        load(
+            shard, batch._replace(records=[one for one in batch.records if one[0] not in seen.setdefault(shard, set())])
+        )
+        seen[shard].update(key for key, _ in batch.records)
+
+    seen: dict[GroupShard, set[bytes]] = {}
+    patch.setattr(GroupShard, "load", backwards)
+
+
 PLANTED: dict[str, Planted] = {
     "acks before sync": Planted(acks_before_sync, None, 10, ("INV-1",)),
     "local segments dropped before their manifest entry": Planted(
@@ -246,6 +270,15 @@ PLANTED: dict[str, Planted] = {
     "a copy finished before its upload": Planted(finishes_a_copy_before_its_upload, None, 10, ("INV-5",)),
     "chunks of other segments served": Planted(
         serves_chunks_of_other_segments, ("cold pages",), 20, ("INV-1", "INV-4", "liveness")
+    ),
+    "a commit answered before it is stored": Planted(
+        answers_a_commit_before_it_is_stored, ("power", "slow pool"), 40, ("INV-8",)
+    ),
+    "members of older generations not fenced": Planted(
+        lets_members_of_older_generations_commit, ("cut",), 20, ("INV-8",)
+    ),
+    "the oldest of the offsets of a place loaded": Planted(
+        loads_the_oldest_offset_of_a_place, ("kill",), 20, ("INV-8",)
     ),
     "producers forgotten with a restart": Planted(forgets_producers_with_every_restart, ("kill",), 30, ("INV-1",)),
 }

@@ -35,6 +35,16 @@ def test_endless_retrying_is_found() -> None:
         run_virtual(main, seconds_max=100)
 
 
+def test_turning_without_end_at_one_time_is_found() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        await asyncio.sleep(1)
+        while True:
+            await asyncio.sleep(0)
+
+    with pytest.raises(Deadlock, match="turns and turns"):
+        run_virtual(main)
+
+
 def test_pool_work_goes_on_when_its_caller_is_cancelled() -> None:
     done: list[str] = []
 

@@ -14,10 +14,11 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Set
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
-from app.configs import TierCompression, TopicConfig
+from app.configs import BrokerConfig, Durability, TierCompression, TopicConfig
+from app.coordinator import topics
 from app.errors import ErrorCode, FencedError
 from app.metadata import layout
 from app.metadata.numbered_log import NumberedLog
@@ -34,6 +35,7 @@ from tests.simulation.checkers import (
     NoGapNoOverlap,
     OneWriter,
 )
+from tests.simulation.groups import CommittedOffsets, Member
 from tests.simulation.history import PartitionHistory, Violation
 from tests.simulation.machine import Machine, Unreachable
 from tests.simulation.network import Wire
@@ -146,6 +148,17 @@ class World:
             file_delete_delay_ms=1000,
         )
         self.slow_readers = rng.choice((0.0, 0.0, 0.2))
+        coordinated = random.Random(f"coordinated {seed}")
+        self.group_ids = ("g", "h")[: coordinated.choice((0, 0, 1, 2))]
+        self.members = coordinated.randint(1, 4)
+        self.internal_on_disk = coordinated.random() < 0.5
+        if self.group_ids:
+            # What is committed for a topic goes with it; here it is to stay.
+            self.topics_come_and_go = False
+            self.topic_defaults = replace(
+                self.topic_defaults,
+                firn_durability=Durability.DISK if self.internal_on_disk else Durability.MEMORY,
+            )
         self._pool_latency_s = (0.0001, 0.002)
         self.acked_means_kept = AckedMeansKept(self)
         self.one_writer = OneWriter(self)
@@ -153,6 +166,7 @@ class World:
         self.no_gap_no_overlap = NoGapNoOverlap(self)
         self.bucket_is_enough = BucketIsEnough(self)
         self.bounded = Bounded()
+        self.committed_offsets = CommittedOffsets(self)
         self.bucket.watchers += [self]
         self.machines = [Machine(self, "a")]
         self.owner = self.machines[0]
@@ -279,6 +293,8 @@ class World:
                 raise Violation("INV-1", f"{history.name} is not there after {worst}")
             tiered_end = int(self.one_writer.manifest(history.topic_id, history.index).tiered_end)
             self.acked_means_kept.restarted(history, int(log.log_end_offset), tiered_end, worst)
+        if worst == "moved" or (worst == "power" and not self.internal_on_disk):
+            self.committed_offsets.lost()
         machine.worst = "clean"
         self.no_gap_no_overlap.look(machine)
 
@@ -501,6 +517,9 @@ class World:
             go(Producer(self, f"p{number}", idempotent=rng.random() < 0.6, acks=rng.choice((-1, -1, 1, 0))).run())
         for number in range(self.shape.consumers):
             go(Consumer(self, f"c{number}").run())
+        for group_id in self.group_ids:
+            for number in range(self.members):
+                go(Member(self, f"{group_id}{number}", group_id).run())
         go(administrator.run())
         trouble = go(self._make_trouble())
         await asyncio.sleep(self.shape.seconds)
@@ -509,6 +528,7 @@ class World:
         self.calm()
         await self._settle()
         await self._read_all()
+        await self._read_offsets()
         await self.bucket_is_enough.prove()
         ending = rng.random()
         if ending < 0.3:
@@ -524,6 +544,7 @@ class World:
             return
         await self.until(lambda: self.owner.up, 60, "the last start")
         await self._read_all()
+        await self._read_offsets()
 
     def calm(self) -> None:
         """Nothing goes wrong any more."""
@@ -592,6 +613,21 @@ class World:
                 raise Violation("liveness", f"{history.name} cannot be read to its end")
         self.trace("read all")
 
+    async def _read_offsets(self) -> None:
+        """A new member of each group gets its part in time, and reads what was committed."""
+        for group_id in self.group_ids:
+            member = Member(self, f"{group_id} all", group_id)
+            for step in (member.join, member.read_offsets):
+                for _ in range(20):
+                    try:
+                        if await step():
+                            break
+                    except Unreachable:
+                        pass
+                    await asyncio.sleep(0.5)
+                else:
+                    raise Violation("liveness", f"no new member of {group_id} can {step.__name__.replace('_', ' ')}")
+
     async def _read_one(self, reader: Consumer, history: PartitionHistory) -> bool:
         acked = history.log_start_acked
         start = await reader.list_offset(history, -2)
@@ -619,6 +655,11 @@ class World:
                 self.acked_means_kept.finished(history, known, found, log_start)
                 return True
         return False
+
+
+def _internal_topic_configs(topic: topics.InternalTopic, config: BrokerConfig) -> dict[str, str]:
+    """As ``topic_configs``, but the segments are as small as all others here, and too small for a setting."""
+    return {"cleanup.policy": "compact", "remote.storage.enable": "false"}
 
 
 def run_seed(
@@ -658,7 +699,8 @@ def run_seed(
 
     loop.set_exception_handler(complain)
     gc.disable()
-    usual = NumberedLog.snapshot_due
+    usual, usual_topic_configs = NumberedLog.snapshot_due, topics.topic_configs
+    topics.topic_configs = _internal_topic_configs
     if seed % 2:
         # Snapshots and compaction are for long logs; here they come after a few entries.
         NumberedLog.snapshot_due = property(lambda log: log._at.applied - log._at.snapshot_sequence >= 5)  # type: ignore
@@ -676,6 +718,7 @@ def run_seed(
         loop.close()
         gc.enable()
         NumberedLog.snapshot_due = usual  # type: ignore[method-assign]
+        topics.topic_configs = usual_topic_configs
     assert world is not None
     tiered = sum(
         int(world.one_writer.manifest(history.topic_id, history.index).tiered_end)

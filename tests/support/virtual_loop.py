@@ -2,7 +2,8 @@
 
 Time stands still while callbacks are ready and jumps to the next timer when none is. There is no selector, no thread and
 no signal behind it, so a coroutine that waits for anything real would wait for ever: the loop then raises ``Deadlock``
-instead of hanging, which is how a simulation finds an operation that never ends.
+instead of hanging, which is how a simulation finds an operation that never ends. Neither may the loop turn for ever while
+time stands still.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from app.units import TimestampMs
 
 T = TypeVar("T")
 
+TURNS_AT_ONE_TIME_MAX = 200_000
+"""Turns of the loop without the clock moving: far more than any work takes."""
+
 
 class Deadlock(AssertionError):
-    """Every task waits, and no timer is set: the run can never go on."""
+    """The run can never go on: every task waits and no timer is set, or the same is done again and again at one time."""
 
 
 class _NoSelector:
@@ -29,8 +33,7 @@ class _NoSelector:
     def select(self, timeout: float | None) -> list[Any]:
         if timeout is None:
             raise Deadlock("every task waits and no timer is set")
-        if timeout > 0:
-            self._loop.advance(timeout)
+        self._loop.advance(timeout)
         return []
 
     def close(self) -> None: ...
@@ -42,6 +45,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self, *, seconds_max: float = 1e7) -> None:
         super().__init__()
         self._now_s = 0.0
+        self._turns = 0
         self._seconds_max = seconds_max
         self._selector = _NoSelector(self)
         self._clock_resolution = 1e-9
@@ -50,7 +54,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._now_s
 
     def advance(self, seconds: float) -> None:
-        """Move the clock. Called by the loop itself when nothing is ready."""
+        """Move the clock, or not. Called by the loop itself before every turn."""
+        if seconds <= 0:
+            self._turns += 1
+            if self._turns > TURNS_AT_ONE_TIME_MAX:
+                self._turns = 0
+                raise Deadlock(f"the loop turns and turns at {self._now_s} s")
+            return
+        self._turns = 0
         self._now_s += seconds
         if self._now_s > self._seconds_max:
             raise Deadlock(f"virtual time passed {self._seconds_max} s: a retry or a wait has no end")
