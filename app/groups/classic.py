@@ -793,6 +793,19 @@ class ClassicGroup:
             self._remove(turn, member_id)
         self._prepare_rebalance(turn)
 
+    def replaced(self, turn: Turn) -> None:
+        """A group of another protocol has taken this one's place, with its members: whoever waits is to join that one."""
+        for timer in (ClassicTimer(ClassicDue.JOIN, self.group_id), ClassicTimer(ClassicDue.SYNC, self.group_id)):
+            turn.cancel_timer(timer)
+        for member_id in self.pending_joins:
+            turn.cancel_timer(ClassicTimer(ClassicDue.MEMBER, self.group_id, member_id))
+        for member in self.members.values():
+            turn.cancel_timer(member.timer)
+            if member.join is not None:
+                self._answer_join(turn, member, refused_join(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+            if member.sync is not None:
+                self._answer_sync(turn, member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+
     def unloaded(self, turn: Turn) -> None:
         """This broker is not the coordinator any more: whoever waits is to ask the one that is."""
         for member in self.members.values():
@@ -836,6 +849,38 @@ class ClassicGroup:
             ),
             GROUP_METADATA_VERSION,
         )
+
+    def record(self, now_ms: int) -> CoordinatorRecord:
+        """The record of the group as it is."""
+        return self._record(self.members.values(), self.leader, now_ms)
+
+    @classmethod
+    def from_members(
+        cls,
+        group_id: str,
+        protocol_type: str,
+        generation: int,
+        members: Iterable[ClassicMember],
+        config: BrokerConfig,
+        rng: random.Random,
+        now_ms: int,
+    ) -> ClassicGroup:
+        """A stable group of members that have their assignments, and that all support one protocol."""
+        group = cls(group_id, config, rng, now_ms)
+        group.generation = generation
+        group.protocol_type = protocol_type
+        for member in members:
+            group._add(member)
+        group.protocol_name = group._select_protocol()
+        group.state = ClassicState.STABLE
+        group.subscribed_topics = group._subscriptions()
+        return group
+
+    def begin_anew(self, turn: Turn) -> None:
+        """Everybody shall join again; members have their session time-outs to be heard of."""
+        for member in self.members.values():
+            self.keep_alive(turn, member.member_id)
+        self._prepare_rebalance(turn)
 
     @classmethod
     def from_record(

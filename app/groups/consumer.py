@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.errors import ErrorCode, RequestRejected
@@ -85,18 +86,23 @@ class Client(NamedTuple):
     """As Kafka shows it: ``/127.0.0.1``."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionTimer:
-    """Due when a member has not been heard of for its session time-out."""
+class MemberDue(Enum):
+    """What a member has a time limit for; it is out when the time is up."""
 
-    group_id: str
-    member_id: str
+    SESSION = "session"
+    """To be heard of."""
+    REVOCATION = "revocation"
+    """To give partitions up that were taken from it."""
+    JOIN = "join"
+    """To join again after it was told to (classic protocol)."""
+    SYNC = "sync"
+    """To ask for its partitions after it has joined (classic protocol)."""
 
 
-@dataclass(frozen=True, slots=True)
-class RebalanceTimer:
-    """Due when a member has had its rebalance time-out to give partitions up."""
+class MemberTimer(NamedTuple):
+    """Key of a timer."""
 
+    due: MemberDue
     group_id: str
     member_id: str
 
@@ -140,6 +146,8 @@ class ConsumerGroup:
         self._assignor_users: Counter[str] = Counter()
         self._holders: dict[UUID, dict[int, str]] = {}
         """Who has a partition or has not given it up, by topic id and partition."""
+        self._joins_due: set[str] = set()
+        """Members that were told to join again."""
         self._topics_seen: Mapping[str, TopicImage] | None = None
         """Of the image that the group epoch was last held against."""
         self.replaces: Sequence[RawRecord] = ()
@@ -173,7 +181,7 @@ class ConsumerGroup:
         wanted = _merged(member.subscription, request, client)
         records, advanced = self.advance(turn, member, replaced, wanted, owned, image, resolved)
         self.write(turn, records)
-        self._restart_session(turn, advanced)
+        self.restart_session(turn, advanced)
         response = ConsumerGroupHeartbeatResponse(
             member_id=advanced.member_id,
             member_epoch=advanced.epoch,
@@ -211,16 +219,19 @@ class ConsumerGroup:
     def _leave(
         self, turn: Turn, request: ConsumerGroupHeartbeatRequest, image: ClusterImage
     ) -> ConsumerGroupHeartbeatResponse:
-        if request.instance_id is None:
-            member = self.member(request.member_id)
-        else:
-            member = self.static_member(request.instance_id, request.member_id)
+        member = self.leaver(request)
         if request.member_epoch == LEAVING_FOR_A_WHILE:
             current = replace(member.current, member_epoch=LEAVING_FOR_A_WHILE, pending_revocation=NO_PARTITIONS)
             self.write(turn, [CurrentOfMember(member.member_id, current)])
         else:
             self.remove(turn, [member], image)
         return ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch)
+
+    def leaver(self, request: ConsumerGroupHeartbeatRequest) -> Member:
+        """The member that says it leaves. Raises: RequestRejected UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+        if request.instance_id is None:
+            return self.member(request.member_id)
+        return self.static_member(request.instance_id, request.member_id)
 
     # --- finding the member ------------------------------------------------------------------------------------------
 
@@ -473,31 +484,60 @@ class ConsumerGroup:
         records.append(GroupEpoch(self.epoch + 1, metadata_hash(names, image)))
         return records
 
-    def due(self, key: SessionTimer | RebalanceTimer) -> Member | None:
+    def due(self, key: MemberTimer) -> Member | None:
         """The member whose time is up, if it is: whoever calls takes it out of the group."""
+        self._joins_due.discard(key.member_id)
         member = self.members.get(key.member_id)
-        if member is None:
-            return None
-        if isinstance(key, RebalanceTimer) and not _must_revoke(member):
+        if member is not None and key.due is MemberDue.REVOCATION and not _must_revoke(member):
             return None
         return member
 
+    def limit(self, turn: Turn, due: MemberDue, member_id: str, limit_ms: int) -> None:
+        """From now on a member has ``limit_ms`` for something."""
+        turn.set_timer(MemberTimer(due, self.group_id, member_id), limit_ms)
+        if due is MemberDue.JOIN:
+            self._joins_due.add(member_id)
+
+    def is_told_to_join(self, member_id: str) -> bool:
+        """Whether a member's time to join again runs."""
+        return member_id in self._joins_due
+
+    def cancel(self, turn: Turn, due: MemberDue, member_id: str) -> None:
+        """A member has done something in time, or need not do it any more."""
+        turn.cancel_timer(MemberTimer(due, self.group_id, member_id))
+        if due is MemberDue.JOIN:
+            self._joins_due.discard(member_id)
+
     def cancel_timers(self, turn: Turn, member_id: str) -> None:
         """A member is gone: nothing of it comes due any more."""
-        turn.cancel_timer(SessionTimer(self.group_id, member_id))
-        turn.cancel_timer(RebalanceTimer(self.group_id, member_id))
+        for due in MemberDue:
+            self.cancel(turn, due, member_id)
 
-    def _restart_session(self, turn: Turn, member: Member) -> None:
+    def restart_session(self, turn: Turn, member: Member) -> None:
+        """A member was heard of."""
         classic = member.subscription.classic
         timeout_ms = self._config.group_consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
-        turn.set_timer(SessionTimer(self.group_id, member.member_id), timeout_ms)
+        self.limit(turn, MemberDue.SESSION, member.member_id, timeout_ms)
+
+    def watch(self, turn: Turn) -> None:
+        """The members are known, but nothing was heard of them yet: they have their whole time-outs for that."""
+        for member in self.members.values():
+            self.restart_session(turn, member)
+            self._watch_revocation(turn, member)
 
     def _watch_revocation(self, turn: Turn, member: Member) -> None:
-        key = RebalanceTimer(self.group_id, member.member_id)
         if _must_revoke(member):
-            turn.set_timer(key, member.subscription.rebalance_timeout_ms)
+            self.limit(turn, MemberDue.REVOCATION, member.member_id, member.subscription.rebalance_timeout_ms)
         else:
-            turn.cancel_timer(key)
+            self.cancel(turn, MemberDue.REVOCATION, member.member_id)
+
+    def waits_for_others(self, member: Member) -> bool:
+        """Whether others still hold something that the member is to get."""
+        return any(
+            self._is_held(topic_id, partition)
+            for topic_id, partitions in self.targets.get(member.member_id, NO_PARTITIONS).items()
+            for partition in partitions - member.current.assigned.get(topic_id, frozenset())
+        )
 
     # --- what is asked about it --------------------------------------------------------------------------------------
 
@@ -611,9 +651,7 @@ class ConsumerGroup:
     def loaded(self, turn: Turn) -> None:
         """Everything was taken in: members have a whole session time-out to be heard of again."""
         self._regexes_unchecked = set(self.regexes)
-        for member in self.members.values():
-            self._restart_session(turn, member)
-            self._watch_revocation(turn, member)
+        self.watch(turn)
 
     def tombstones(self) -> list[ConsumerGroupRecord]:
         """The records that take the whole group out of the log."""

@@ -17,18 +17,22 @@ from app.configs import BrokerConfig
 from app.coordinator.partition import ProducerIdAndEpoch, RawRecord, ReplayedBatch
 from app.coordinator.records import GROUP_RECORDS, NUMBER_BYTES
 from app.coordinator.schemas.classic_group import GroupMetadataKey
-from app.coordinator.shell import Turn
+from app.coordinator.shell import Reply, Turn
 from app.errors import CorruptionError, ErrorCode, RequestRejected
-from app.groups.classic import CONSUMER_PROTOCOL, ClassicGroup, ClassicState, ClassicTimer
-from app.groups.consumer import JOINING, Client, ConsumerGroup, RebalanceTimer, SessionTimer
+from app.groups import classic_in_consumer
+from app.groups.classic import CONSUMER_PROTOCOL, ClassicGroup, ClassicState, ClassicTimer, Join, Sync
+from app.groups.consumer import JOINING, LEAVING, Client, ConsumerGroup, Member, MemberTimer
 from app.groups.consumer_records import KEY_TYPES, GroupEpoch, from_bytes, to_bytes
 from app.groups.group import Group
+from app.groups.migration import can_downgrade, can_upgrade, downgraded, upgraded
 from app.groups.offsets import OFFSET_KEYS, CommittedOffset, OffsetStore, offset_key, offset_value
 from app.groups.subscriptions import ResolvedRegex, TopicPattern
 from app.metadata.cluster import ClusterImage
 from app.records.control import ControlType
 from app.units import NO_PRODUCER_ID, NO_TIMESTAMP, Offset, PartitionIndex, TimestampMs
 from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from app.wire.apis.join_group import JoinGroupResponse
+from app.wire.apis.sync_group import SyncGroupResponse
 
 MINUTE_MS: Final = 60_000
 
@@ -137,7 +141,7 @@ class GroupShard:
             group = self.groups.get(key.group_id)
             if isinstance(group, ClassicGroup):
                 group.due(turn, key)
-        elif isinstance(key, (SessionTimer, RebalanceTimer)):
+        elif isinstance(key, MemberTimer):
             self._consumer_member_due(turn, key)
         elif key is Chore.EXPIRY:
             self._expire(turn)
@@ -205,6 +209,9 @@ class GroupShard:
         """
         image = self.image()
         group = self._consumer_group_to_join(request)
+        if request.member_epoch == LEAVING:
+            self._take_out(turn, group, group.leaver(request))
+            return ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch)
         if resolved is None:
             regex = group.unresolved_regex(request, turn.now_ms)
             if regex is not None:
@@ -213,7 +220,12 @@ class GroupShard:
                     return pattern
                 resolved = pattern.resolve(image, turn.now_ms)
         response = group.heartbeat(turn, request, client, image, resolved)
-        self.groups[group.group_id] = group
+        before = self.groups.get(group.group_id)
+        if before is not group:
+            self.groups[group.group_id] = group
+            if isinstance(before, ClassicGroup):
+                before.replaced(turn)
+            group.watch(turn)
         return response
 
     def _consumer_group_to_join(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroup:
@@ -221,14 +233,21 @@ class GroupShard:
         group = self.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             return group
-        if request.member_epoch != JOINING or (group is not None and not group.is_empty):
-            raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {request.group_id} not found.")
-        new = ConsumerGroup(request.group_id, self.config())
+        if request.member_epoch == JOINING and isinstance(group, ClassicGroup) and not group.is_empty:
+            if can_upgrade(group, self.config()):
+                return upgraded(group, self.config(), self.image())
+        elif request.member_epoch == JOINING and (group is None or group.is_empty):
+            return self._new_consumer_group(request.group_id, group)
+        raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {request.group_id} not found.")
+
+    def _new_consumer_group(self, group_id: str, group: Group | None) -> ConsumerGroup:
+        """A group without members, perhaps in the place of one of another type that has none either."""
+        new = ConsumerGroup(group_id, self.config())
         if group is not None:
             new.replaces = self.tombstones(group)
         return new
 
-    def _consumer_member_due(self, turn: Turn, key: SessionTimer | RebalanceTimer) -> None:
+    def _consumer_member_due(self, turn: Turn, key: MemberTimer) -> None:
         """A member of the consumer protocol has not kept a time limit."""
         group = self.groups.get(key.group_id)
         member = group.due(key) if isinstance(group, ConsumerGroup) else None
@@ -236,9 +255,65 @@ class GroupShard:
             return
         assert isinstance(group, ConsumerGroup)
         try:
-            group.remove(turn, [member], self.image())
+            self._take_out(turn, group, member)
         except RequestRejected:
-            turn.set_timer(key, RETRY_MS)
+            group.limit(turn, key.due, key.member_id, RETRY_MS)
+
+    def _take_out(self, turn: Turn, group: ConsumerGroup, member: Member) -> None:
+        """A member of a consumer group is gone. If only members of the classic protocol are left, so is the group's type.
+
+        Raises: what an append raises; nothing is changed then.
+        """
+        if can_downgrade(group, member.member_id, self.config()):
+            self._downgrade(turn, group, member.member_id)
+        else:
+            group.remove(turn, [member], self.image())
+
+    def _downgrade(self, turn: Turn, group: ConsumerGroup, leaving_id: str | None) -> None:
+        """Put a classic group into the place of a consumer group. Raises: what an append raises."""
+        classic = downgraded(group, leaving_id, self.config(), self.rng, self.image(), turn.now_ms)
+        turn.append([*self.tombstones(group), classic.record(turn.now_ms)])
+        for member_id in group.members:
+            group.cancel_timers(turn, member_id)
+        self.groups[group.group_id] = classic
+        classic.begin_anew(turn)
+
+    # --- the classic protocol -----------------------------------------------------------------------------------------
+
+    def join(self, turn: Turn, group_id: str, asked: Join, reply: Reply[JoinGroupResponse]) -> None:
+        """A JoinGroup, to a group of either type. Raises: RequestRejected."""
+        group = self.groups.get(group_id)
+        if not isinstance(group, ConsumerGroup) or group.is_empty:
+            self.classic_group_to_join(turn, group_id, asked.member_id).join(turn, asked, reply)
+            return
+        answer = classic_in_consumer.join(group, turn, asked, self.image(), self.rng)
+        if can_downgrade(group, None, self.config()):
+            # The last static member of the consumer protocol has come back with the classic one.
+            self._downgrade(turn, group, None)
+        turn.answer(reply, answer)
+
+    def sync(self, turn: Turn, group_id: str, asked: Sync, reply: Reply[SyncGroupResponse]) -> None:
+        """A SyncGroup, to a group of either type. Raises: RequestRejected."""
+        group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            turn.answer(reply, classic_in_consumer.sync(group, turn, asked, self.image()))
+        else:
+            self.classic_group(group_id).sync(turn, asked, reply)
+
+    def heartbeat(self, turn: Turn, group_id: str, member_id: str, instance_id: str | None, generation: int) -> None:
+        """A Heartbeat, to a group of either type. Raises: RequestRejected."""
+        group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            classic_in_consumer.heartbeat(group, turn, member_id, instance_id, generation)
+        else:
+            self.classic_group(group_id).heartbeat(turn, member_id, instance_id, generation)
+
+    def leave(self, turn: Turn, group_id: str, leaving: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
+        """A LeaveGroup, to a group of either type; a code for each member. Raises: RequestRejected."""
+        group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return classic_in_consumer.leave(group, turn, leaving, self.image())
+        return self.classic_group(group_id).leave(turn, leaving)
 
     def topics_changed(self, added: Set[str], removed: Set[str], now_ms: int) -> None:
         """Topics came or went, by name: groups look whether their expressions match them."""

@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 from typing import Final
 
 from app.coordinator.shell import Reply, Turn
-from app.errors import ErrorCode, RequestRejected
+from app.errors import ErrorCode, ProtocolError, RequestRejected
 from app.groups.classic import ClassicGroup, ClassicState, Join, Sync, refused_join
 from app.groups.group import Group
 from app.groups.shard import GroupShard
@@ -75,11 +75,9 @@ async def join(context: Context, request: Request, message: JoinGroupRequest) ->
 
     def event(shard: GroupShard, turn: Turn, reply: Reply[JoinGroupResponse]) -> None:
         try:
-            group = shard.classic_group_to_join(turn, message.group_id, message.member_id)
-        except RequestRejected as error:
+            shard.join(turn, message.group_id, asked, reply)
+        except (RequestRejected, ProtocolError) as error:
             turn.answer(reply, refused_join(error.code, message.member_id))
-        else:
-            group.join(turn, asked, reply)
 
     answer: JoinGroupResponse = await context.groups.request(message.group_id, event)
     if version < NULL_PROTOCOL_FROM and answer.protocol_name is None:
@@ -115,7 +113,7 @@ async def sync(context: Context, request: Request, message: SyncGroupRequest) ->
         assignments=[(each.member_id, each.assignment) for each in message.assignments],
     )
     return await context.groups.request(
-        message.group_id, lambda shard, turn, reply: shard.classic_group(message.group_id).sync(turn, asked, reply)
+        message.group_id, lambda shard, turn, reply: shard.sync(turn, message.group_id, asked, reply)
     )
 
 
@@ -134,8 +132,7 @@ def heartbeat(
     del request
 
     def event(shard: GroupShard, turn: Turn) -> HeartbeatResponse:
-        group = shard.classic_group(message.group_id)
-        group.heartbeat(turn, message.member_id, message.group_instance_id, message.generation_id)
+        shard.heartbeat(turn, message.group_id, message.member_id, message.group_instance_id, message.generation_id)
         return HeartbeatResponse()
 
     return context.groups.perform(message.group_id, event)
@@ -157,8 +154,8 @@ def leave(
     members = message.members if many else [MemberIdentity(member_id=message.member_id)]
 
     def event(shard: GroupShard, turn: Turn) -> LeaveGroupResponse:
-        group = shard.classic_group(message.group_id)
-        codes = group.leave(turn, [(member.member_id, member.group_instance_id) for member in members])
+        leaving = [(member.member_id, member.group_instance_id) for member in members]
+        codes = shard.leave(turn, message.group_id, leaving)
         if not many:
             return LeaveGroupResponse(error_code=codes[0])
         return LeaveGroupResponse(

@@ -8,7 +8,7 @@ from uuid import UUID
 from app.configs import BrokerConfig
 from app.coordinator.records import GROUP_RECORDS
 from app.errors import ErrorCode, RequestRejected
-from app.groups.consumer import Client, ConsumerGroup, RebalanceTimer, SessionTimer, check_heartbeat
+from app.groups.consumer import Client, ConsumerGroup, MemberTimer, check_heartbeat
 from app.groups.consumer_records import from_bytes
 from app.groups.subscriptions import ResolvedRegex, TopicPattern
 from app.metadata.cluster import ClusterImage
@@ -52,7 +52,7 @@ class Coordinator:
             key = self.turn.timers.pop_due(self.turn.now_ms)
             if key is None:
                 continue
-            assert isinstance(key, (SessionTimer, RebalanceTimer))
+            assert isinstance(key, MemberTimer)
             member = self.group.due(key)
             if member is not None:
                 self.group.remove(self.turn, [member], self.image)

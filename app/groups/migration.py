@@ -1,0 +1,144 @@
+"""From the classic protocol to the consumer protocol and back, while a group has members (KIP-848, online migration). Pure.
+
+A classic group becomes a consumer group when the first member of the consumer protocol joins it; the others stay as members
+of the classic protocol (``classic_in_consumer.py``) with what they have. It becomes classic again when the last member of the
+consumer protocol has left it and members of the classic protocol remain. ``group.consumer.migration.policy`` allows either.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from app.errors import ErrorCode, ProtocolError, RequestRejected
+from app.groups.assignors import NO_PARTITIONS, Assignment
+from app.groups.classic import CONSUMER_PROTOCOL, ClassicGroup, ClassicMember
+from app.groups.classic_in_consumer import assignment_of, topic_partitions_of
+from app.groups.consumer import ConsumerGroup, Member
+from app.groups.consumer_records import (
+    ClassicMetadata,
+    ConsumerGroupRecord,
+    CurrentAssignment,
+    CurrentOfMember,
+    GroupEpoch,
+    MemberState,
+    MemberSubscription,
+    Subscription,
+    TargetEpoch,
+    TargetOfMember,
+    to_bytes,
+)
+from app.groups.embedded import decode_assignment, decode_subscription, encode_assignment
+
+if TYPE_CHECKING:
+    from app.configs import BrokerConfig
+    from app.metadata.cluster import ClusterImage
+
+
+def can_upgrade(group: ClassicGroup, config: BrokerConfig) -> bool:
+    """Whether a classic group with members may become a consumer group."""
+    return (
+        config.group_consumer_migration_policy in ("bidirectional", "upgrade")
+        and group.protocol_type == CONSUMER_PROTOCOL
+        and len(group.members) <= config.group_consumer_max_size
+    )
+
+
+def upgraded(classic: ClassicGroup, config: BrokerConfig, image: ClusterImage) -> ConsumerGroup:
+    """A consumer group with the members and assignment of a classic one, whose first records put it into its place.
+
+    Raises: RequestRejected GROUP_ID_NOT_FOUND if what the members said cannot be read.
+    """
+    records: list[ConsumerGroupRecord] = []
+    owners: dict[tuple[UUID, int], str] = {}
+    try:
+        for member in classic.members.values():
+            records += _upgraded_member(classic, member, image, owners)
+    except ProtocolError as error:
+        raise RequestRejected(
+            ErrorCode.GROUP_ID_NOT_FOUND,
+            f"Cannot upgrade the classic group {classic.group_id} to consumer group because the embedded consumer protocol is "
+            f"malformed: {error}.",
+        ) from error
+    records += [GroupEpoch(classic.generation), TargetEpoch(classic.generation)]
+    group = ConsumerGroup(classic.group_id, config)
+    for record in records:
+        group.replay(record)
+    group.replaces = [classic.tombstone(), *(to_bytes(group.group_id, record) for record in records)]
+    return group
+
+
+def _upgraded_member(
+    classic: ClassicGroup, member: ClassicMember, image: ClusterImage, owners: dict[tuple[UUID, int], str]
+) -> list[ConsumerGroupRecord]:
+    """Raises: ProtocolError."""
+    protocol = classic.protocol_name or member.protocols[0][0]
+    said = decode_subscription(member.metadata(protocol))
+    assigned: dict[UUID, frozenset[int]] = {}
+    for topic_id, partitions in assignment_of(decode_assignment(member.assignment), image).items():
+        # Nothing but good will keeps a client-side assignor from giving a partition to two members.
+        own = frozenset(
+            [each for each in partitions if owners.setdefault((topic_id, each), member.member_id) == member.member_id]
+        )
+        if own:
+            assigned[topic_id] = own
+    subscription = Subscription(
+        client_id=member.client_id,
+        client_host=member.client_host,
+        instance_id=member.instance_id,
+        rack_id=said.rack_id,
+        topic_names=frozenset(said.topics),
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        classic=ClassicMetadata(member.session_timeout_ms, member.protocols),
+    )
+    current = CurrentAssignment(classic.generation, classic.generation, MemberState.STABLE, assigned)
+    return [
+        MemberSubscription(member.member_id, subscription),
+        TargetOfMember(member.member_id, assigned),
+        CurrentOfMember(member.member_id, current),
+    ]
+
+
+def can_downgrade(group: ConsumerGroup, leaving_id: str | None, config: BrokerConfig) -> bool:
+    """Whether a consumer group becomes classic once ``leaving_id`` is gone: only members of the classic protocol are left."""
+    left = [member for member in group.members.values() if member.member_id != leaving_id]
+    return (
+        0 < len(left) <= config.group_max_size
+        and all(member.is_classic for member in left)
+        and config.group_consumer_migration_policy in ("bidirectional", "downgrade")
+    )
+
+
+def downgraded(
+    group: ConsumerGroup,
+    leaving_id: str | None,
+    config: BrokerConfig,
+    rng: random.Random,
+    image: ClusterImage,
+    now_ms: int,
+) -> ClassicGroup:
+    """A classic group with the members of a consumer group but the one that leaves, and the assignment that they were to have."""
+    members = [
+        _downgraded_member(group.group_id, member, group.targets.get(member.member_id, NO_PARTITIONS), image)
+        for member in group.members.values()
+        if member.member_id != leaving_id
+    ]
+    return ClassicGroup.from_members(group.group_id, CONSUMER_PROTOCOL, group.epoch, members, config, rng, now_ms)
+
+
+def _downgraded_member(group_id: str, member: Member, target: Assignment, image: ClusterImage) -> ClassicMember:
+    subscription, classic = member.subscription, member.subscription.classic
+    assert classic is not None
+    version = decode_subscription(classic.protocols[0][1]).version
+    return ClassicMember(
+        group_id,
+        member.member_id,
+        subscription.instance_id,
+        subscription.client_id,
+        subscription.client_host,
+        subscription.rebalance_timeout_ms,
+        classic.session_timeout_ms,
+        classic.protocols,
+        encode_assignment(version, topic_partitions_of(target, image)),
+    )
