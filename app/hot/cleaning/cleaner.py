@@ -205,7 +205,7 @@ class LogCleaner:
             to_clean = [segment for segment in rolled if segment.base_offset < indexed.offset_end]
             at = 0
             for group in group_segments(to_clean, log.config):
-                files = [SegmentFile(segment.base_offset, segment.size_bytes) for segment in group]
+                files = [SegmentFile(segment.base_offset, segment.end_offset, segment.size_bytes) for segment in group]
                 cleaned = await self._unless_gone(this, self._work.write(files))
                 await self._take_over(log, holds[at : at + len(group)], cleaned)
                 at += len(group)
@@ -231,7 +231,7 @@ class LogCleaner:
         return CleaningJob(
             directory=log.path,
             segments=[
-                SegmentFile(segment.base_offset, segment.size_bytes)
+                SegmentFile(segment.base_offset, segment.end_offset, segment.size_bytes)
                 for segment in rolled
                 if segment.end_offset > dirt.start
             ],

@@ -201,7 +201,7 @@ class Compaction:
         path = self._path(segment.base_offset, LOG_SUFFIX)
         file = self._fs.open(path, read_only=True)
         window = bytearray(WINDOW_BYTES)
-        position, filled = 0, 0
+        position, filled, next_offset = 0, 0, segment.base_offset
         try:
             while position < segment.size_bytes:
                 if self._abandoned:
@@ -215,13 +215,14 @@ class Compaction:
                     if filled < wanted:
                         raise CorruptionError(f"{path} ends at {position + filled}, before {segment.size_bytes}")
                 try:
-                    scanned = self._engine.scan(window, filled)
+                    scanned = self._engine.scan(window, filled, next_offset, segment.end_offset)
                 except CorruptionError as error:
                     raise CorruptionError(f"{path}, from position {position} on: {error}") from None
                 if scanned.batches == 0:
                     window = self._grown(window, filled, path, position)
                     continue
                 yield window, scanned, position + scanned.size_bytes == segment.size_bytes
+                next_offset = scanned.next_offset
                 position += scanned.size_bytes
                 filled -= scanned.size_bytes
                 window[:filled] = window[scanned.size_bytes : scanned.size_bytes + filled]

@@ -80,15 +80,15 @@ class CompiledEngine:
 
     # --- windows ----------------------------------------------------------------------------------------------------
 
-    def scan(self, window: bytearray, length: int) -> Scanned:
+    def scan(self, window: bytearray, length: int, start_offset: int, end_offset: int) -> Scanned:
         self._window = np.frombuffer(window, np.uint8)
-        count, size_bytes, listed, stop = kernels.scan(
-            self._window, length, self._tables, self._positions, self._marked
+        count, size_bytes, listed, next_offset, stop = kernels.scan(
+            self._window, length, start_offset, end_offset, self._tables, self._positions, self._marked
         )
         if stop == Stop.DAMAGED:
             raise CorruptionError(f"no sound record batch follows after {size_bytes} bytes")
         self._count = count
-        return Scanned(count, size_bytes, self._marked[:listed].tolist())
+        return Scanned(count, size_bytes, self._marked[:listed].tolist(), next_offset)
 
     def position(self, number: int) -> int:
         return int(self._positions[number])
@@ -257,7 +257,7 @@ def warm_up(engine: CompiledEngine) -> None:
     engine.new_map(8, bytes(16))
     for codec in (0, 1):
         window = bytearray(build_batch(records, codec=codec))
-        engine.scan(window, len(window))
+        engine.scan(window, len(window), 0, 2)
         engine.index(bytearray(1), 0)
         engine.begin_segment(0, 0)
         engine.filter(bytearray(1), (), 0, 0, lambda piece: None)

@@ -41,6 +41,8 @@ class Scanned(NamedTuple):
     """What they take of the window; the rest is the beginning of another batch."""
     marked: Sequence[int]
     """Numbers of those that belong to transactions or are control batches."""
+    next_offset: int
+    """Where the last of them ends."""
 
 
 class SegmentSum(NamedTuple):
@@ -77,8 +79,10 @@ class Engine(Protocol):
         """Begin with an empty map for up to ``keys_max`` keys; ``hash_key`` is 16 random bytes."""
         ...
 
-    def scan(self, window: bytearray, length: int) -> Scanned:
+    def scan(self, window: bytearray, length: int, start_offset: int, end_offset: int) -> Scanned:
         """Find the whole batches in ``window[:length]`` and check every one. ``index`` and ``filter`` then work on them.
+
+        Their offsets must rise within ``[start_offset, end_offset)``: a checksum does not cover where a batch begins.
 
         Raises: CorruptionError.
         """

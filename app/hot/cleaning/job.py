@@ -9,6 +9,7 @@ class SegmentFile(msgspec.Struct, array_like=True, frozen=True):
     """A segment that is to be read."""
 
     base_offset: int
+    end_offset: int
     size_bytes: int
 
 

@@ -312,11 +312,11 @@ def index_records(data, at, end, base_offset, count, last_delta, start_offset, s
 
 
 @njit(cache=True)
-def scan(window, length, tables, positions, marked):
+def scan(window, length, next_offset, end_offset, tables, positions, marked):
     """Find and check the whole batches of a window.
 
-    Returns: (batches, bytes that they take, how many of them are listed in ``marked``, stop). ``marked`` are the numbers of those
-    that belong to transactions, or are control batches.
+    Returns: (batches, bytes that they take, how many of them are listed in ``marked``, where they end, stop). ``marked`` are the
+    numbers of those that belong to transactions, or are control batches.
     """
     at = np.int64(0)
     count = 0
@@ -325,27 +325,31 @@ def scan(window, length, tables, positions, marked):
         batch_length = _i32(window, at + _LENGTH_AT)
         size = batch_length + LENGTH_PREFIX_BYTES
         if size < HEADER_BYTES or window[at + _MAGIC_AT] != MAGIC_V2:
-            return count, at, listed, DAMAGED
+            return count, at, listed, next_offset, DAMAGED
         if at + size > length:
             break
         crc = np.uint32(_i32(window, at + _CRC_AT) & 0xFFFFFFFF)
         if _crc(window, at + CRC_START, at + size, tables) != crc:
-            return count, at, listed, DAMAGED
+            return count, at, listed, next_offset, DAMAGED
         records = _i32(window, at + _COUNT_AT)
         last_delta = _i32(window, at + _LAST_DELTA_AT)
         attributes = _u16(window, at + _ATTRIBUTES_AT)
         codec = attributes & CODEC_MASK
-        if _i64(window, at) < 0 or records < 0 or records > last_delta + 1 or codec > 4:
-            return count, at, listed, DAMAGED
+        base_offset = _i64(window, at)
+        if base_offset < next_offset or base_offset + last_delta >= end_offset:
+            return count, at, listed, next_offset, DAMAGED
+        if records < 0 or last_delta < 0 or records > last_delta + 1 or codec > 4:
+            return count, at, listed, next_offset, DAMAGED
         if not codec and records * RECORD_BYTES_MIN > size - HEADER_BYTES:
-            return count, at, listed, DAMAGED
+            return count, at, listed, next_offset, DAMAGED
         if attributes & (TRANSACTIONAL | CONTROL):
             marked[listed] = count
             listed += 1
+        next_offset = base_offset + last_delta + 1
         positions[count] = at
         count += 1
         at += size
-    return count, at, listed, DONE
+    return count, at, listed, next_offset, DONE
 
 
 @njit(cache=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from app.errors import CorruptionError
 from app.hot.cleaning.engine import EMPTIED_KEPT, RECORDS_DROPPED, TRANSACTION_GONE, Scanned, SegmentSum
 from app.hot.indexes import SegmentIndex
 from app.records.batch import HEADER_BYTES, BatchHeader, check_stored_batch, parse_header
@@ -47,7 +48,7 @@ class PlainEngine:
         self._latest_offset = -1
         self.records_seen = self.records_kept = 0
 
-    def scan(self, window: bytearray, length: int) -> Scanned:
+    def scan(self, window: bytearray, length: int, start_offset: int, end_offset: int) -> Scanned:
         self._window = window
         self._batches = []
         position = 0
@@ -55,12 +56,16 @@ class PlainEngine:
             size = parse_header(window, position).size_bytes
             if size > length - position:
                 break
-            self._batches.append((position, check_stored_batch(memoryview(window)[:length], position)))
+            header = check_stored_batch(memoryview(window)[:length], position)
+            if not start_offset <= header.base_offset < header.end_offset <= end_offset:
+                raise CorruptionError(f"offset {header.base_offset} at position {position} is out of order")
+            start_offset = header.end_offset
+            self._batches.append((position, header))
             position += size
         marked = [
             number for number, (_, header) in enumerate(self._batches) if header.is_transactional or header.is_control
         ]
-        return Scanned(len(self._batches), position, marked)
+        return Scanned(len(self._batches), position, marked, start_offset)
 
     def position(self, number: int) -> int:
         return self._batches[number][0]

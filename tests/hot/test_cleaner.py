@@ -1,0 +1,470 @@
+"""The log cleaner over a simulated disk: what it keeps, what it drops, and what is left after a kill at any point."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import random
+
+import pytest
+
+from app.configs import Durability, TopicConfig
+from app.errors import ConflictError, ErrorCode, ProtocolError, StorageUnavailable
+from app.hot.checkpoints import CLEANER_OFFSETS_FILE, parse_offsets
+from app.hot.cleaning import compaction
+from app.hot.cleaning.plain import PlainEngine
+from app.hot.cleaning.work import InlineCleanerWork
+from app.hot.log import PartitionLog
+from app.hot.manager import LogManager
+from app.metrics import Registry
+from app.records.builder import build_batch
+from app.records.control import ControlType
+from app.units import ProducerEpoch, ProducerId
+from tests.hot.cleaning import COMPACT, cleaner_over, committed, newest, seen_in
+from tests.hot.helpers import (
+    DATA,
+    NOW,
+    GatedPool,
+    ManualClock,
+    batch,
+    headers,
+    manager_over,
+    new_log,
+    read_all,
+    running,
+    sim,
+)
+from tests.support.simfs import SimFileSystem
+
+PATH = f"{DATA}/t-0"
+
+
+def keyed(*rows: tuple[bytes, bytes | None], timestamp: int = NOW, **fields: object) -> memoryview:
+    records = [(timestamp, key, value, ()) for key, value in rows]
+    return memoryview(bytearray(build_batch(records, **fields)))  # type: ignore[arg-type]
+
+
+async def opened(fs: SimFileSystem, clock: ManualClock, **settings: object) -> tuple[LogManager, PartitionLog]:
+    manager = manager_over(fs, clock=clock)
+    await manager.load_all()
+    log = manager.get("t", 0)
+    config = {**COMPACT, **settings}
+    if log is None:
+        log = new_log(manager, **config)
+    else:
+        log.update_config(TopicConfig(**config))  # type: ignore[arg-type]
+    return manager, log
+
+
+async def roll(log: PartitionLog) -> None:
+    log.roll()
+    await log.flush()
+
+
+async def offsets_in(log: PartitionLog) -> list[int]:
+    return [entry.record.offset for entry in await seen_in(log)]
+
+
+# --- what stays -----------------------------------------------------------------------------------------------------
+
+
+async def test_the_newest_record_of_every_key_stays_at_its_offset() -> None:
+    fs, clock = sim(), ManualClock()
+    manager, log = await opened(fs, clock)
+    async with running(manager):
+        for number in range(30):
+            log.append_as_leader(
+                keyed((b"k%d" % (number % 3), b"%d" % number), (b"once-%d" % number, b"x")), now_ms=NOW
+            )
+        await roll(log)
+        assert await cleaner_over(manager, fs, clock=clock).clean_next()
+        seen = await seen_in(log)
+        assert [entry.record.offset for entry in seen if entry.record.key[:1] == b"k"] == [54, 56, 58]  # type: ignore[index]
+        assert len(seen) == 33
+        assert (log.log_start_offset, log.log_end_offset, log.cleaned_end_offset) == (0, 60, 60)
+        assert log.segments()[0].base_offset == 0
+        assert not [name for name in fs.list_dir(PATH) if name.endswith((".cleaned", ".swap"))]
+    await manager.close()
+    offsets = parse_offsets(fs.open(f"{DATA}/{CLEANER_OFFSETS_FILE}").pread(1000, 0), "")
+    assert list(offsets.values()) == [60]
+
+
+async def test_a_tombstone_stays_until_its_delete_horizon_and_then_goes() -> None:
+    fs, clock = sim(), ManualClock()
+    manager, log = await opened(fs, clock, delete_retention_ms=1000)
+    async with running(manager):
+        cleaner = cleaner_over(manager, fs, clock=clock)
+        log.append_as_leader(keyed((b"a", b"1"), (b"a", None), (b"b", b"2")), now_ms=NOW)
+        await roll(log)
+        await cleaner.clean_next()
+        assert await offsets_in(log) == [1, 2]
+        header = headers(await read_all(log))[0]
+        assert header.has_delete_horizon
+        assert header.base_timestamp == NOW + 1000
+        assert (await seen_in(log))[0].record.timestamp == NOW
+
+        clock.now += 999
+        log.append_as_leader(keyed((b"c", b"3")), now_ms=NOW)
+        await roll(log)
+        await cleaner.clean_next()
+        assert await offsets_in(log) == [1, 2, 3]
+
+        clock.now += 1
+        log.append_as_leader(keyed((b"d", b"3")), now_ms=NOW)
+        await roll(log)
+        await cleaner.clean_next()
+        assert await offsets_in(log) == [2, 3, 4]
+    await manager.close()
+
+
+async def test_aborted_records_go_at_once_and_the_marker_only_when_nothing_of_its_transaction_is_left() -> None:
+    fs, clock = sim(), ManualClock()
+    manager, log = await opened(fs, clock, delete_retention_ms=1000)
+    async with running(manager):
+        cleaner = cleaner_over(manager, fs, clock=clock)
+        log.append_as_leader(keyed((b"a", b"kept")), now_ms=NOW)
+        log.append_as_leader(
+            keyed(
+                (b"a", b"gone"), (b"b", b"gone"), producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
+            ),
+            now_ms=NOW,
+        )
+        log.append_control(
+            ControlType.ABORT,
+            producer_id=ProducerId(1),
+            producer_epoch=ProducerEpoch(0),
+            coordinator_epoch=0,
+            now_ms=NOW,
+        )
+        # The producer goes on elsewhere in the log, so that nothing of it has to stay here.
+        log.append_as_leader(
+            keyed((b"z", b"1"), producer_id=1, producer_epoch=0, base_sequence=2, transactional=True), now_ms=NOW
+        )
+        log.append_control(
+            ControlType.COMMIT,
+            producer_id=ProducerId(1),
+            producer_epoch=ProducerEpoch(0),
+            coordinator_epoch=0,
+            now_ms=NOW,
+        )
+        await roll(log)
+        await cleaner.clean_next()
+        seen = await seen_in(log)
+        assert [entry.record.offset for entry in seen] == [0, 3, 4, 5]
+        assert [entry.record.offset for entry in seen if entry.control] == [3, 5]
+        assert len(log.aborted_transactions(0, log.log_end_offset)) == 1
+        for _ in range(2):
+            log.append_as_leader(keyed((b"x", b"%d" % clock.now)), now_ms=NOW)
+            await roll(log)
+            await cleaner.clean_next()
+            clock.now += 1001
+        assert 3 not in await offsets_in(log), "the abort marker outlives its transaction for ever"
+        assert log.aborted_transactions(0, log.log_end_offset) == []
+        assert 5 in await offsets_in(log)
+    await manager.close()
+
+
+async def test_records_of_an_open_transaction_and_everything_after_it_are_left_alone() -> None:
+    fs, clock = sim(), ManualClock()
+    manager, log = await opened(fs, clock)
+    async with running(manager):
+        log.append_as_leader(keyed((b"a", b"1"), (b"a", b"2")), now_ms=NOW)
+        await roll(log)
+        log.append_as_leader(
+            keyed((b"a", b"3"), producer_id=1, producer_epoch=0, base_sequence=0, transactional=True), now_ms=NOW
+        )
+        log.append_as_leader(keyed((b"a", b"4"), (b"a", b"5")), now_ms=NOW)
+        await roll(log)
+        await cleaner_over(manager, fs, clock=clock).clean_next()
+        assert await offsets_in(log) == [1, 2, 3, 4]
+        assert log.cleaned_end_offset == 2
+    await manager.close()
+
+
+async def test_the_last_batch_of_a_producer_stays_emptied_so_that_sequences_go_on() -> None:
+    fs, clock = sim(), ManualClock()
+    manager, log = await opened(fs, clock)
+    async with running(manager):
+        log.append_as_leader(
+            keyed((b"a", b"1"), (b"a", b"2"), producer_id=4, producer_epoch=1, base_sequence=7), now_ms=NOW
+        )
+        log.append_as_leader(keyed((b"a", b"3")), now_ms=NOW)
+        await roll(log)
+        await cleaner_over(manager, fs, clock=clock).clean_next()
+        kept = headers(await read_all(log))
+        assert [(header.base_offset, header.record_count, header.producer_id) for header in kept] == [
+            (0, 0, 4),
+            (2, 1, -1),
+        ]
+    fs.kill()
+    manager, log = await opened(fs, clock)
+    assert log.producers.entries[4].last_sequence == 8
+    duplicate = log.append_as_leader(
+        keyed((b"a", b"1"), (b"a", b"2"), producer_id=4, producer_epoch=1, base_sequence=7), now_ms=NOW
+    )
+    assert duplicate.duplicate
+    await manager.close()
+
+
+async def test_a_record_without_a_key_is_refused() -> None:
+    manager, log = await opened(sim(), ManualClock())
+    with pytest.raises(ProtocolError) as caught:
+        log.append_as_leader(batch(2), now_ms=NOW)
+    assert caught.value.code == ErrorCode.INVALID_RECORD
+    await manager.close()
+
+
+async def test_more_keys_than_the_map_has_room_for_take_several_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "KEYS_MIN", 4)
+    fs, clock, registry = sim(), ManualClock(), Registry()
+    manager, log = await opened(fs, clock)
+    async with running(manager):
+        for number in range(60):
+            log.append_as_leader(keyed((b"k%d" % (number % 20), b"%d" % number)), now_ms=NOW)
+        await roll(log)
+        cleaner = cleaner_over(manager, fs, clock=clock, registry=registry, log_cleaner_dedupe_buffer_size=4 * 27)
+        assert await cleaner.clean_next()
+        assert await offsets_in(log) == list(range(40, 60))
+        assert not await cleaner.clean_next()
+    rounds = next(sample for sample in registry.samples() if sample.name == "firn_log_cleaner_rounds_total")
+    assert rounds.value > 10
+    await manager.close()
+
+
+async def test_min_compaction_lag_keeps_young_records_and_max_compaction_lag_does_not_wait_for_dirt() -> None:
+    fs, clock = sim(), ManualClock()
+    manager, log = await opened(fs, clock, min_compaction_lag_ms=500, min_cleanable_dirty_ratio=1.0)
+    async with running(manager):
+        cleaner = cleaner_over(manager, fs, clock=clock)
+        log.append_as_leader(keyed((b"a", b"1"), (b"a", b"2")), now_ms=NOW)
+        await roll(log)
+        assert not await cleaner.clean_next()
+        clock.now += 500
+        assert not await cleaner.clean_next(), "not dirtier than the ratio asks"
+        log.update_config(TopicConfig(**{**COMPACT, "max_compaction_lag_ms": 499, "min_cleanable_dirty_ratio": 1.0}))  # type: ignore[arg-type]
+        assert await cleaner.clean_next()
+        assert await offsets_in(log) == [1]
+        log.append_as_leader(keyed((b"a", b"3")), now_ms=clock.now)
+        assert not log.maybe_roll_by_time(clock.now + 498)
+        assert log.maybe_roll_by_time(clock.now + 499)
+    await manager.close()
+
+
+# --- readers, neighbours, damage ------------------------------------------------------------------------------------
+
+
+async def test_a_reader_at_work_finishes_with_the_old_file() -> None:
+    fs, clock = sim(), ManualClock()
+    manager, log = await opened(fs, clock)
+    async with running(manager):
+        for number in range(30):
+            log.append_as_leader(keyed((b"k", b"%d" % number)), now_ms=NOW)
+        await roll(log)
+        before = await read_all(log)
+        read = await log.read_when_ready(0, 1 << 20, end_offset=log.high_watermark)
+        planned = await log.read_when_ready(0, 1 << 20, end_offset=log.high_watermark)
+        file = read.handle.acquire()
+        await cleaner_over(manager, fs, clock=clock).clean_next()
+        assert file.pread(read.length, read.position) == before[: read.length]
+        read.handle.release()
+        with pytest.raises(StorageUnavailable):
+            planned.try_read_now()
+        assert await offsets_in(log) == [29]
+    await manager.close()
+
+
+async def test_a_search_by_time_survives_a_swap() -> None:
+    fs, clock = sim(), ManualClock()
+    manager, log = await opened(fs, clock)
+    async with running(manager):
+        for number in range(30):
+            log.append_as_leader(keyed((b"k%d" % (number % 2), b"v" * 60), timestamp=NOW + number), now_ms=NOW + 60)
+        await roll(log)
+        cleaner = cleaner_over(manager, fs, clock=clock)
+        searching = asyncio.create_task(log.offset_for_timestamp(NOW + 20))
+        await asyncio.sleep(0)
+        await cleaner.clean_next()
+        assert (await searching) in ((NOW + 20, 20), (NOW + 28, 28))
+        assert await log.offset_for_timestamp(NOW + 20) == (NOW + 28, 28)
+        assert await log.max_timestamp_offset() == (NOW + 29, 29)
+    await manager.close()
+
+
+async def test_a_damaged_log_is_left_as_it_is_and_counted() -> None:
+    fs, clock, registry = sim(), ManualClock(), Registry()
+    manager, log = await opened(fs, clock)
+    async with running(manager):
+        for number in range(30):
+            log.append_as_leader(keyed((b"k", b"%d" % number)), now_ms=NOW)
+        await roll(log)
+        fs.flip_bit(f"{PATH}/00000000000000000000.log", 70)
+        before = await read_all(log)
+        said: list[str] = []
+        cleaner = cleaner_over(manager, fs, clock=clock, said=said.append, registry=registry)
+        await cleaner.clean_next()
+        assert not await cleaner.clean_next()
+        assert await read_all(log) == before
+        assert "is not compacted any more" in said[0]
+        uncleanable = [s.value for s in registry.samples() if s.name == "firn_log_cleaner_uncleanable_logs"]
+        assert uncleanable == [1.0]
+        assert not [name for name in fs.list_dir(PATH) if name.endswith((".cleaned", ".swap"))]
+    await manager.close()
+
+
+async def test_a_topic_deleted_while_it_is_compacted_lets_go_of_its_files_before_its_name_is_free() -> None:
+    fs, clock = sim(), ManualClock()
+    manager, log = await opened(fs, clock)
+    async with running(manager):
+        for number in range(30):
+            log.append_as_leader(keyed((b"k", b"%d" % number)), now_ms=NOW)
+        await roll(log)
+        pool = GatedPool()
+        cleaner = cleaner_over(manager, fs, clock=clock, work=InlineCleanerWork(fs, pool, PlainEngine))
+        cleaning = asyncio.create_task(cleaner.clean_next())
+        while not pool.waiting:
+            await asyncio.sleep(0)
+        manager.delete("t", 0)
+        with pytest.raises(StorageUnavailable, match="still being written to"):
+            new_log(manager)
+        await asyncio.sleep(0)
+        assert not cleaning.done()
+        pool.gate.set()
+        await cleaning
+        new_log(manager)
+        assert sorted(fs.list_dir(PATH)) == ["00000000000000000000.log", "partition.metadata"]
+    await manager.close()
+
+
+async def test_a_held_segment_is_neither_replaced_nor_is_one_about_to_be_replaced_held() -> None:
+    manager, log = await opened(sim(), ManualClock())
+    async with running(manager):
+        log.append_as_leader(keyed((b"k", b"1")), now_ms=NOW)
+        await roll(log)
+        ours, other = log.hold(0), log.hold(0)
+        with pytest.raises(ConflictError):
+            log.keep_for_replacement([ours])
+        other.release()
+        log.keep_for_replacement([ours])
+        with pytest.raises(ConflictError):
+            log.hold(0)
+        ours.release()
+    await manager.close()
+
+
+# --- kills ----------------------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """The process is dead: nothing it does reaches the disk any more."""
+
+
+class MortalFileSystem(SimFileSystem):
+    """Dies before the operation of a given number."""
+
+    left = 1 << 60
+
+    def note(self, call: str, path: str) -> None:
+        # Noted after it was done, so the death comes after it; 0 dies at once.
+        super().note(call, path)
+        if call in ("read", "open", "close"):
+            return
+        self.left -= 1
+        if self.left < 0:
+            raise Killed(f"{call} {path}")
+
+
+def _mortal(seed: int) -> MortalFileSystem:
+    fs = MortalFileSystem(random.Random(seed))
+    fs.make_dirs(DATA)
+    fs.fsync_dir("/")
+    return fs
+
+
+async def _fill(fs: SimFileSystem, clock: ManualClock) -> tuple[LogManager, PartitionLog]:
+    """A log of several segments with transactions and tombstones, all of it durable."""
+    rng = random.Random(7)
+    manager, log = await opened(fs, clock, segment_bytes=600, firn_durability=Durability.DISK)
+    async with running(manager):
+        sequence = 0
+        for number in range(40):
+            rows = [(b"k%d" % rng.randrange(6), rng.choice([None, b"v%d" % number, b"w" * 40])) for _ in range(2)]
+            if number % 5:
+                log.append_as_leader(keyed(*rows), now_ms=NOW)
+                continue
+            fields = {"producer_id": 1, "producer_epoch": 0, "base_sequence": sequence, "transactional": True}
+            log.append_as_leader(keyed(*rows, **fields), now_ms=NOW)  # type: ignore[arg-type]
+            sequence += 2
+            log.append_control(
+                ControlType.ABORT if number % 2 else ControlType.COMMIT,
+                producer_id=ProducerId(1),
+                producer_epoch=ProducerEpoch(0),
+                coordinator_epoch=0,
+                now_ms=NOW,
+            )
+        await roll(log)
+        await manager.checkpoint()
+    return manager, log
+
+
+async def _kill_at(fs: MortalFileSystem, number: int, power: bool) -> bool:
+    """Clean with a death after ``number`` operations, then recover and check. False if it did not come to the death."""
+    clock = ManualClock()
+    manager, log = await opened(fs, clock, segment_bytes=600, firn_durability=Durability.DISK)
+    model = newest(committed(log, await seen_in(log)))
+    end, stable, producer = log.log_end_offset, log.last_stable_offset, log.producers.entries[1].last_sequence
+    fs.left = number
+    died = False
+    try:
+        await cleaner_over(manager, fs, clock=clock).clean_next()
+    except Killed:
+        died = True
+    fs.left = 1 << 60
+    (fs.crash if power else fs.kill)()
+    for again in range(2):
+        manager = manager_over(fs, clock=clock)
+        report = await manager.load_all()
+        recovered = manager.get("t", 0)
+        assert recovered is not None
+        log = recovered
+        log.update_config(TopicConfig(**COMPACT))  # type: ignore[arg-type]
+        async with running(manager):
+            await log.flush()
+        assert report.truncated_bytes == 0, report.problems
+        seen = await seen_in(log)
+        assert newest(committed(log, seen)) == model, report.problems
+        assert [entry.record.offset for entry in seen] == sorted({entry.record.offset for entry in seen})
+        assert (log.log_end_offset, log.last_stable_offset) == (end, stable)
+        assert log.producers.entries[1].last_sequence == producer
+        assert not [name for name in fs.list_dir(PATH) if name.endswith((".cleaned", ".swap", ".deleted"))]
+        if again:
+            break
+        fs.kill()
+    async with running(manager):
+        log.append_as_leader(keyed((b"k0", b"after")), now_ms=NOW)
+        await roll(log)
+        while await cleaner_over(manager, fs, clock=clock).clean_next():
+            pass
+        assert newest(committed(log, await seen_in(log))) == {**model, b"k0": b"after"}
+    await manager.close()
+    return died
+
+
+async def _die_everywhere(power: bool, stride: int) -> int:
+    fs = _mortal(11)
+    await _fill(fs, ManualClock())
+    fs.kill()
+    number = 0
+    while await _kill_at(copy.deepcopy(fs), number, power):
+        number += stride
+    return number
+
+
+@pytest.mark.parametrize("power", [False, True], ids=["kill", "loss of power"])
+async def test_a_death_at_many_operations_of_a_compaction_loses_nothing(power: bool) -> None:
+    assert await _die_everywhere(power, 7) > 60, "there was hardly anything to do"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("power", [False, True], ids=["kill", "loss of power"])
+async def test_a_death_at_any_operation_of_a_compaction_loses_nothing(power: bool) -> None:
+    assert await _die_everywhere(power, 1) > 60, "there was hardly anything to do"

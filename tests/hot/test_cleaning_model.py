@@ -1,0 +1,208 @@
+"""Compaction against a naive model: random batches, codecs, tombstones, transactions, small maps, kills, losses of power."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from app.configs import Durability, TopicConfig
+from app.hot.cleaning import compaction
+from app.hot.log import PartitionLog
+from app.hot.manager import LogManager
+from app.records.builder import build_batch
+from app.records.control import ControlType
+from app.records.record import Record
+from app.units import LeaderEpoch, ProducerEpoch, ProducerId
+from tests.hot.cleaning import COMPACT, cleaner_over, committed, newest, seen_in
+from tests.hot.helpers import NOW, ManualClock, manager_over, new_log, running, sim
+
+KEYS = [b"", b"a", b"b", b"c", b"d", b"longer-key"]
+VALUES = st.sampled_from([None, None, b"", b"v" * 10, b"w" * 200])
+ROWS = st.lists(st.tuples(st.sampled_from(KEYS), VALUES), min_size=1, max_size=5)
+PRODUCERS = (1, 2)
+DELETE_RETENTION_MS = 1000
+
+
+class CompactionMachine(RuleBasedStateMachine):
+    """``self.written`` is every data record ever appended and still in the log before compaction, by offset."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.runner = asyncio.Runner()
+        self.manager: LogManager
+        self.log: PartitionLog
+
+    @initialize(seed=st.integers(0, 2**32), keys_max=st.sampled_from([2, 100]), lag_ms=st.sampled_from([0, 500]))
+    def begin(self, seed: int, keys_max: int, lag_ms: int) -> None:
+        self.patch.setattr(compaction, "KEYS_MIN", keys_max)
+        self.fs = sim(seed)
+        self.clock = ManualClock()
+        self.config = {
+            **COMPACT,
+            "segment_bytes": 900,
+            "delete_retention_ms": DELETE_RETENTION_MS,
+            "min_compaction_lag_ms": lag_ms,
+            "firn_durability": Durability.DISK,
+        }
+        self.written: dict[int, Record] = {}
+        self.decided: dict[int, bool] = {}
+        """Whether a record is committed, once its transaction is ended."""
+        self.open: dict[int, list[int]] = {}
+        self.sequences: dict[int, int] = {}
+        self.epoch = 0
+
+        async def start() -> None:
+            self.manager = manager_over(self.fs, clock=self.clock)
+            await self.manager.load_all()
+            self.log = new_log(self.manager, **self.config)
+            await self.log.flush()
+
+        self.runner.run(start())
+
+    def teardown(self) -> None:
+        self.patch.undo()
+        self.runner.close()
+
+    # --- what happens ---
+
+    def _append(self, rows: list[tuple[bytes, bytes | None]], codec: int, **fields: object) -> list[int]:
+        records = [(NOW + number, key, value, ()) for number, (key, value) in enumerate(rows)]
+        data = memoryview(bytearray(build_batch(records, codec=codec, **fields)))  # type: ignore[arg-type]
+        base = self.log.append_as_leader(data, now_ms=self.clock.now).base_offset
+        offsets = list(range(base, base + len(rows)))
+        for offset, (timestamp, key, value, _) in zip(offsets, records, strict=True):
+            self.written[offset] = Record(offset, timestamp, key, value)  # type: ignore[arg-type]
+        return offsets
+
+    @rule(rows=ROWS, codec=st.integers(0, 4))
+    def append(self, rows: list[tuple[bytes, bytes | None]], codec: int) -> None:
+        for offset in self._append(rows, codec):
+            self.decided[offset] = True
+
+    @rule(rows=ROWS, producer_id=st.sampled_from(PRODUCERS), codec=st.sampled_from([0, 2]))
+    def append_in_transaction(self, rows: list[tuple[bytes, bytes | None]], producer_id: int, codec: int) -> None:
+        sequence = self.sequences.get(producer_id, 0)
+        self.sequences[producer_id] = sequence + len(rows)
+        self.open.setdefault(producer_id, []).extend(
+            self._append(
+                rows, codec, producer_id=producer_id, producer_epoch=0, base_sequence=sequence, transactional=True
+            )
+        )
+
+    @rule(producer_id=st.sampled_from(PRODUCERS), commit=st.booleans())
+    def end_transaction(self, producer_id: int, commit: bool) -> None:
+        if producer_id not in self.open:
+            return
+        self.log.append_control(
+            ControlType.COMMIT if commit else ControlType.ABORT,
+            producer_id=ProducerId(producer_id),
+            producer_epoch=ProducerEpoch(0),
+            coordinator_epoch=0,
+            now_ms=self.clock.now,
+        )
+        for offset in self.open.pop(producer_id):
+            self.decided[offset] = commit
+
+    @rule(by_ms=st.sampled_from([100, 600, DELETE_RETENTION_MS + 1]))
+    def time_passes(self, by_ms: int) -> None:
+        self.clock.now += by_ms
+
+    @rule()
+    def clean(self) -> None:
+        async def work() -> None:
+            async with running(self.manager):
+                self.log.roll()
+                await self.log.flush()
+                cleaner = cleaner_over(self.manager, self.fs, clock=self.clock, said=self.fail)
+                while await cleaner.clean_next():
+                    await self._check_cleaned()
+                await self.manager._take_out_trash(self.clock.now)
+
+        self.runner.run(work())
+
+    @staticmethod
+    def fail(text: str) -> None:
+        raise AssertionError(text)
+
+    @rule(how=st.sampled_from(["stop", "kill", "crash"]))
+    def start_again(self, how: str) -> None:
+        end, cleaned_end = self.log.log_end_offset, self.log.cleaned_end_offset
+
+        async def work() -> None:
+            if how == "stop":
+                async with running(self.manager):
+                    await asyncio.sleep(0)
+                await self.manager.close()
+            else:
+                if how == "crash":
+                    await self._flush()
+                (self.fs.kill if how == "kill" else self.fs.crash)()
+            self.manager = manager_over(self.fs, clock=self.clock)
+            await self.manager.load_all()  # the settings are not known yet: gaps must be fine all the same
+            log = self.manager.get("t", 0)
+            assert log is not None
+            self.log = log
+            log.update_config(TopicConfig(**self.config))  # type: ignore[arg-type]
+            self.epoch += 1
+            log.become_leader(LeaderEpoch(self.epoch))
+            await self._flush()
+
+        self.runner.run(work())
+        assert self.log.log_end_offset == end
+        assert self.log.cleaned_end_offset == cleaned_end
+
+    async def _flush(self) -> None:
+        async with running(self.manager):
+            await self.log.flush()
+
+    # --- what must hold ---
+
+    async def _check_cleaned(self) -> None:
+        """Nothing below the cleaned end is there for nothing."""
+        seen = await seen_in(self.log)
+        end = self.log.cleaned_end_offset
+        assert end is not None
+        below = [entry for entry in seen if entry.record.offset < end and not entry.control]
+        assert all(self.decided[entry.record.offset] for entry in below), "an aborted record stays"
+        keys = [entry.record.key for entry in below]
+        assert len(keys) == len(set(keys)), "a key is there twice"
+
+    @precondition(lambda self: hasattr(self, "log"))
+    @invariant()
+    def readers_see_the_same_table(self) -> None:
+        async def work() -> None:
+            seen = await seen_in(self.log)
+            offsets = [entry.record.offset for entry in seen]
+            assert offsets == sorted(set(offsets))
+            for entry in seen:
+                if not entry.control:
+                    assert entry.record == self.written[entry.record.offset]
+            stable = self.log.last_stable_offset
+            read = [record for record in committed(self.log, seen) if record.offset < stable]
+            model = [self.written[offset] for offset in sorted(self.written) if self.decided.get(offset)]
+            assert newest(read) == newest([record for record in model if record.offset < stable])
+
+        async def synced() -> None:
+            await self._flush()
+            await work()
+
+        self.runner.run(synced())
+
+    @precondition(lambda self: hasattr(self, "log"))
+    @invariant()
+    def producers_go_on(self) -> None:
+        entries = self.log.producers.entries
+        for producer_id, sequence in self.sequences.items():
+            assert entries[producer_id].last_sequence == sequence - 1
+            assert (producer_id in self.log.producers.open_transactions) == (producer_id in self.open)
+
+
+CompactionMachine.TestCase.settings = settings(
+    max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestCompaction = CompactionMachine.TestCase
