@@ -54,9 +54,13 @@ class StoreSession:
     store: ObjectStore
     metadata: MetadataFollower
 
-    def __init__(self, url: str) -> None:
-        """Nothing is asked of the store yet; nothing is ever written to it by the session itself."""
+    def __init__(self, url: str, *, keeps_manifests: bool = False) -> None:
+        """Nothing is asked of the store yet; nothing is ever written to it by the session itself.
+
+        ``keeps_manifests``: for a session that asks for the same manifests again and again.
+        """
         self.url = url
+        self._keeps_manifests = keeps_manifests
         self._location = parse_store_url(url)
 
     def __enter__(self) -> Self:
@@ -96,7 +100,7 @@ class StoreSession:
             self.store = DirectoryStore(self._location.path, self._pool)
         else:
             self.store = await open_store(self._location, pool=self._pool, rng=random.Random())
-        self.metadata = MetadataFollower(self.store, SystemClock())
+        self.metadata = MetadataFollower(self.store, SystemClock(), keeps=self._keeps_manifests)
 
     async def _close(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}

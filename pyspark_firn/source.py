@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, MutableMapping
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
@@ -55,6 +55,12 @@ class FirnDataSource(DataSource):
 
         options = parse_read_options(self.options, streaming=False)
         return PushingReader(options, schema) if options.pushdown else FirnReader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        from pyspark_firn.options import parse_read_options
+        from pyspark_firn.streaming import FirnStreamReader
+
+        return FirnStreamReader(parse_read_options(self.options, streaming=True), schema)
 
 
 class FirnReader(DataSourceReader):

@@ -17,11 +17,15 @@ from app.units import BrokerId, LeaderEpoch, TopicIdPartition
 
 
 class MetadataFollower:
-    """Reads the cluster log and segment manifests of a store whenever it is asked; keeps nothing."""
+    """Reads the cluster log and segment manifests of a store whenever it is asked.
 
-    def __init__(self, store: ObjectStore, clock: Clock) -> None:
+    With ``keeps`` it remembers manifests and reads only what is new in them: a LIST each where nothing is.
+    """
+
+    def __init__(self, store: ObjectStore, clock: Clock, *, keeps: bool = False) -> None:
         self._store = store
         self._clock = clock
+        self._kept: dict[TopicIdPartition, SegmentManifest] | None = {} if keeps else None
         self._rng = random.Random()
         self._id = f"follower-{uuid.uuid4()}"
 
@@ -43,6 +47,10 @@ class MetadataFollower:
 
     async def manifest(self, partition: TopicIdPartition) -> ManifestState:
         """What a partition's manifest says now; empty if nothing was ever tiered. Raises: CorruptionError, StorageUnavailable."""
+        known = self._kept.get(partition) if self._kept is not None else None
+        if known is not None:
+            await known.refresh()
+            return known.state
         manifest = SegmentManifest(
             self._store,
             partition.topic_id,
@@ -54,4 +62,6 @@ class MetadataFollower:
             clock=self._clock,
         )
         await manifest.load()
+        if self._kept is not None:
+            self._kept[partition] = manifest
         return manifest.state

@@ -1,0 +1,273 @@
+"""``readStream``: history first, as fast as the triggers allow, then whatever becomes readable.
+
+A position is the next offset of every partition, as JSON in Spark's checkpoint:
+
+    {"version": 1, "topics": {"<name>": {"id": "<topic id>", "offsets": {"0": 1234}}}}
+
+Between two positions the same records are read, however often and from wherever: what was fetched from a broker the first time
+may come from the bucket the second. That, and Spark's log of positions, is what makes a checkpointed sink exactly-once.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from app.errors import ConfigError
+from app.metadata.manifest_state import ManifestState
+from pyspark_firn.batch import read_split, splits_of
+from pyspark_firn.columns import column_names
+from pyspark_firn.options import ReadOptions
+from pyspark_firn.planning import PartitionRange, boundary_segments, segments_between
+from pyspark_firn.session import StoreSession
+from pyspark_firn.snapshot import Snapshot, TopicPartitionState, read_footer, resolve_ranges, take_snapshot
+
+POSITION_VERSION: Final = 1
+UNKNOWN_BYTES_PER_OFFSET: Final = 1024
+"""Assumed of what only brokers hold, whose sizes no manifest tells."""
+
+_logger = logging.getLogger("pyspark_firn")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPosition:
+    topic_id: uuid.UUID
+    offsets: Mapping[int, int]
+
+
+Position = Mapping[str, TopicPosition]
+
+
+def encode_position(position: Position) -> dict[str, Any]:
+    """As Spark keeps it."""
+    return {
+        "version": POSITION_VERSION,
+        "topics": {
+            name: {
+                "id": str(topic.topic_id),
+                "offsets": {str(index): offset for index, offset in sorted(topic.offsets.items())},
+            }
+            for name, topic in sorted(position.items())
+        },
+    }
+
+
+def decode_position(stored: Mapping[str, Any]) -> Position:
+    """Inverse of ``encode_position``. Raises: ConfigError for one of a later version."""
+    if stored.get("version") != POSITION_VERSION:
+        raise ConfigError(
+            f"The checkpoint holds positions of version {stored.get('version')}, this reader knows {POSITION_VERSION}: use the"
+            " Firn that wrote it, or another checkpoint."
+        )
+    return {
+        name: TopicPosition(
+            uuid.UUID(topic["id"]), {int(index): int(offset) for index, offset in topic["offsets"].items()}
+        )
+        for name, topic in stored["topics"].items()
+    }
+
+
+def advance(state: ManifestState, start: int, end: int, *, bytes_max: float | None, records_max: float | None) -> int:
+    """How far from ``start`` towards ``end`` a trigger may go; at least one offset. Pure.
+
+    A segment that does not fit is cut where it is expected to fit if its records are of about the same size.
+    """
+    if bytes_max is None and records_max is None:
+        return end
+    at, bytes_left = start, bytes_max
+    limit = end if records_max is None else min(end, start + max(1, int(records_max)))
+    for entry in segments_between(state, start, limit):
+        first, last = max(at, entry.base_offset), min(limit, entry.end_offset)
+        if bytes_left is not None:
+            bytes_per_offset = max(1.0, entry.raw_bytes / (entry.end_offset - entry.base_offset))
+            fitting = int(bytes_left / bytes_per_offset)
+            if fitting < last - first:
+                return max(start + 1, first + fitting)
+            bytes_left -= (last - first) * bytes_per_offset
+        at = last
+    if bytes_left is not None and at < limit:
+        return max(start + 1, min(limit, at + int(bytes_left / UNKNOWN_BYTES_PER_OFFSET)))
+    return limit
+
+
+class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans in one long-lived process beside the driver, reads in the tasks."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = column_names(schema)
+        self._session: StoreSession | None = None
+        self._target: Position | None = None
+        """What Trigger.AvailableNow stops at."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_session": None}
+
+    # --- positions --------------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        session = self._open()
+        snapshot = self._look()
+        ranges, warnings = session.run(resolve_ranges(session, snapshot, self._options))
+        for warning in warnings:
+            _logger.warning(warning)
+        return encode_position(_position(snapshot, {one.partition: one.start for one in ranges}))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where the next trigger ends. Raises: ConfigError if a topic is gone or is another now."""
+        before = decode_position(start)
+        snapshot = self._look()
+        self._check_identity(before, snapshot)
+        available: list[tuple[TopicPartitionState, int, int]] = []
+        for one in snapshot.partitions:
+            at = _offset_of(before, one, default=one.start)
+            end = one.end
+            if self._target is not None:
+                end = min(end, _offset_of(self._target, one, default=at))
+            available.append((one, at, max(at, end)))
+        bytes_max, records_max = self._limits(limit)
+        waiting = sum(end - at for _, at, end in available)
+        ends = {}
+        for one, at, end in available:
+            # Everyone gets a share of the trigger in proportion to what it has waiting, as with Spark's Kafka source.
+            share = (end - at) / waiting if waiting else 0.0
+            ends[one.partition] = (
+                at
+                if at == end
+                else advance(
+                    one.state,
+                    at,
+                    end,
+                    bytes_max=None if bytes_max is None else bytes_max * share,
+                    records_max=None if records_max is None else records_max * share,
+                )
+            )
+        found = _position(snapshot, ends)
+        # A topic that no longer matches keeps its place, so that positions never go back.
+        return encode_position({**before, **found})
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        snapshot = self._look()
+        return encode_position(_position(snapshot, {one.partition: one.end for one in snapshot.partitions}))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        if self._options.max_records_per_trigger is not None:
+            return ReadMaxRows(self._options.max_records_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        snapshot = self._look()
+        self._target = _position(snapshot, {one.partition: one.end for one in snapshot.partitions})
+
+    def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
+        match limit:
+            case ReadAllAvailable():
+                return None, None
+            case ReadMaxBytes(max_bytes=max_bytes):
+                return max_bytes, self._options.max_records_per_trigger
+            case ReadMaxRows(max_rows=max_rows):
+                return self._options.max_bytes_per_trigger, max_rows
+            case _:
+                return self._options.max_bytes_per_trigger, self._options.max_records_per_trigger
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The splits between two positions, the same records every time.
+
+        Raises: ConfigError if offsets are gone (unless ``failOnDataLoss`` is false), CorruptionError, StorageUnavailable.
+        """
+        session = self._open()
+        before, after = decode_position(start), decode_position(end)
+        snapshot = self._look()
+        self._check_identity(after, snapshot)
+        ranges: list[PartitionRange] = []
+        for one in snapshot.partitions:
+            to = _offset_of(after, one, default=0)
+            at = min(_offset_of(before, one, default=one.start), to)
+            if at < min(one.start, to):
+                gone = min(one.start, to) - at
+                sentence = f"{one.name} starts at offset {one.start}: {gone} offsets from {at} on are gone"
+                if self._options.fail_on_data_loss:
+                    raise ConfigError(f"{sentence}; write failOnDataLoss=false to go on without them.")
+                _logger.warning("%s.", sentence)
+                at += gone
+            if to > one.end:
+                raise ConfigError(
+                    f"{one.name} ends at offset {one.end}, yet the checkpoint has come to {to}: give the stream the brokers it"
+                    " had with the option 'tail', or another checkpoint."
+                )
+            ranges.append(
+                PartitionRange(
+                    topic=one.topic, partition=one.partition, start=at, end=to, tiered_end=one.state.tiered_end
+                )
+            )
+        for one, wanted in zip(snapshot.partitions, ranges, strict=True):
+            for entry in boundary_segments(one.state, wanted.start, wanted.stored_end):
+                session.run(read_footer(session, snapshot, one.partition, entry))
+        return list(splits_of(snapshot, ranges, self._options))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_split(self._options, self._columns, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to let go of: the bucket keeps what it keeps, whoever has read it."""
+
+    def stop(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.__exit__(None, None, None)
+
+    # --- the bucket -------------------------------------------------------------------------------------------------
+
+    def _open(self) -> StoreSession:
+        if self._session is None:
+            self._session = StoreSession(self._options.store, keeps_manifests=True).__enter__()
+        return self._session
+
+    def _look(self) -> Snapshot:
+        session = self._open()
+        return session.run(take_snapshot(session, self._options, allow_none=True))
+
+    @staticmethod
+    def _check_identity(position: Position, snapshot: Snapshot) -> None:
+        for name, topic in position.items():
+            now = snapshot.image.topic(name)
+            if now is None:
+                raise ConfigError(
+                    f"Topic {name!r}, which the checkpoint has come to read, is gone: use another checkpoint."
+                )
+            if now.topic_id != topic.topic_id:
+                raise ConfigError(
+                    f"Topic {name!r} was deleted and made again since the checkpoint: use another checkpoint."
+                )
+
+
+def _position(snapshot: Snapshot, offsets: Mapping[Any, int]) -> dict[str, TopicPosition]:
+    found: dict[str, TopicPosition] = {}
+    for one in snapshot.partitions:
+        before = found.get(one.topic, TopicPosition(one.partition.topic_id, {}))
+        index = int(one.partition.partition)
+        found[one.topic] = replace(before, offsets={**before.offsets, index: offsets[one.partition]})
+    return found
+
+
+def _offset_of(position: Position, one: TopicPartitionState, *, default: int) -> int:
+    topic = position.get(one.topic)
+    return default if topic is None else topic.offsets.get(int(one.partition.partition), default)

@@ -1,0 +1,206 @@
+"""The reader inside Spark: found by its name, equal to the plain reader, exactly once into a checkpointed sink."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.records.builder import build_batch
+from app.units import Offset
+from tests.spark.conftest import Topic
+from tests.spark.reference import Row
+from tests.support.buckets import BucketBuilder
+
+NOW_MS = 1_700_000_000_000
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Spark's own: it says so of every pandas that is newer than itself.
+    from pyspark.errors import PySparkException
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::FutureWarning", "ignore::ResourceWarning", "ignore::DeprecationWarning"
+)
+
+
+def session(master: str) -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = (
+        SparkSession.builder.master(master)
+        .appName("firn-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    started = session("local[2]")
+    yield started
+    started.stop()
+
+
+def records(first: int, count: int) -> list[Any]:
+    rng = random.Random(first)
+    return [
+        (NOW_MS + offset * 1000, b"k%d" % (offset % 7), rng.randbytes(200), (("h", b"%d" % offset),) * (offset % 2))
+        for offset in range(first, first + count)
+    ]
+
+
+async def grow(bucket: BucketBuilder, topic_id: Any, partition: int, first: int, segments: int = 2) -> int:
+    """Add segments of 200 records in batches of 50 and every codec; answers the next offset."""
+    for number in range(segments):
+        made = [
+            build_batch(records(first + n * 50, 50), base_offset=Offset(first + n * 50), codec=(n + number) % 5)
+            for n in range(4)
+        ]
+        await bucket.add_segment(topic_id, partition, made, chunk_bytes=12_000)
+        first += 200
+    return first
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Topic:
+    async def make() -> Topic:
+        bucket = await BucketBuilder.open(tmp_path / "bucket")
+        topic_id = await bucket.create_topic("t", 2)
+        await grow(bucket, topic_id, 0, 0)
+        await grow(bucket, topic_id, 1, 0, 1)
+        return Topic(tmp_path / "bucket", "t", topic_id, 2)
+
+    return asyncio.run(make())
+
+
+def collected(frame: DataFrame) -> list[Row]:
+    rows = []
+    for row in frame.collect():
+        found = row.asDict(recursive=True)
+        if "timestamp" in found:
+            found["timestamp"] = round(found["timestamp"].timestamp() * 1000)
+        for name in ("key", "value"):
+            if found.get(name) is not None:
+                found[name] = bytes(found[name])
+        for header in found.get("headers") or []:
+            header["value"] = bytes(header["value"])
+        rows.append(found)
+    return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
+
+
+def test_the_format_is_found_by_its_name_and_reads_what_is_there(spark: SparkSession, topic: Topic) -> None:
+    frame = (
+        spark.read.format("firn")
+        .option("store", topic.store)
+        .option("subscribe", "t")
+        .option("includeHeaders", "true")
+        .option("splitBytes", "1m")
+        .load()
+    )
+    kafka = (
+        "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+    )
+    assert frame.schema.simpleString() == (
+        "struct<" + kafka.replace(", ", ",").replace(" ", ":") + ",headers:array<struct<key:string,value:binary>>>"
+    )
+    names = frame.columns
+    assert collected(frame) == [{name: row[name] for name in names} for row in topic.reference()]
+    assert frame.count() == 600
+
+
+@pytest.mark.slow
+def test_a_schema_of_ones_own_chooses_columns(spark: SparkSession, topic: Topic) -> None:
+    frame = (
+        spark.read.format("firn")
+        .schema("offset bigint, partition int, leader_epoch int")
+        .option("store", topic.store)
+        .option("subscribe", "t")
+        .load()
+    )
+    assert collected(frame)[0] == {"offset": 0, "partition": 0, "leader_epoch": -1}
+
+
+@pytest.mark.slow
+def test_filters_prune_when_asked_to(spark: SparkSession, topic: Topic) -> None:
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = (
+            spark.read.format("firn")
+            .option("store", topic.store)
+            .option("subscribe", "t")
+            .option("pushdown", "true")
+            .load()
+            .where("partition = 0 and offset >= 250 and offset < 260")
+        )
+        assert [row["offset"] for row in collected(frame)] == list(range(250, 260))
+        assert frame.rdd.getNumPartitions() == 1
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+
+
+def test_a_mistake_is_told_in_a_sentence_when_planning(spark: SparkSession, topic: Topic) -> None:
+    frame = spark.read.format("firn").option("store", topic.store).option("subscribe", "nowhere").load()
+    with pytest.raises(PySparkException, match="There is no topic 'nowhere'"):
+        frame.rdd.getNumPartitions()
+
+
+def run_stream(spark: SparkSession, topic: Topic, tmp_path: Path, **options: str) -> None:
+    query = (
+        spark.readStream.format("firn")
+        .option("store", topic.store)
+        .option("subscribePattern", "t.*")
+        .options(**options)
+        .load()
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .option("path", str(tmp_path / "sink"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+
+
+@pytest.mark.slow
+def test_a_stream_reads_history_and_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    async def begin() -> tuple[BucketBuilder, Topic]:
+        bucket = await BucketBuilder.open(tmp_path / "bucket")
+        topic_id = await bucket.create_topic("t", 2)
+        await grow(bucket, topic_id, 0, 0)
+        return bucket, Topic(tmp_path / "bucket", "t", topic_id, 2)
+
+    async def more(bucket: BucketBuilder, topic: Topic) -> Topic:
+        await grow(bucket, topic.topic_id, 0, 400, 1)
+        await grow(bucket, topic.topic_id, 1, 0, 1)
+        other = await bucket.create_topic("t2", 1)
+        await grow(bucket, other, 0, 0, 1)
+        return Topic(topic.path, "t2", other)
+
+    bucket, topic = asyncio.run(begin())
+    run_stream(spark, topic, tmp_path, maxRecordsPerTrigger="150")
+    sink = lambda: spark.read.parquet(str(tmp_path / "sink"))  # noqa: E731 - the directory grows
+    first = topic.reference()
+    assert [row["offset"] for row in collected(sink())] == [row["offset"] for row in first]
+    commits = len([path for path in (tmp_path / "checkpoint" / "commits").iterdir() if path.name.isdecimal()])
+    assert commits >= 3
+    other = asyncio.run(more(bucket, topic))
+    run_stream(spark, topic, tmp_path, maxBytesPerTrigger="100k")
+    found = [(row["topic"], row["partition"], row["offset"], row["value"]) for row in collected(sink())]
+    expected = [
+        (row["topic"], row["partition"], row["offset"], row["value"]) for row in topic.reference() + other.reference()
+    ]
+    assert sorted(found) == sorted(expected)
