@@ -25,6 +25,7 @@ _FAMILIES: Final = {
     "topic": ("topic", "app"),
     "produce": ("produce", "produce"),
     "consume": ("consume", "consume"),
+    "group": ("group", "app"),
     "tier": ("tier", "app"),
     "verify": ("verify", "verify"),
     "doctor": ("doctor", "doctor"),

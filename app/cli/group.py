@@ -1,0 +1,334 @@
+"""``firn group``: look at consumer groups, put them to other offsets, remove them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.cli.output import count_text, print_json, print_table, say
+from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, connected, parse_moment, run_async
+from app.errors import ConfigError, ErrorCode, RequestRejected
+
+if TYPE_CHECKING:
+    from app.client.cluster import ClusterClient
+    from app.client.groups import Committed, GroupMember, GroupView
+    from app.units import TopicPartition
+
+app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
+
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
+
+
+@app.command("list")
+def list_groups(bootstrap: Bootstrap = BOOTSTRAP_DEFAULT, as_json: Json = False) -> None:
+    """List consumer groups and what state they are in."""
+
+    async def work() -> None:
+        from app.client.groups import GroupClient
+
+        async with connected(bootstrap) as cluster:
+            groups = await GroupClient(cluster).list_groups()
+        if as_json:
+            print_json(
+                [
+                    {
+                        "group": group.group_id,
+                        "type": group.group_type,
+                        "protocol_type": group.protocol_type,
+                        "state": group.state,
+                        "coordinator": group.coordinator,
+                    }
+                    for group in groups
+                ]
+            )
+        elif not groups:
+            say("There are no groups.")
+        else:
+            print_table(
+                ("GROUP", "TYPE", "STATE", ">COORDINATOR"),
+                [(group.group_id, group.group_type, group.state, str(group.coordinator)) for group in groups],
+            )
+
+    run_async(work)
+
+
+@app.command()
+def describe(group: Group, bootstrap: Bootstrap = BOOTSTRAP_DEFAULT, as_json: Json = False) -> None:
+    """Show who is in a group, where it has got to, and how far behind it is."""
+
+    async def work() -> None:
+        from app.client.cluster import LATEST
+        from app.client.groups import GroupClient
+
+        async with connected(bootstrap) as cluster:
+            client = GroupClient(cluster)
+            view = await client.describe(group)
+            committed = await client.committed(group)
+            owners = {partition: member for member in view.members for partition in member.partitions}
+            ends = await _offsets(cluster, {*committed, *owners}, LATEST)
+        if as_json:
+            print_json(_description(view, committed, owners, ends))
+        else:
+            _show(view, committed, owners, ends)
+
+    run_async(work)
+
+
+@app.command()
+def reset(
+    group: Group,
+    topics: Annotated[
+        list[str] | None,
+        typer.Option("--topic", "-t", metavar="TOPIC[:PARTITION,…]", help="What to reset; may be repeated."),
+    ] = None,
+    all_topics: Annotated[
+        bool, typer.Option("--all-topics", help="Reset every topic that the group has offsets of.")
+    ] = False,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to", metavar="WHERE", help="earliest, latest, an offset, or a moment such as 2013-07-01 or -15min."
+        ),
+    ] = None,
+    shift_by: Annotated[
+        int | None,
+        typer.Option("--shift-by", metavar="N", help="Forward by N records from where it is; back if negative."),
+    ] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it; without this it is only shown.")] = False,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Put a group without members to other offsets. Shows what would be done, unless --execute is given."""
+    if (to is None) == (shift_by is None):
+        raise ConfigError("Say where to reset to: either --to WHERE or --shift-by N.")
+    if bool(topics) == all_topics:
+        raise ConfigError("Say what to reset: either --topic TOPIC, perhaps several times, or --all-topics.")
+
+    async def work() -> None:
+        from app.client.groups import GroupClient
+
+        async with connected(bootstrap) as cluster:
+            client = GroupClient(cluster)
+            committed = await client.committed(group)
+            chosen = set(committed) if all_topics else await _chosen(cluster, topics or ())
+            if not chosen:
+                raise ConfigError(f"Group {group} has no offsets; name a topic with --topic.")
+            wanted = await _wanted(cluster, chosen, committed, to, shift_by)
+            if execute:
+                try:
+                    await client.commit(group, wanted)
+                except RequestRejected as error:
+                    if error.code is not ErrorCode.UNKNOWN_MEMBER_ID:
+                        raise
+                    raise RequestRejected(
+                        ErrorCode.NON_EMPTY_GROUP, f"Group {group} has members: stop them before it is reset."
+                    ) from error
+        rows = [
+            (partition, committed[partition].offset if partition in committed else None, offset)
+            for partition, offset in sorted(wanted.items())
+        ]
+        if as_json:
+            print_json(
+                {
+                    "group": group,
+                    "executed": execute,
+                    "offsets": [
+                        {"topic": topic, "partition": index, "offset_before": before, "offset": offset}
+                        for (topic, index), before, offset in rows
+                    ],
+                }
+            )
+            return
+        print_table(
+            ("TOPIC", ">PARTITION", ">OFFSET", ">NEW OFFSET"),
+            [
+                (topic, str(index), "–" if before is None else count_text(before), count_text(offset))
+                for (topic, index), before, offset in rows
+            ],
+        )
+        say(f"Group {group} is reset." if execute else "Nothing is changed yet: add --execute to do it.")
+
+    run_async(work)
+
+
+@app.command()
+def delete(
+    group: Group,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: Json = False,
+) -> int:
+    """Delete a group without members, and its committed offsets."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise ConfigError(f"Deleting {group} forgets where it has got to: add --yes to do it without being asked.")
+        if not typer.confirm(f"Delete group {group} and forget where it has got to?", err=True):
+            return 1
+
+    async def work() -> None:
+        from app.client.groups import GroupClient
+
+        async with connected(bootstrap) as cluster:
+            try:
+                await GroupClient(cluster).delete(group)
+            except RequestRejected as error:
+                match error.code:
+                    case ErrorCode.GROUP_ID_NOT_FOUND:
+                        raise RequestRejected(error.code, f"There is no group {group}.") from error
+                    case ErrorCode.NON_EMPTY_GROUP:
+                        raise RequestRejected(
+                            error.code, f"Group {group} has members: stop them before it is deleted."
+                        ) from error
+                    case _:
+                        raise
+        if as_json:
+            print_json({"group": group, "deleted": True})
+        else:
+            say(f"Deleted group {group}.")
+
+    run_async(work)
+    return 0
+
+
+# --- offsets --------------------------------------------------------------------------------------------------------
+
+
+async def _offsets(
+    cluster: ClusterClient, partitions: Iterable[TopicPartition], timestamp: int
+) -> dict[TopicPartition, int]:
+    """Offsets by time or special timestamp, of the partitions that there are."""
+    await cluster.refresh(None)
+    there = {partition: timestamp for partition in partitions if cluster.view.leader_of(partition) is not None}
+    return {partition: listed.offset for partition, listed in (await cluster.list_offsets(there)).items()}
+
+
+async def _chosen(cluster: ClusterClient, texts: Iterable[str]) -> set[TopicPartition]:
+    """The partitions that ``TOPIC`` or ``TOPIC:0,3`` name. Raises: ConfigError, RequestRejected for a topic that is not there."""
+    from app.units import PartitionIndex, TopicPartition
+
+    chosen: set[TopicPartition] = set()
+    for text in texts:
+        name, colon, numbers = text.partition(":")
+        count = len((await cluster.topic(name)).partitions)
+        if not colon:
+            chosen.update(TopicPartition(name, PartitionIndex(index)) for index in range(count))
+            continue
+        for number in numbers.split(","):
+            if not number.isascii() or not number.isdecimal() or int(number) >= count:
+                raise ConfigError(f"--topic {text!r}: {number!r} is no partition of {name}, which has {count}.")
+            chosen.add(TopicPartition(name, PartitionIndex(int(number))))
+    return chosen
+
+
+async def _wanted(
+    cluster: ClusterClient,
+    chosen: Iterable[TopicPartition],
+    committed: Mapping[TopicPartition, Committed],
+    to: str | None,
+    shift_by: int | None,
+) -> dict[TopicPartition, int]:
+    """Where each partition is to be put: inside what it holds. Raises: ConfigError, RequestRejected, BrokerUnavailable."""
+    from app.client.cluster import EARLIEST, LATEST
+
+    starts = await _offsets(cluster, chosen, EARLIEST)
+    ends = await _offsets(cluster, chosen, LATEST)
+    if shift_by is not None:
+        lacking = next((partition for partition in chosen if partition not in committed), None)
+        if lacking is not None:
+            raise ConfigError(f"{lacking} has no committed offset to shift from; use --to.")
+        aims = {partition: committed[partition].offset + shift_by for partition in ends}
+    elif to == "earliest":
+        aims = starts
+    elif to == "latest":
+        aims = ends
+    elif to is not None and to.isascii() and to.isdecimal():
+        aims = dict.fromkeys(ends, int(to))
+    else:
+        assert to is not None
+        found = await _offsets(cluster, chosen, parse_moment(to, "--to", int(time.time() * 1000)))
+        aims = {partition: ends[partition] if offset < 0 else offset for partition, offset in found.items()}
+    return {partition: min(max(aim, starts[partition]), ends[partition]) for partition, aim in aims.items()}
+
+
+# --- what is shown --------------------------------------------------------------------------------------------------
+
+
+def _description(
+    view: GroupView,
+    committed: Mapping[TopicPartition, Committed],
+    owners: Mapping[TopicPartition, GroupMember],
+    ends: Mapping[TopicPartition, int],
+) -> dict[str, Any]:
+    return {
+        "group": view.group_id,
+        "type": view.group_type,
+        "state": view.state,
+        "assignor": view.assignor,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "host": member.host,
+                "partitions_count": len(member.partitions),
+            }
+            for member in view.members
+        ],
+        "offsets": [
+            {
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "offset": committed[partition].offset if partition in committed else None,
+                "end_offset": ends.get(partition),
+                "lag": _lag(partition, committed, ends),
+                "member_id": owners[partition].member_id if partition in owners else None,
+            }
+            for partition in sorted({*committed, *owners})
+        ],
+    }
+
+
+def _lag(
+    partition: TopicPartition, committed: Mapping[TopicPartition, Committed], ends: Mapping[TopicPartition, int]
+) -> int | None:
+    """Records from the committed offset to the end; None if either is not known."""
+    if partition not in committed or partition not in ends:
+        return None
+    return max(0, ends[partition] - committed[partition].offset)
+
+
+def _show(
+    view: GroupView,
+    committed: Mapping[TopicPartition, Committed],
+    owners: Mapping[TopicPartition, GroupMember],
+    ends: Mapping[TopicPartition, int],
+) -> None:
+    def number(value: int | None) -> str:
+        return "–" if value is None else count_text(value)
+
+    print_table(
+        ("TOPIC", ">PARTITION", ">OFFSET", ">END", ">LAG", "MEMBER", "HOST"),
+        [
+            (
+                partition.topic,
+                str(partition.partition),
+                number(committed[partition].offset if partition in committed else None),
+                number(ends.get(partition)),
+                number(_lag(partition, committed, ends)),
+                owners[partition].member_id if partition in owners else "–",
+                owners[partition].host if partition in owners else "–",
+            )
+            for partition in sorted({*committed, *owners})
+        ],
+        title=f"Group {view.group_id} ({view.group_type}, {view.state})",
+    )
+    idle = sum(not member.partitions for member in view.members)
+    lag = sum(_lag(partition, committed, ends) or 0 for partition in committed)
+    sys.stdout.write(
+        f"\n{count_text(len(view.members), 'member')}"
+        f"{f', {count_text(idle)} without a partition' if idle else ''}; {count_text(lag, 'record')} behind.\n"
+    )

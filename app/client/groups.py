@@ -1,0 +1,283 @@
+"""Consumer groups seen from outside: which there are, who is in them, where they have got to, and putting them elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from struct import Struct
+from struct import error as StructError  # noqa: N812 (it is a class)
+from typing import Final, NamedTuple, TypeVar
+
+from app.client.cluster import ClusterClient, check_code
+from app.client.connection import KafkaConnection
+from app.client.retry import retrying
+from app.errors import ErrorCode, FirnError, RequestRejected
+from app.units import BrokerId, Offset, PartitionIndex, TopicPartition
+from app.wire.apikeys import ApiKey
+from app.wire.apis.consumer_group_describe import ConsumerGroupDescribeRequest
+from app.wire.apis.delete_groups import DeleteGroupsRequest
+from app.wire.apis.describe_groups import DescribeGroupsRequest
+from app.wire.apis.find_coordinator import FindCoordinatorRequest
+from app.wire.apis.list_groups import ListGroupsRequest
+from app.wire.apis.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from app.wire.apis.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+
+T = TypeVar("T")
+
+GROUP_KEY: Final = 0
+"""Kind of key of FindCoordinator."""
+KEYS_IN_A_LIST_FROM: Final = 4
+BY_NAME_UNTIL: Final = 9
+"""Last version of OffsetCommit and OffsetFetch that speaks of topics by name."""
+GROUPS_FROM: Final = 8
+"""First version of OffsetFetch that asks for many groups, which is the one used here."""
+CONSUMER_TYPE: Final = "consumer"
+
+_INT16: Final = Struct(">h")
+_INT32: Final = Struct(">i")
+
+
+class ListedGroup(NamedTuple):
+    """One row of ListGroups."""
+
+    group_id: str
+    group_type: str
+    """``Classic`` or ``Consumer``; empty from a broker that does not say."""
+    protocol_type: str
+    state: str
+    coordinator: BrokerId
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """One member, and what is assigned to it."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """One group as its coordinator describes it."""
+
+    group_id: str
+    group_type: str
+    state: str
+    assignor: str
+    """The assignment protocol that is in use; empty if none is."""
+    members: tuple[GroupMember, ...]
+
+
+class Committed(NamedTuple):
+    """A committed offset."""
+
+    offset: Offset
+    leader_epoch: int
+    metadata: str
+
+
+class GroupClient:
+    """Questions about groups, and changes of them, over one ``ClusterClient``."""
+
+    def __init__(self, cluster: ClusterClient) -> None:
+        self._cluster = cluster
+
+    async def list_groups(self) -> list[ListedGroup]:
+        """Every group of the cluster, by id. Raises: RequestRejected, BrokerUnavailable."""
+
+        async def ask() -> list[ListedGroup]:
+            view = await self._cluster.refresh([])
+            found: list[ListedGroup] = []
+            for node_id in view.brokers:
+                answer = await (await self._cluster.broker(node_id)).request(ApiKey.LIST_GROUPS, ListGroupsRequest())
+                check_code(answer.error_code, None, "groups")
+                found += [
+                    ListedGroup(group.group_id, group.group_type, group.protocol_type, group.group_state, node_id)
+                    for group in answer.groups
+                ]
+            return sorted(found)
+
+        return await self._retrying(ask)
+
+    async def describe(self, group_id: str) -> GroupView:
+        """One group. Raises: RequestRejected GROUP_ID_NOT_FOUND; BrokerUnavailable."""
+
+        async def ask() -> GroupView:
+            connection = await self._coordinator(group_id)
+            answer = await connection.request(ApiKey.LIST_GROUPS, ListGroupsRequest())
+            check_code(answer.error_code, None, group_id)
+            listed = next((group for group in answer.groups if group.group_id == group_id), None)
+            if listed is None:
+                raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no group {group_id}.")
+            if listed.group_type.lower() == CONSUMER_TYPE:
+                return await _describe_consumer(connection, group_id)
+            return await _describe_classic(connection, group_id)
+
+        return await self._retrying(ask)
+
+    async def committed(self, group_id: str) -> dict[TopicPartition, Committed]:
+        """All offsets that the group has committed. Raises: RequestRejected, BrokerUnavailable."""
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id, topics=None)])
+
+        async def ask() -> dict[TopicPartition, Committed]:
+            connection = await self._coordinator(group_id)
+            version = min(BY_NAME_UNTIL, connection.version_of(ApiKey.OFFSET_FETCH))
+            if version < GROUPS_FROM:
+                raise RequestRejected(ErrorCode.UNSUPPORTED_VERSION, "the broker is too old to list a group's offsets")
+            answer = await connection.request(ApiKey.OFFSET_FETCH, request, version=version)
+            (group,) = answer.groups
+            check_code(group.error_code, None, group_id)
+            found: dict[TopicPartition, Committed] = {}
+            for topic in group.topics:
+                for each in topic.partitions:
+                    check_code(each.error_code, None, f"{topic.name}-{each.partition_index}")
+                    partition = TopicPartition(topic.name, PartitionIndex(each.partition_index))
+                    found[partition] = Committed(
+                        Offset(each.committed_offset), each.committed_leader_epoch, each.metadata or ""
+                    )
+            return found
+
+        return await self._retrying(ask)
+
+    async def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Put the group to these offsets; it must have no members.
+
+        Raises: RequestRejected UNKNOWN_MEMBER_ID (it has some), UNKNOWN_TOPIC_OR_PARTITION…; BrokerUnavailable.
+        """
+        topics: dict[str, OffsetCommitRequestTopic] = {}
+        for (topic, partition), offset in sorted(offsets.items()):
+            asked = topics.setdefault(topic, OffsetCommitRequestTopic(name=topic))
+            asked.partitions.append(OffsetCommitRequestPartition(partition, offset))
+        request = OffsetCommitRequest(group_id=group_id, topics=list(topics.values()))
+
+        async def ask() -> None:
+            connection = await self._coordinator(group_id)
+            version = min(BY_NAME_UNTIL, connection.version_of(ApiKey.OFFSET_COMMIT))
+            answer = await connection.request(ApiKey.OFFSET_COMMIT, request, version=version)
+            for topic in answer.topics:
+                for each in topic.partitions:
+                    check_code(each.error_code, None, f"{topic.name}-{each.partition_index}")
+
+        await self._retrying(ask, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
+
+    async def delete(self, group_id: str) -> None:
+        """Delete a group without members, and its offsets.
+
+        Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP; BrokerUnavailable.
+        """
+
+        async def ask() -> None:
+            connection = await self._coordinator(group_id)
+            answer = await connection.request(ApiKey.DELETE_GROUPS, DeleteGroupsRequest([group_id]))
+            (result,) = answer.results
+            check_code(result.error_code, None, group_id)
+
+        await self._retrying(ask)
+
+    async def _coordinator(self, group_id: str) -> KafkaConnection:
+        """The broker that coordinates a group. Raises: RequestRejected, BrokerUnavailable."""
+        broker = await self._cluster.any_broker()
+        request = FindCoordinatorRequest(key=group_id, key_type=GROUP_KEY, coordinator_keys=[group_id])
+        answer = await broker.request(ApiKey.FIND_COORDINATOR, request)
+        found = answer.coordinators[0] if answer.coordinators else answer
+        check_code(found.error_code, found.error_message, group_id)
+        node_id = BrokerId(found.node_id)
+        if node_id not in self._cluster.view.brokers:
+            await self._cluster.refresh([])
+        return await self._cluster.broker(node_id)
+
+    async def _retrying(self, ask: Callable[[], Awaitable[T]], also_final: Collection[ErrorCode] = frozenset()) -> T:
+        async def before_retry(error: FirnError) -> None:
+            await self._cluster.refresh([])
+
+        return await retrying(
+            ask,
+            rng=self._cluster.rng,
+            budget_ms=self._cluster.retry_budget_ms,
+            before_retry=before_retry,
+            also_final=frozenset(also_final),
+        )
+
+
+async def _describe_classic(connection: KafkaConnection, group_id: str) -> GroupView:
+    answer = await connection.request(ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest([group_id]))
+    (group,) = answer.groups
+    check_code(group.error_code, group.error_message, group_id)
+    return GroupView(
+        group_id,
+        "Classic",
+        group.group_state,
+        group.protocol_data,
+        tuple(
+            [
+                GroupMember(
+                    member.member_id,
+                    member.group_instance_id,
+                    member.client_id,
+                    member.client_host,
+                    assigned_partitions(member.member_assignment),
+                )
+                for member in group.members
+            ]
+        ),
+    )
+
+
+async def _describe_consumer(connection: KafkaConnection, group_id: str) -> GroupView:
+    answer = await connection.request(ApiKey.CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest([group_id]))
+    (group,) = answer.groups
+    check_code(group.error_code, group.error_message, group_id)
+    return GroupView(
+        group_id,
+        "Consumer",
+        group.group_state,
+        group.assignor_name,
+        tuple(
+            [
+                GroupMember(
+                    member.member_id,
+                    member.instance_id,
+                    member.client_id,
+                    member.client_host,
+                    tuple(
+                        [
+                            TopicPartition(topic.topic_name, PartitionIndex(partition))
+                            for topic in member.assignment.topic_partitions
+                            for partition in topic.partitions
+                        ]
+                    ),
+                )
+                for member in group.members
+            ]
+        ),
+    )
+
+
+def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
+    """The partitions in an assignment of the consumer protocol; none if it is of another protocol, or empty."""
+    found: list[TopicPartition] = []
+    try:
+        (topics_count,) = _INT32.unpack_from(assignment, _INT16.size)
+        position = _INT16.size + _INT32.size
+        for _ in range(topics_count):
+            (length,) = _INT16.unpack_from(assignment, position)
+            position += _INT16.size
+            topic = assignment[position : position + length].decode()
+            position += length
+            (count,) = _INT32.unpack_from(assignment, position)
+            position += _INT32.size
+            if not 0 <= count <= len(assignment):
+                return ()
+            for _ in range(count):
+                found.append(TopicPartition(topic, PartitionIndex(_INT32.unpack_from(assignment, position)[0])))
+                position += _INT32.size
+    except (StructError, UnicodeDecodeError):
+        return ()
+    return tuple(found)
