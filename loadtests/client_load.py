@@ -1,10 +1,12 @@
 """One real client, librdkafka through confluent-kafka, as fast as it goes.
 
     python -m loadtests.client_load produce --bootstrap 127.0.0.1:9092 --topic t --record-bytes 1000 --seconds 5
+    python -m loadtests.client_load produce --bootstrap 127.0.0.1:9092 --topic t --commit-ms 100 --seconds 5
     python -m loadtests.client_load consume --bootstrap 127.0.0.1:9092 --topic t --seconds 5
 
-``produce`` is idempotent with acks=all and librdkafka's defaults otherwise; ``consume`` is assigned partition 0 and starts over
-at its end. Prints one JSON object: records and MB a second, and the CPU that the server and the client spent.
+``produce`` is idempotent with acks=all and librdkafka's defaults otherwise, and with ``--commit-ms`` one transaction after the
+other; ``consume`` is assigned partition 0 and starts over at its end. Prints one JSON object: records and MB a second, and the CPU
+that the server and the client spent.
 """
 
 from __future__ import annotations
@@ -24,19 +26,27 @@ QUEUE_MESSAGES = 100_000
 def produce(arguments: argparse.Namespace) -> tuple[int, int]:
     """Records and their bytes, all acknowledged."""
     failed: list[KafkaError] = []
-    producer = Producer(
-        {
-            "bootstrap.servers": arguments.bootstrap,
-            "enable.idempotence": True,
-            "linger.ms": arguments.linger_ms,
-            "queue.buffering.max.messages": QUEUE_MESSAGES,
-            "on_delivery": lambda error, message: failed.append(error) if error else None,
-        }
-    )
+    settings = {
+        "bootstrap.servers": arguments.bootstrap,
+        "enable.idempotence": True,
+        "linger.ms": arguments.linger_ms,
+        "queue.buffering.max.messages": QUEUE_MESSAGES,
+        "on_delivery": lambda error, message: failed.append(error) if error else None,
+    }
+    transactional = arguments.commit_ms > 0
+    producer = Producer(settings | ({"transactional.id": arguments.topic} if transactional else {}))
+    if transactional:
+        producer.init_transactions(30)
+        producer.begin_transaction()
     value = os.urandom(arguments.record_bytes)
     count = 0
-    deadline = time.monotonic() + arguments.seconds
-    while time.monotonic() < deadline:
+    began = time.monotonic()
+    deadline = began + arguments.seconds
+    while (now := time.monotonic()) < deadline:
+        if transactional and now - began >= arguments.commit_ms / 1000:
+            producer.commit_transaction(30)
+            producer.begin_transaction()
+            began = now
         for _ in range(1000):
             while True:
                 try:
@@ -46,6 +56,8 @@ def produce(arguments: argparse.Namespace) -> tuple[int, int]:
                     producer.poll(0.01)
         count += 1000
         producer.poll(0)
+    if transactional:
+        producer.commit_transaction(30)
     if producer.flush(30) or failed:
         raise SystemExit(f"some records were not acknowledged: {failed[:1]}")
     return count, count * arguments.record_bytes
@@ -87,6 +99,7 @@ def main() -> None:
     parser.add_argument("--record-bytes", type=int, default=1000)
     parser.add_argument("--linger-ms", type=float, default=5)
     parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--commit-ms", type=float, default=0, help="commit a transaction so often (0: no transactions)")
     parser.add_argument("--server-pid", type=int, required=True)
     arguments = parser.parse_args()
     before, own, started = family_cpu_seconds(arguments.server_pid), time.process_time(), time.perf_counter()

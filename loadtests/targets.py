@@ -87,6 +87,12 @@ TARGETS = (
     *_produce("produce 1 KB", 3.0),
     *_produce("produce 16 KB", 2.0),
     *_produce("produce 1 MB", 1.3),
+    Target(
+        "a commit every 100 ms: rate against the idempotent producer's",
+        _ratio("a commit every 100 ms, Firn", "mb_per_s", "idempotent", "transactional"),
+        0.8,
+        True,
+    ),
     Target("hot fetch: CPU per GB against Kafka", _ratio("hot fetch", "server_cpu_s_per_gb"), 1.0, False),
     Target(
         "hot fetch: CPU per GB against the bare pread and write loop",

@@ -24,6 +24,7 @@ from loadtests.workloads import (
     produce,
     s3,
     start,
+    transactions,
 )
 
 
@@ -40,6 +41,7 @@ GROUPS = {
     "variants": Workload(produce.variants, "Produce with one thing different at a time", False),
     "latency": Workload(latency.shares, "Latency against load", True),
     "clients": Workload(clients.real, "Real clients", False),
+    "transactions": Workload(transactions.commits, "What transactions cost a producer", False),
     "http": Workload(http.produce, "Produce over HTTP", False),
     "fetch": Workload(fetch.hot, "Fetch of what the page cache has", True),
     "catch-up": Workload(catch_up.tail_and_catch_up, "A tail while another catches up", False),
