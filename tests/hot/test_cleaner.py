@@ -13,6 +13,7 @@ from app.errors import ConflictError, ErrorCode, ProtocolError, StorageUnavailab
 from app.hot.checkpoints import CLEANER_OFFSETS_FILE, parse_offsets
 from app.hot.cleaning import compaction
 from app.hot.cleaning.plain import PlainEngine
+from app.hot.cleaning.selection import group_segments
 from app.hot.cleaning.work import InlineCleanerWork
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
@@ -380,13 +381,17 @@ def _mortal(seed: int) -> MortalFileSystem:
     return fs
 
 
-async def _fill(fs: SimFileSystem, clock: ManualClock) -> tuple[LogManager, PartitionLog]:
-    """A log of several segments with transactions and tombstones, all of it durable."""
+async def _fill(fs: SimFileSystem, clock: ManualClock) -> None:
+    """A log of several segments with transactions and tombstones, all of it durable. Its first half was compacted before, so that
+    its segments are small and will be merged."""
     rng = random.Random(7)
     manager, log = await opened(fs, clock, segment_bytes=600, firn_durability=Durability.DISK)
     async with running(manager):
         sequence = 0
-        for number in range(40):
+        for number in range(60):
+            if number == 30:
+                await roll(log)
+                assert await cleaner_over(manager, fs, clock=clock).clean_next()
             rows = [(b"k%d" % rng.randrange(6), rng.choice([None, b"v%d" % number, b"w" * 40])) for _ in range(2)]
             if number % 5:
                 log.append_as_leader(keyed(*rows), now_ms=NOW)
@@ -403,7 +408,8 @@ async def _fill(fs: SimFileSystem, clock: ManualClock) -> tuple[LogManager, Part
             )
         await roll(log)
         await manager.checkpoint()
-    return manager, log
+        groups = group_segments(log.rolled_segments(), log.config)
+        assert any(len(group) > 2 for group in groups), "nothing is merged"
 
 
 async def _kill_at(fs: MortalFileSystem, number: int, power: bool) -> bool:
