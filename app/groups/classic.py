@@ -824,12 +824,14 @@ class ClassicGroup:
         """The record that takes the group out of the log."""
         return GROUP_RECORDS.record(GroupMetadataKey(self.group_id), None)
 
-    def _record(self, members: Iterable[ClassicMember], leader: str | None, now_ms: int) -> CoordinatorRecord:
+    def _record(
+        self, members: Iterable[ClassicMember], leader: str | None, now_ms: int, generation: int | None = None
+    ) -> CoordinatorRecord:
         return GROUP_RECORDS.record(
             GroupMetadataKey(self.group_id),
             GroupMetadataValue(
                 protocol_type=self.protocol_type,
-                generation=self.generation,
+                generation=self.generation if generation is None else generation,
                 protocol=self.protocol_name,
                 leader=leader,
                 current_state_timestamp=now_ms,
@@ -850,9 +852,12 @@ class ClassicGroup:
             GROUP_METADATA_VERSION,
         )
 
-    def record(self, now_ms: int) -> CoordinatorRecord:
-        """The record of the group as it is."""
-        return self._record(self.members.values(), self.leader, now_ms)
+    def record_before_rebalance(self, now_ms: int) -> CoordinatorRecord:
+        """The record of a group that is about to rebalance, already of the next generation.
+
+        Whoever loads it instead of what the rebalance comes to finds members of the generation before, and has them join again.
+        """
+        return self._record(self.members.values(), self.leader, now_ms, self.generation + 1)
 
     @classmethod
     def from_members(

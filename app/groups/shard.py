@@ -272,7 +272,7 @@ class GroupShard:
     def _downgrade(self, turn: Turn, group: ConsumerGroup, leaving_id: str | None) -> None:
         """Put a classic group into the place of a consumer group. Raises: what an append raises."""
         classic = downgraded(group, leaving_id, self.config(), self.rng, self.image(), turn.now_ms)
-        turn.append([*self.tombstones(group), classic.record(turn.now_ms)])
+        turn.append([*self.tombstones(group), classic.record_before_rebalance(turn.now_ms)])
         for member_id in group.members:
             group.cancel_timers(turn, member_id)
         self.groups[group.group_id] = classic

@@ -13,6 +13,7 @@ from app.coordinator.shell import Reply
 from app.errors import ErrorCode, RequestRejected
 from app.groups.classic import ClassicGroup, Join, Protocols, Sync
 from app.groups.shard import GroupShard
+from app.metadata.cluster import ClusterImage
 from app.records.control import ControlType, EndTransactionMarker
 from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs
 from app.wire.apis.join_group import JoinGroupResponse
@@ -72,9 +73,10 @@ class ShardBench:
 
     def __init__(self, config: BrokerConfig = CONFIG, seed: int = 3) -> None:
         self.config = config
+        self.image = ClusterImage()
         self.turn = _Turn()
         self._rng = random.Random(seed)
-        self.shard = GroupShard(PartitionIndex(0), lambda: self.config, self._rng)
+        self.shard = GroupShard(PartitionIndex(0), lambda: self.config, self._rng, lambda: self.image)
         self.shard.loaded(self.turn)
 
     @property
@@ -125,7 +127,7 @@ class ShardBench:
         now_ms, self.turn = self.turn.now_ms, _Turn()
         self.turn.now_ms = now_ms
         self.turn.batches = batches
-        self.shard = GroupShard(PartitionIndex(0), lambda: self.config, self._rng)
+        self.shard = GroupShard(PartitionIndex(0), lambda: self.config, self._rng, lambda: self.image)
         for batch in batches:
             self.shard.load(batch)
         self.shard.loaded(self.turn)
@@ -159,7 +161,7 @@ class ShardBench:
         )
 
         def event(shard: GroupShard, turn: _Turn) -> None:
-            shard.classic_group_to_join(turn, GROUP, member_id).join(turn, join, reply)
+            shard.join(turn, GROUP, join, reply)
 
         self.do(event)
         return reply
@@ -176,16 +178,14 @@ class ShardBench:
         """Raises: RequestRejected."""
         reply: Reply[SyncGroupResponse] = Reply()
         sync = Sync(member_id, instance_id, generation, None, protocol_name, assignments)
-        self.do(lambda shard, turn: shard.classic_group(GROUP).sync(turn, sync, reply))
+        self.do(lambda shard, turn: shard.sync(turn, GROUP, sync, reply))
         return reply
 
     def heartbeat(self, member_id: str, generation: int, instance_id: str | None = None) -> ErrorCode:
-        return self.code(
-            lambda shard, turn: shard.classic_group(GROUP).heartbeat(turn, member_id, instance_id, generation)
-        )
+        return self.code(lambda shard, turn: shard.heartbeat(turn, GROUP, member_id, instance_id, generation))
 
     def leave(self, *members: tuple[str, str | None]) -> list[ErrorCode]:
-        return self.do(lambda shard, turn: shard.classic_group(GROUP).leave(turn, members))
+        return self.do(lambda shard, turn: shard.leave(turn, GROUP, members))
 
     def commit(
         self,

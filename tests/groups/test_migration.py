@@ -1,0 +1,450 @@
+"""Groups that change their protocol while they have members (KIP-848, online upgrade and downgrade)."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from struct import pack
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.coordinator.shell import Reply
+from app.errors import ErrorCode, ProtocolError, RequestRejected
+from app.groups.classic import ClassicGroup
+from app.groups.consumer import Client, ConsumerGroup, check_heartbeat
+from app.groups.embedded import decode_assignment, decode_subscription, encode_assignment
+from app.groups.subscriptions import TopicPattern
+from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
+from tests.groups.bench import image_of, topic_id
+from tests.groups.consumers import Consumer
+from tests.groups.shards import CONFIG, GROUP, ShardBench, answered
+
+TOPIC, PARTITIONS = "t", 6
+ID = topic_id(TOPIC)
+
+
+def said(owned: frozenset[int] = frozenset(), *, version: int = 3) -> bytes:
+    """A subscription to the topic t, with what its sender owns of it."""
+    name = pack(">h", 1) + b"t"
+    data = pack(">hi", version, 1) + name + pack(">i", -1)
+    if version >= 1:
+        data += pack(">i", 1 if owned else 0)
+        if owned:
+            data += name + pack(">i", len(owned)) + b"".join(pack(">i", each) for each in sorted(owned))
+    if version >= 2:
+        data += pack(">i", -1)
+    if version >= 3:
+        data += pack(">h", -1)
+    return data
+
+
+class OldConsumer:
+    """A client of the classic protocol, cooperative: it names what it owns and gives up only what is taken from it."""
+
+    def __init__(self, bench: ShardBench, *, instance_id: str | None = None) -> None:
+        self.bench = bench
+        self.instance_id = instance_id
+        self.member_id = ""
+        self.generation = -1
+        self.owned: frozenset[int] = frozenset()
+        self.joining: Reply[Any] | None = None
+        self.syncing: Reply[Any] | None = None
+
+    def send_join(self) -> None:
+        self.syncing = None
+        self.joining = self.bench.join(
+            self.member_id, instance_id=self.instance_id, protocols=(("cooperative-sticky", said(self.owned)),)
+        )
+
+    def live(self) -> None:
+        """One step of the client: go on with what was answered, or send a heartbeat."""
+        if self.joining is not None:
+            if self.joining.answer is None:
+                return
+            self._joined(self.joining.answer)
+        elif self.syncing is not None:
+            if self.syncing.answer is None:
+                return
+            self._synced(self.syncing.answer)
+        elif self.generation < 0:
+            self.send_join()
+        else:
+            self._obey(self.bench.heartbeat(self.member_id, self.generation, self.instance_id))
+
+    def _joined(self, answer: Any) -> None:
+        self.joining = None
+        if answer.error_code:
+            self._obey(ErrorCode(answer.error_code))
+            return
+        self.member_id, self.generation = answer.member_id, answer.generation_id
+        assignments = []
+        if answer.leader == self.member_id:
+            assignments = assign_cooperatively(answer.members)
+        try:
+            self.syncing = self.bench.sync(self.member_id, self.generation, assignments, instance_id=self.instance_id)
+        except RequestRejected as error:
+            self._obey(error.code)
+
+    def _synced(self, answer: Any) -> None:
+        self.syncing = None
+        if answer.error_code:
+            self._obey(ErrorCode(answer.error_code))
+            return
+        told = frozenset(p for _, partitions in decode_assignment(answer.assignment) for p in partitions)
+        lost = self.owned - told
+        self.owned = told
+        if lost:
+            self.send_join()  # it has given them up, and says so
+
+    def _obey(self, code: ErrorCode) -> None:
+        match code:
+            case ErrorCode.NONE:
+                pass
+            case ErrorCode.REBALANCE_IN_PROGRESS:
+                self.send_join()
+            case ErrorCode.UNKNOWN_MEMBER_ID | ErrorCode.ILLEGAL_GENERATION:
+                self.owned, self.generation = frozenset(), -1
+                if code is ErrorCode.UNKNOWN_MEMBER_ID:
+                    self.member_id = ""
+                self.send_join()
+            case _:
+                raise AssertionError(code)
+
+
+def assign_cooperatively(members: Any) -> list[tuple[str, bytes]]:
+    """What the leader does: balance, and give nobody what another still has."""
+    owned = {
+        each.member_id: {p for _, partitions in decode_subscription(each.metadata).owned for p in partitions}
+        for each in members
+    }
+    names = sorted(owned)
+    wanted = {name: {p for p in range(PARTITIONS) if names[p % len(names)] == name} for name in names}
+    taken = set().union(*owned.values())
+    return [
+        (name, encode_assignment(1, [(TOPIC, tuple(sorted((wanted[name] & owned[name]) | (wanted[name] - taken))))]))
+        for name in names
+    ]
+
+
+class NewConsumer(Consumer):
+    def __init__(self, bench: ShardBench, member_id: str, **other: Any) -> None:
+        super().__init__(member_id, {TOPIC}, **other)
+        self.bench = bench
+
+    def send(self, **changes: Any) -> ConsumerGroupHeartbeatResponse:
+        request = replace(self.request(), group_id=GROUP, **changes)
+        check_heartbeat(request, 1, CONFIG.group_consumer_assignors)
+        answer = self.bench.do(lambda shard, turn: shard.consumer_heartbeat(turn, request, Client("c", "/h")))
+        assert not isinstance(answer, TopicPattern)
+        return answer
+
+    def go_on(self) -> None:
+        try:
+            self.hear(self.send())
+        except RequestRejected as error:
+            if error.code not in (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID):
+                raise
+            self.fenced()
+
+    @property
+    def partitions(self) -> frozenset[int]:
+        return self.owned.get(ID, frozenset())
+
+
+def make_bench(**settings_: Any) -> ShardBench:
+    bench = ShardBench(replace(CONFIG, **settings_))
+    bench.image = image_of({TOPIC: PARTITIONS})
+    return bench
+
+
+def is_settled(old: list[OldConsumer], new: list[NewConsumer]) -> bool:
+    parts = [consumer.owned for consumer in old] + [consumer.partitions for consumer in new]
+    busy = any(consumer.joining or consumer.syncing for consumer in old)
+    return not busy and sorted(p for part in parts for p in part) == list(range(PARTITIONS)) and all(parts)
+
+
+def settle(bench: ShardBench, old: list[OldConsumer], new: list[NewConsumer]) -> None:
+    for _ in range(60):
+        for one in old:
+            one.live()
+        for other in new:
+            other.go_on()
+        bench.advance(500)
+        check_owned_once(old, new)
+        if is_settled(old, new):
+            return
+    raise AssertionError([one.owned for one in old] + [other.partitions for other in new])
+
+
+def check_owned_once(old: list[OldConsumer], new: list[NewConsumer]) -> None:
+    owned = [p for consumer in old for p in consumer.owned] + [p for consumer in new for p in consumer.partitions]
+    assert len(set(owned)) == len(owned), owned
+
+
+def kind(bench: ShardBench) -> type:
+    return type(bench.shard.groups[GROUP])
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_group_is_rolled_to_the_consumer_protocol_and_back(restarts: bool) -> None:
+    bench = make_bench()
+    old = [OldConsumer(bench), OldConsumer(bench)]
+    settle(bench, old, [])
+    assert kind(bench) is ClassicGroup
+    new: list[NewConsumer] = []
+    for step in range(2):
+        joining = NewConsumer(bench, f"new-{step}")
+        new.append(joining)
+        joining.go_on()
+        assert kind(bench) is ConsumerGroup
+        if restarts:
+            bench.restart()
+        settle(bench, old, new)
+        leaving = old.pop()
+        assert bench.leave((leaving.member_id, None)) == [ErrorCode.NONE]
+        settle(bench, old, new)
+    assert old == []
+    for step in range(2):
+        old.append(OldConsumer(bench))
+        settle(bench, old, new)
+        assert kind(bench) is ConsumerGroup
+        leaving_new = new.pop()
+        leaving_new.send(member_epoch=-1, topic_partitions=[])
+        if restarts:
+            bench.restart()
+        assert kind(bench) is (ConsumerGroup if step == 0 else ClassicGroup)
+        settle(bench, old, new)
+
+
+def test_whoever_waits_to_join_is_told_to_join_the_group_that_took_the_place() -> None:
+    bench = make_bench()
+    first, second = OldConsumer(bench), OldConsumer(bench)
+    settle(bench, [first], [])
+    second.send_join()  # waits for the first to join again
+    new = NewConsumer(bench, "new")
+    new.go_on()
+    assert second.joining is not None
+    assert answered(second.joining).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    settle(bench, [first, second], [new])
+
+
+def test_the_members_that_were_there_keep_what_they_have_until_it_is_taken() -> None:
+    bench = make_bench()
+    old = OldConsumer(bench)
+    settle(bench, [old], [])
+    new = NewConsumer(bench, "new")
+    new.go_on()
+    assert old.owned == frozenset(range(PARTITIONS))
+    assert new.partitions == frozenset()
+    group = bench.shard.groups[GROUP]
+    assert isinstance(group, ConsumerGroup)
+    assert group.members[old.member_id].current.assigned == {ID: frozenset(range(PARTITIONS))}
+
+
+def test_the_last_member_of_the_consumer_protocol_that_falls_silent_downgrades_the_group() -> None:
+    bench = make_bench()
+    old, new = OldConsumer(bench), NewConsumer(bench, "new")
+    settle(bench, [old], [])
+    settle(bench, [old], [new])
+    for _ in range(10):
+        old.live()
+        bench.advance(5000)
+    assert kind(bench) is ClassicGroup
+    settle(bench, [old], [])
+    assert old.owned == frozenset(range(PARTITIONS))
+
+
+@pytest.mark.parametrize(("policy", "up", "down"), [("disabled", 0, 0), ("upgrade", 1, 0), ("downgrade", 0, 1)])
+def test_the_policy_says_which_way_a_group_may_change(policy: str, up: int, down: int) -> None:
+    bench = make_bench()
+    old, new = OldConsumer(bench), NewConsumer(bench, "new")
+    settle(bench, [old], [])
+    bench.config = replace(bench.config, group_consumer_migration_policy=policy)
+    if not up:
+        before = len(bench.turn.batches)
+        with pytest.raises(RequestRejected) as refused:
+            new.send()
+        assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+        assert (kind(bench), len(bench.turn.batches)) == (ClassicGroup, before)
+        bench.config = replace(bench.config, group_consumer_migration_policy="bidirectional")
+    settle(bench, [old], [new])
+    bench.config = replace(bench.config, group_consumer_migration_policy=policy)
+    new.send(member_epoch=-1, topic_partitions=[])
+    assert kind(bench) is (ClassicGroup if down else ConsumerGroup)
+    settle(bench, [old], [])
+
+
+def test_a_group_that_does_not_assign_topic_partitions_is_not_upgraded() -> None:
+    bench = make_bench()
+    bench.join(protocol_type="connect", protocols=(("sessioned", b"?"),))
+    with pytest.raises(RequestRejected) as refused:
+        NewConsumer(bench, "new").send()
+    assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    "metadata", [b"", b"\x00", pack(">hi", 0, 5), pack(">hih", 0, 1, -5), pack(">hi", -1, 0) + b"x"]
+)
+def test_subscriptions_that_cannot_be_read_stop_an_upgrade_and_change_nothing(metadata: bytes) -> None:
+    bench = make_bench()
+    bench.join(protocols=(("range", metadata),))
+    before = len(bench.turn.batches)
+    with pytest.raises(RequestRejected) as refused:
+        NewConsumer(bench, "new").send()
+    assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+    assert len(bench.turn.batches) == before
+    bench = make_bench()
+    NewConsumer(bench, "new").send()
+    before = len(bench.turn.batches)
+    with pytest.raises(ProtocolError) as broken:
+        bench.join("old", protocols=(("range", metadata),))
+    assert broken.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert len(bench.turn.batches) == before
+
+
+def test_members_of_the_classic_protocol_have_kafkas_codes_in_a_consumer_group() -> None:
+    bench = make_bench()
+    old, new = OldConsumer(bench), NewConsumer(bench, "new")
+    settle(bench, [old], [])
+    settle(bench, [old], [new])
+    assert bench.heartbeat("nobody", old.generation) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert bench.heartbeat("new", new.epoch) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert bench.heartbeat(old.member_id, old.generation - 1) is ErrorCode.ILLEGAL_GENERATION
+    assert bench.leave(("new", None)) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert bench.commit("t", 0, 5, member_id=old.member_id, generation=old.generation) is ErrorCode.NONE
+    assert bench.commit("t", 0, 5, member_id=old.member_id, generation=0) is ErrorCode.ILLEGAL_GENERATION
+    for protocol_type, protocols in (
+        ("connect", (("cooperative-sticky", said()),)),
+        ("consumer", (("other", said()),)),
+    ):
+        with pytest.raises(RequestRejected) as refused:
+            bench.join(protocol_type=protocol_type, protocols=protocols)
+        assert refused.value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    first = answered(bench.join(protocols=(("cooperative-sticky", said()),), requires_member_id=True))
+    assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
+    assert first.member_id
+
+
+def test_a_member_that_does_not_join_again_or_does_not_sync_in_time_is_out() -> None:
+    for omitted in ("join", "sync"):
+        bench = make_bench()
+        old, other, new = OldConsumer(bench), OldConsumer(bench), NewConsumer(bench, "new")
+        settle(bench, [old, other], [])
+        settle(bench, [old, other], [new])
+        late = NewConsumer(bench, "late")
+        late.go_on()
+        if omitted == "join":
+            assert bench.heartbeat(old.member_id, old.generation) is ErrorCode.REBALANCE_IN_PROGRESS
+        else:
+            old.send_join()
+        for _ in range(13):
+            for consumer in (new, late):
+                consumer.go_on()
+            other.live()
+            bench.heartbeat(old.member_id, answered(old.joining).generation_id if old.joining else old.generation)
+            bench.advance(5000)
+        group = bench.shard.groups[GROUP]
+        assert isinstance(group, ConsumerGroup)
+        assert old.member_id not in group.members, omitted
+        settle(bench, [other], [new, late])
+
+
+def test_a_static_member_changes_its_protocol_and_keeps_its_place() -> None:
+    bench = make_bench()
+    old, other = OldConsumer(bench, instance_id="i1"), OldConsumer(bench, instance_id="i2")
+    settle(bench, [old, other], [])
+    had = old.owned
+    new = NewConsumer(bench, "new", instance_id="i1")
+    settle(bench, [other], [new])
+    assert new.partitions == had
+    again = OldConsumer(bench, instance_id="i1")
+    settle(bench, [other, again], [])
+    assert kind(bench) is ClassicGroup, "the last member of the consumer protocol was replaced"
+
+
+def test_an_upgrade_that_cannot_be_written_changes_nothing() -> None:
+    bench = make_bench()
+    old, new = OldConsumer(bench), NewConsumer(bench, "new")
+    settle(bench, [old], [])
+    bench.turn.refuse_with = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    with pytest.raises(RequestRejected):
+        new.send()
+    assert kind(bench) is ClassicGroup
+    bench.turn.refuse_with = None
+    settle(bench, [old], [new])
+    bench.turn.refuse_with = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    with pytest.raises(RequestRejected):
+        new.send(member_epoch=-1, topic_partitions=[])
+    assert kind(bench) is ConsumerGroup
+    bench.turn.refuse_with = None
+    settle(bench, [old], [new])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 1 << 32))
+def test_groups_of_both_protocols_settle_whatever_happens(seed: int) -> None:
+    rng = random.Random(seed)
+    bench = make_bench()
+    old: list[OldConsumer] = []
+    new: list[NewConsumer] = []
+    for step in range(60):
+        match rng.randrange(10):
+            case 0 if len(old) + len(new) < 4:
+                old.append(OldConsumer(bench))
+            case 1 if len(old) + len(new) < 4:
+                new.append(NewConsumer(bench, f"n{step}"))
+            case 2 if old:
+                bench_code_of_leaving(bench, old.pop(rng.randrange(len(old))))
+            case 3 if new:
+                gone = new.pop(rng.randrange(len(new)))
+                if gone.epoch > 0 and rng.random() < 0.5:
+                    bench.code(lambda *_, gone=gone: gone.send(member_epoch=-1, topic_partitions=[]))
+            case 4:
+                bench.restart()
+                for one in old:
+                    one.joining = one.syncing = None  # their connections are gone
+            case 5:
+                bench.advance(rng.choice([1000, 9000, 20_000]))
+            case _ if old and rng.random() < 0.5:
+                rng.choice(old).live()
+            case _ if new:
+                rng.choice(new).go_on()
+    for _ in range(12):  # whoever is gone is found silent
+        for one in old:
+            one.live()
+        for other in new:
+            other.go_on()
+        bench.advance(5000)
+    if old or new:
+        settle(bench, old, new)
+
+
+def bench_code_of_leaving(bench: ShardBench, leaving: OldConsumer) -> None:
+    bench.code(lambda shard, turn: shard.leave(turn, GROUP, [(leaving.member_id, None)]))
+
+
+# --- the embedded protocol ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3, 7])
+def test_subscriptions_of_every_version_are_read(version: int) -> None:
+    found = decode_subscription(said(frozenset({2, 5}), version=version))
+    assert (found.version, found.topics, found.rack_id) == (min(version, 3), ("t",), None)
+    assert list(found.owned) == ([("t", (2, 5))] if version else [])
+
+
+@given(st.binary(max_size=60))
+def test_bytes_that_are_no_subscription_or_assignment_raise_protocol_errors_only(data: bytes) -> None:
+    for decode in (decode_subscription, decode_assignment):
+        try:
+            decode(data)
+        except ProtocolError:
+            continue
+
+
+@given(st.dictionaries(st.text(max_size=8), st.lists(st.integers(0, 9), max_size=4).map(tuple), max_size=4))
+def test_assignments_are_read_as_they_were_written(topics: dict[str, tuple[int, ...]]) -> None:
+    assert dict(decode_assignment(encode_assignment(1, list(topics.items())))) == topics
