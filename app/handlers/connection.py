@@ -282,13 +282,15 @@ class Connection(asyncio.BufferedProtocol):
         context = self.context
         buffer: bytearray = view.obj  # type: ignore[assignment]
         self.now_ms = context.clock.now_ms()
+        generation, no_room = context.generation, context.no_room
+        request_bytes_max = server.request_bytes_max
         produced = produced_bytes = appended_bytes = appended_records = answered_bytes = 0
         try:
             while end - position >= FRAME_HEAD_BYTES:
                 if self._waiters or self._send or self._out_bytes > OUT_BYTES_MAX:
                     break
                 size, api_key, api_version, correlation_id = unpack_head(buffer, position)
-                if not REQUEST_BYTES_MIN <= size <= server.request_bytes_max:
+                if not REQUEST_BYTES_MIN <= size <= request_bytes_max:
                     raise self._bad_size(size)
                 frame_end = position + 4 + size
                 if frame_end > end:
@@ -310,7 +312,7 @@ class Connection(asyncio.BufferedProtocol):
                                 self._shape = shape
                             else:
                                 shape = None
-                    if shape is not None and shape.generation == context.generation and context.no_room is None:
+                    if shape is not None and shape.generation == generation and no_room is None:
                         found = serve_shaped(self, shape, buffer, view, prefix_start + len(shape.prefix), frame_end)
                         if found is not None:
                             result = found[1]

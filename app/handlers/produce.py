@@ -89,12 +89,13 @@ def serve_shaped(
     if BATCH_LENGTH.unpack_from(buffer, start + BATCH_LENGTH_POSITION)[0] + LENGTH_PREFIX_BYTES != size:
         return None
     attributes = buffer[start + ATTRIBUTES_LOW_BYTE]
-    if attributes & CONTROL or (attributes & CODEC_MASK == Codec.ZSTD and shape.version < ZSTD_FIRST_VERSION):
-        return None
-    if attributes & TRANSACTIONAL and not (
-        shape.transactional
-        and continues(shape.log, ProducerIdentity._make(PRODUCER.unpack_from(buffer, start + PRODUCER_POSITION)))
+    if attributes >= TRANSACTIONAL and (
+        attributes & CONTROL
+        or not shape.transactional
+        or not continues(shape.log, ProducerIdentity._make(PRODUCER.unpack_from(buffer, start + PRODUCER_POSITION)))
     ):
+        return None
+    if shape.version < ZSTD_FIRST_VERSION and attributes & CODEC_MASK == Codec.ZSTD:
         return None
     try:
         return size, shape.log.append_as_leader(view[start:stop], now_ms=connection.now_ms)

@@ -100,6 +100,7 @@ from app.records.batch import (
     TRANSACTIONAL,
     BatchHeader,
     check_batches,
+    check_single,
     check_stored_batch,
     parse_header,
     rewrite_header,
@@ -286,7 +287,7 @@ class PartitionLog:
         self._active = loaded.segments[-1]
         self._epochs = loaded.epochs
         self._producers = loaded.producers
-        self._log_start_offset: int = loaded.log_start_offset
+        self._log_start_offset = loaded.log_start_offset
         self._end_offset: int = loaded.end_offset
         self._recovery_point: int = loaded.recovery_point
         unsynced = [segment for segment in loaded.segments if segment.synced_bytes < segment.size_bytes]
@@ -315,7 +316,7 @@ class PartitionLog:
 
     @property
     def log_start_offset(self) -> Offset:
-        return Offset(self._log_start_offset)
+        return self._log_start_offset
 
     @property
     def local_log_start_offset(self) -> Offset:
@@ -532,13 +533,13 @@ class PartitionLog:
         """
         if self._guarded:
             self._check_guard()
-        found = check_batches(records, max_batch_bytes=self._max_batch_bytes)
+        fields = check_single(records, self._max_batch_bytes)
         # The way that nearly all appends go: one batch that is next in order, into a segment with room, its file open. Everything
         # else takes the general way, which does the same in the same order; a test holds the two against each other.
         segment = self._active
         handle = segment.handle
         index = segment.index
-        if self._plain and len(found) == 1 and handle.pinned and index is not None:
+        if fields is not None and self._plain and handle.pinned and index is not None:
             (
                 _,
                 batch_length,
@@ -553,7 +554,7 @@ class PartitionLog:
                 epoch,
                 sequence,
                 _,
-            ) = found[0][1]
+            ) = fields
             size = segment.size_bytes
             length = len(records)
             base = self._end_offset
@@ -614,6 +615,10 @@ class PartitionLog:
                     if self._waiters:
                         self._notify()
                 return _new_result(AppendResult, (base, end, NO_TIMESTAMP, False))
+        if fields is not None:
+            found = [(0, BatchHeader._make(fields))]
+        else:
+            found = check_batches(records, max_batch_bytes=self._max_batch_bytes)
         return self._append_generally(records, found, now_ms, prepared)
 
     def _append_generally(
@@ -1445,7 +1450,7 @@ class PartitionLog:
             raise self._out_of_range(offset)
         if offset <= self._log_start_offset:
             return
-        self._log_start_offset = offset
+        self._log_start_offset = Offset(offset)
         self._epochs.truncate_from_start(Offset(offset))
         if self._epochs.dirty:
             self._write_epochs()
@@ -1460,7 +1465,7 @@ class PartitionLog:
             self._high_watermark = max(self._high_watermark, offset)
             self.advance_log_start(offset)
         else:
-            self._log_start_offset = offset
+            self._log_start_offset = Offset(offset)
 
     def restore_leader_epochs(self, entries: Iterable[EpochStart]) -> None:
         """Take the lineage that the manifest knows for what lies below the local log start, and keep our own above it."""
@@ -1567,7 +1572,7 @@ class PartitionLog:
             self.path,
             config=self.config,
             recovery_point=FOR_EVER,
-            log_start_offset=Offset(self._log_start_offset),
+            log_start_offset=self._log_start_offset,
             now_ms=TimestampMs(first_append_ms),
         )
         for segment in loaded.segments:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
@@ -27,6 +27,7 @@ from app.limits import DECOMPRESSED_BATCH_BYTES_MAX
 from app.units import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
+_unpack_header: Final = HEADER.unpack_from
 HEADER_BYTES: Final = 61
 LENGTH_PREFIX_BYTES: Final = 12
 """Base offset and batch length: what ``batch_length`` does not count."""
@@ -55,6 +56,10 @@ _RECORDS_MAX: Final = DECOMPRESSED_BATCH_BYTES_MAX // _RECORD_BYTES_MIN
 _OFFSET: Final = Struct(">q")
 _EPOCH: Final = Struct(">i")
 _CRC: Final = Struct(">I")
+
+
+HeaderFields: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
+"""A ``BatchHeader`` before it has names, which cost more than all checks of it."""
 
 
 class BatchHeader(NamedTuple):
@@ -122,6 +127,51 @@ def iter_headers(view: memoryview | bytes | bytearray) -> Iterator[tuple[int, Ba
 # --- checks: bytes of a peer ----------------------------------------------------------------------------------------
 
 
+def check_single(view: memoryview, max_batch_bytes: int) -> HeaderFields | None:
+    """The header of ``view``, if that is exactly one batch in which nothing is wrong by the rules of ``check_batches``, as it is
+    unpacked: what is sent nearly always, without the price of saying what would be wrong. None of everything else."""
+    size = len(view)
+    if size < HEADER_BYTES:
+        return None
+    fields: HeaderFields = _unpack_header(view)
+    (
+        base_offset,
+        batch_length,
+        _,
+        magic,
+        crc,
+        attributes,
+        last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+    ) = fields
+    # Without a producer id the epoch and the sequence mean nothing, and clients that fill them with zeros are in use. A maximum
+    # timestamp of -1 is "not known", which old clients send. A compressed batch may hold more records than it has bytes.
+    if (
+        magic == MAGIC_V2
+        and batch_length + LENGTH_PREFIX_BYTES == size <= max_batch_bytes
+        and crc32c(view[CRC_START:]) == crc
+        and attributes in _PRODUCED_ATTRIBUTES
+        and base_offset == 0
+        and 0 < record_count == last_offset_delta + 1
+        and (
+            record_count * _RECORD_BYTES_MIN <= batch_length - _LENGTH_MIN
+            or (attributes & CODEC_MASK and record_count <= _RECORDS_MAX)
+        )
+        and (-1 <= base_timestamp <= max_timestamp or (max_timestamp == -1 and base_timestamp >= 0))
+        and (
+            (producer_id == -1 and attributes < TRANSACTIONAL)
+            or (producer_id >= 0 and producer_epoch >= 0 and base_sequence >= 0)
+        )
+    ):
+        return fields
+    return None
+
+
 def check_batches(
     view: memoryview, *, max_batch_bytes: int, batches_max: int | None = None
 ) -> list[tuple[int, BatchHeader]]:
@@ -140,51 +190,14 @@ def check_batches(
     while position < view_end:
         if position + HEADER_BYTES > view_end:
             raise _bad_start(view, position)
-        fields = HEADER.unpack_from(view, position)
-        (
-            base_offset,
-            batch_length,
-            _,
-            magic,
-            crc,
-            attributes,
-            last_offset_delta,
-            base_timestamp,
-            max_timestamp,
-            producer_id,
-            producer_epoch,
-            base_sequence,
-            record_count,
-        ) = fields
-        batch_end = position + batch_length + LENGTH_PREFIX_BYTES
-        if magic != MAGIC_V2 or batch_end > view_end or batch_length < _LENGTH_MIN:
+        header = parse_header(view, position)
+        batch_end = position + header.batch_length + LENGTH_PREFIX_BYTES
+        if header.magic != MAGIC_V2 or batch_end > view_end or header.batch_length < _LENGTH_MIN:
             raise _bad_start(view, position)
-        if batch_end - position > max_batch_bytes:
-            raise RequestRejected(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"a record batch of {batch_end - position} bytes is over max.message.bytes, which is {max_batch_bytes}",
-            )
-        if crc32c(view[position + CRC_START : batch_end]) != crc:
-            raise ProtocolError("a record batch does not match its CRC", ErrorCode.CORRUPT_MESSAGE)
-        # One expression for what a good client sends; what is wrong is worked out only then. Without a producer id the
-        # epoch and the sequence mean nothing, and clients that fill them with zeros are in use. A maximum timestamp of
-        # -1 is "not known", which old clients send. A compressed batch may hold more records than it has bytes.
-        if not (
-            attributes in _PRODUCED_ATTRIBUTES
-            and base_offset == 0
-            and 0 < record_count == last_offset_delta + 1
-            and (
-                record_count * _RECORD_BYTES_MIN <= batch_length - _LENGTH_MIN
-                or (attributes & CODEC_MASK and record_count <= _RECORDS_MAX)
-            )
-            and (-1 <= base_timestamp <= max_timestamp or (max_timestamp == -1 and base_timestamp >= 0))
-            and (
-                (producer_id == -1 and attributes < TRANSACTIONAL)
-                or (producer_id >= 0 and producer_epoch >= 0 and base_sequence >= 0)
-            )
-        ):
-            raise _bad_fields(BatchHeader._make(fields))
-        found.append((position, BatchHeader._make(fields)))
+        batch = view[position:batch_end]
+        if check_single(batch, max_batch_bytes) is None:
+            raise _bad_batch(batch, header, max_batch_bytes)
+        found.append((position, header))
         position = batch_end
     if not found:
         raise ProtocolError("there is no record batch", ErrorCode.CORRUPT_MESSAGE)
@@ -193,6 +206,18 @@ def check_batches(
             f"{len(found)} record batches for a partition where {batches_max} may be", ErrorCode.INVALID_RECORD
         )
     return found
+
+
+def _bad_batch(batch: memoryview, header: BatchHeader, max_batch_bytes: int) -> ProtocolError | RequestRejected:
+    """What is wrong with one whole batch that ``check_single`` does not take."""
+    if len(batch) > max_batch_bytes:
+        return RequestRejected(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a record batch of {len(batch)} bytes is over max.message.bytes, which is {max_batch_bytes}",
+        )
+    if crc32c(batch[CRC_START:]) != header.crc:
+        return ProtocolError("a record batch does not match its CRC", ErrorCode.CORRUPT_MESSAGE)
+    return _bad_fields(header)
 
 
 def _bad_start(view: memoryview, position: int) -> ProtocolError:

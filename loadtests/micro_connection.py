@@ -1,0 +1,180 @@
+"""What a Produce request costs from the received bytes to the answer, without a network: CPU microseconds per request.
+
+    python -m loadtests.micro_connection [--directory /dev/shm] [--rounds 15]
+
+A whole broker runs in this process; a connection is fed whole receive buffers of pipelined requests, as the loop would, and its
+answers are dropped. The least of all rounds is the cost without the neighbours' noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import random
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+import uvloop
+from crc32c import crc32c
+
+from app.broker.node import Node, Surroundings
+from app.broker.runtime import GARBAGE_THRESHOLD, SystemClock, ThreadPool, raise_descriptor_limit
+from app.configs import BrokerConfig
+from app.handlers.connection import Connection
+from app.hot.files import PosixFileSystem
+from app.objectstore.directory import DirectoryStore
+from app.records.builder import build_batch
+from app.tiering.store_work import InlineStoreWork
+from app.wire.produce import encode_produce_request
+
+SEQUENCE_POSITION = 53
+CRC_POSITION, CRC_START = 17, 21
+SIZES = (
+    ("1 KB, 8 messages", 1_000, 8, 20),
+    ("16 KB, 140 messages", 16_384, 140, 10),
+    ("1 MB, 950 messages", 1_000_000, 950, 2),
+)
+"""Title, bytes of a batch, records in it, requests received together."""
+
+
+class _Sink:
+    """A transport whose peer reads everything at once."""
+
+    def __init__(self) -> None:
+        self.answers = 0
+
+    def get_extra_info(self, name: str) -> object:
+        return ("127.0.0.1", 1) if name == "peername" else None
+
+    def set_write_buffer_limits(self, high: int, low: int) -> None:
+        """There is no buffer."""
+
+    def write(self, data: bytes) -> None:
+        self.answers += len(data)
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        raise AssertionError("a producer that is answered at once is read on")
+
+    def resume_reading(self) -> None:
+        """Nothing was paused."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class _Producer:
+    """Requests of one idempotent producer, whose sequences follow one another."""
+
+    def __init__(self, topic: str, batch_bytes: int, records: int, together: int, producer_id: int) -> None:
+        value = random.Random(1).randbytes(max(1, (batch_bytes - 61) // records - 10))
+        now_ms = int(time.time() * 1000)
+        body: list[Any] = [(now_ms, None, value, ())] * records
+        self._batch = build_batch(body, producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        pieces = encode_produce_request(
+            9, 1, "micro", [(topic, [(0, memoryview(self._batch))])], acks=-1, timeout_ms=30_000
+        )
+        frame = b"".join(pieces)
+        self._frame_bytes = len(frame)
+        self._start = frame.index(self._batch)
+        self._records = records
+        self._sequence = 0
+        self.buffer = bytearray(frame * together)
+
+    def renew(self) -> bytearray:
+        """The next requests, in one buffer. Costs what a client would pay."""
+        buffer = self.buffer
+        for place in range(self._start, len(buffer), self._frame_bytes):
+            buffer[place : place + len(self._batch)] = self._batch
+            Struct(">i").pack_into(buffer, place + SEQUENCE_POSITION, self._sequence)
+            self._sequence += self._records
+            crc = crc32c(memoryview(buffer)[place + CRC_START : place + len(self._batch)])
+            Struct(">I").pack_into(buffer, place + CRC_POSITION, crc)
+        return buffer
+
+
+def _receive(connection: Connection, data: bytearray) -> float:
+    """Hand over bytes as the loop does; CPU seconds of what follows from each piece."""
+    position, spent = 0, 0.0
+    view = memoryview(data)
+    while position < len(view):
+        room = connection.get_buffer(-1)
+        count = min(len(room), len(view) - position)
+        room[:count] = view[position : position + count]
+        position += count
+        started = time.process_time()
+        connection.buffer_updated(count)
+        spent += time.process_time() - started
+    return spent
+
+
+async def _measure(directory: Path, rounds: int) -> None:
+    pool, rng, fs = ThreadPool(2), random.Random(1), PosixFileSystem()
+    store = DirectoryStore(directory / "bucket", pool)
+    await store.open()
+    work = InlineStoreWork(store, fs, pool, rng, object_path=lambda key: str(directory / "bucket" / key))
+    config = BrokerConfig(data_dir=str(directory / "data"), listen_port=0, http_address="off")
+    node = Node(
+        config,
+        Surroundings(
+            clock=SystemClock(), rng=rng, pool=pool, fs=fs, store=store, work=work, log_line=print,
+            descriptors_max=raise_descriptor_limit(),
+        ),
+    )  # fmt: skip
+    await node.start(listen=False)
+    ready = asyncio.Event()
+    serving = asyncio.create_task(node.run(ready.set))
+    await ready.wait()
+    gc.freeze()
+    gc.set_threshold(GARBAGE_THRESHOLD, 20, 50)
+    for number, (title, batch_bytes, records, together) in enumerate(SIZES):
+        topic = f"micro-{number}"
+        await node.controller.create_topic(topic, 1, {"remote.storage.enable": "false"})
+        connection = Connection(node.server)
+        sink = _Sink()
+        connection.connection_made(sink)  # type: ignore[arg-type]
+        producer = _Producer(topic, batch_bytes, records, together, 1000 + number)
+        costs = []
+        for _ in range(rounds + 1):
+            spent, count = 0.0, 0
+            for _ in range(max(4, 20_000_000 // (batch_bytes * together * 2))):
+                spent += _receive(connection, producer.renew())
+                count += together
+            costs.append(spent / count * 1e6)
+            await asyncio.sleep(0)
+        assert sink.answers
+        print(
+            f"Produce {title:22} least {min(costs[1:]):8.2f} µs   median {statistics.median(costs[1:]):8.2f} µs",
+            flush=True,
+        )
+        connection.close()
+    node.request_stop()
+    await serving
+    await node.stop()
+    pool.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--directory", type=Path, default=None, help="where the broker keeps its data (a temporary folder)"
+    )
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="firn-micro-", dir=options.directory))
+    try:
+        uvloop.run(_measure(directory, options.rounds))
+    finally:
+        shutil.rmtree(directory)
+
+
+if __name__ == "__main__":
+    main()
