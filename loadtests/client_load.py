@@ -15,15 +15,17 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Callable
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 
 from loadtests.processes import family_cpu_seconds
 
 QUEUE_MESSAGES = 100_000
+FIRST_TIMEOUT_S = 30.0
 
 
-def produce(arguments: argparse.Namespace) -> tuple[int, int]:
+def produce(arguments: argparse.Namespace, begin: Callable[[], None]) -> tuple[int, int]:
     """Records and their bytes, all acknowledged."""
     failed: list[KafkaError] = []
     settings = {
@@ -40,6 +42,7 @@ def produce(arguments: argparse.Namespace) -> tuple[int, int]:
         producer.begin_transaction()
     value = os.urandom(arguments.record_bytes)
     count = 0
+    begin()
     began = time.monotonic()
     deadline = began + arguments.seconds
     while (now := time.monotonic()) < deadline:
@@ -63,7 +66,7 @@ def produce(arguments: argparse.Namespace) -> tuple[int, int]:
     return count, count * arguments.record_bytes
 
 
-def consume(arguments: argparse.Namespace) -> tuple[int, int]:
+def consume(arguments: argparse.Namespace, begin: Callable[[], None]) -> tuple[int, int]:
     """Records and their bytes."""
     consumer = Consumer(
         {
@@ -75,6 +78,9 @@ def consume(arguments: argparse.Namespace) -> tuple[int, int]:
     )
     start = TopicPartition(arguments.topic, 0, OFFSET_BEGINNING)
     consumer.assign([start])
+    if not consumer.consume(1, FIRST_TIMEOUT_S):
+        raise SystemExit("nothing came")
+    begin()
     count = total = 0
     deadline = time.monotonic() + arguments.seconds
     while time.monotonic() < deadline:
@@ -102,8 +108,13 @@ def main() -> None:
     parser.add_argument("--commit-ms", type=float, default=0, help="commit a transaction so often (0: no transactions)")
     parser.add_argument("--server-pid", type=int, required=True)
     arguments = parser.parse_args()
-    before, own, started = family_cpu_seconds(arguments.server_pid), time.process_time(), time.perf_counter()
-    count, total = (produce if arguments.work == "produce" else consume)(arguments)
+    before = own = started = 0.0
+
+    def begin() -> None:
+        nonlocal before, own, started
+        before, own, started = family_cpu_seconds(arguments.server_pid), time.process_time(), time.perf_counter()
+
+    count, total = (produce if arguments.work == "produce" else consume)(arguments, begin)
     elapsed, spent = time.perf_counter() - started, family_cpu_seconds(arguments.server_pid) - before
     if not count:
         raise SystemExit("nothing came")
