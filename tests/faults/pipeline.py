@@ -1,0 +1,73 @@
+"""An application that reads a topic, changes every record and writes it to another, exactly once (KIP-98, KIP-447).
+
+    python -m tests.faults.pipeline 127.0.0.1:9092
+
+Records of ``in`` go to the same partition of ``out``, in upper case. What it read and what it wrote are committed in one
+transaction. Whatever goes wrong ends it with exit code 1: whoever runs it starts it again.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaException, Message, Producer
+
+INPUT: Final = "in"
+OUTPUT: Final = "out"
+GROUP: Final = "pipeline"
+RECORDS_MAX: Final = 100
+"""Of one transaction."""
+WAIT_S: Final = 20.0
+
+
+def transformed(value: bytes) -> bytes:
+    return value.upper()
+
+
+def run(bootstrap: str) -> None:
+    """Until killed. Raises: KafkaException."""
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": GROUP, "transaction.timeout.ms": 10_000, "linger.ms": 0}
+    )
+    producer.init_transactions(WAIT_S)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": GROUP,
+            # A static member takes its place again as soon as it is back.
+            "group.instance.id": GROUP,
+            "session.timeout.ms": 6_000,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.subscribe([INPUT])
+    while True:
+        messages = consumer.consume(RECORDS_MAX, 0.1)
+        if messages:
+            pass_on(consumer, producer, messages)
+
+
+def pass_on(consumer: Consumer, producer: Producer, messages: list[Message]) -> None:
+    producer.begin_transaction()
+    for message in messages:
+        error = message.error()
+        if error is not None:
+            raise KafkaException(error)
+        value, partition = message.value(), message.partition()
+        assert value is not None
+        assert partition is not None
+        producer.produce(OUTPUT, transformed(value), partition=partition)
+    producer.send_offsets_to_transaction(
+        consumer.position(consumer.assignment()), consumer.consumer_group_metadata(), WAIT_S
+    )
+    producer.commit_transaction(WAIT_S)
+
+
+if __name__ == "__main__":
+    try:
+        run(sys.argv[1])
+    except KafkaException as error:
+        sys.exit(str(error))
