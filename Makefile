@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 KAFKA_LIBS := $(CURDIR)/.cache/kafka/libs
 export FIRN_KAFKA_LIBS ?= $(KAFKA_LIBS)
 
-.PHONY: help run test test-slow lint bench bench-quick clean system-packages kafka-libs
+.PHONY: help run spark-demo test test-slow lint bench bench-quick soak clean system-packages kafka-libs
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
@@ -34,6 +34,15 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 run: $(VENV)/.run ## Produce, tier, drop local, replay: the main job on 336,776 real records
 	@$(BIN)/firn demo
+
+$(VENV)/.spark: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "==> installing Firn with Spark into $(VENV)"
+	@$(PIP) install --constraint constraints.txt --editable '.[demo,spark,bench]'
+	@touch $@
+
+spark-demo: $(VENV)/.spark ## Produce, tier, stop the broker, then ask the bucket with Spark: three answers and a plot
+	@tools/system-packages.sh java:default-jdk-headless
+	@$(BIN)/python -m pyspark_firn.tour spark-demo
 
 system-packages:
 	@tools/system-packages.sh redis-server:redis-server kcat:kcat strace:strace java:default-jdk-headless mvn:maven
@@ -64,5 +73,8 @@ bench: $(VENV)/.bench kafka-libs ## Measure against Apache Kafka and bare limits
 bench-quick: $(VENV)/.bench kafka-libs ## The same in under 3 minutes: that it works, not how fast it is
 	@$(BIN)/python -m loadtests --quick $(ARGS)
 
+soak: $(VENV)/.bench ## Everything at once with faults, 10 minutes; every record accounted for (ARGS="--minutes 60")
+	@$(BIN)/python -m loadtests.soak $(ARGS)
+
 clean: ## Remove the environment, caches and demo data
-	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache firn-demo dist *.egg-info
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache firn-demo spark-demo dist *.egg-info

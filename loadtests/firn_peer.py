@@ -38,10 +38,11 @@ def firn_running(
     store: str | None = None,
     environment: Mapping[str, str] | None = None,
     http: str = "off",
+    port: int | None = None,
 ) -> Iterator[System]:
-    """Start a broker in ``directory``, and end it when the block is left. Raises: SystemFailed."""
+    """Start a broker in ``directory``, on ``port`` or a free one, and end it when the block is left. Raises: SystemFailed."""
     directory.mkdir(parents=True, exist_ok=True)
-    port = free_port()
+    port = port or free_port()
     with running(
         "Firn",
         serve_command(directory, port, settings=settings, store=store, http=http),

@@ -49,7 +49,7 @@ class Effort:
 
 
 FULL = Effort("full", 5, 4.0, 15.0, 3, 3.0, 1500, 1000, 10, 3, 3000, 10_000, 5_000)
-QUICK = Effort("quick", 2, 1.0, 4.0, 1, 1.0, 300, 100, 10, 1, 600, 1_000, 1_000)
+QUICK = Effort("quick", 2, 1.0, 3.0, 1, 1.0, 200, 100, 10, 1, 600, 1_000, 1_000)
 
 
 @dataclass(slots=True)
@@ -86,6 +86,11 @@ class Lab:
             except PeerMissing as missing:
                 self.note(f"Apache Kafka is left out: {missing}.")
             yield found
+
+    @property
+    def quick(self) -> bool:
+        """Whether it is enough to see that it works."""
+        return self.effort is QUICK
 
     def warm_up_s(self, system: str) -> float:
         return self.effort.java_warm_up_s if system == "Kafka" else 2.0
@@ -132,7 +137,7 @@ class Lab:
             if turn * slice_s >= (0 if brief else seconds - slice_s) and rate < best * WARM_UP_RISE:
                 break
             best = max(best, rate)
-            if peer.name != "Kafka" or self.effort.name == "quick":
+            if peer.name != "Kafka" or self.quick:
                 break
 
 

@@ -39,7 +39,7 @@ GROUPS = {
     "bounds": Workload(bounds.run, "Bare limits of the machine", True),
     "produce": Workload(produce.sizes, "Produce by size of request", True),
     "variants": Workload(produce.variants, "Produce with one thing different at a time", False),
-    "latency": Workload(latency.shares, "Latency against load", True),
+    "latency": Workload(latency.shares, "Latency against load", False),
     "clients": Workload(clients.real, "Real clients", False),
     "transactions": Workload(transactions.commits, "What transactions cost a producer", False),
     "http": Workload(http.produce, "Produce over HTTP", False),

@@ -20,7 +20,7 @@ def tail_and_catch_up(lab: Lab) -> list[Case]:
     """1,000 requests of 16 KB a second and a consumer at the end; alone, and while a second consumer reads the backlog of
     1 GB from the page cache to the end. Server on one core; producer and both consumers on the other."""
     cases = []
-    megabytes = MISSED_MEGABYTES_QUICK if lab.effort.name == "quick" else MISSED_MEGABYTES_FULL
+    megabytes = MISSED_MEGABYTES_QUICK if lab.quick else MISSED_MEGABYTES_FULL
     with lab.systems() as systems:
         for peer in systems.values():
             make_topic(peer, "missed", remote_storage_enable="false")

@@ -94,7 +94,7 @@ def _java(peer: System, tool: str, *arguments: str) -> tuple[str, float]:
 
 
 def _java_produce(lab: Lab, peer: System) -> Report:
-    records = JAVA_RECORDS_QUICK if lab.effort.name == "quick" else JAVA_RECORDS_FULL
+    records = JAVA_RECORDS_QUICK if lab.quick else JAVA_RECORDS_FULL
     out, spent = _java(
         peer,
         "org.apache.kafka.tools.ProducerPerformance",

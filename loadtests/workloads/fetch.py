@@ -33,7 +33,7 @@ def hot(lab: Lab) -> list[Case]:
                 lab.compare("hot fetch", systems, "fetch", "hot", parameters=parameters, bare=limit, max_bytes=1 << 20)
             )
         path.unlink()
-        for consumers in CONSUMERS:
+        for consumers in CONSUMERS[1:] if lab.quick else CONSUMERS:
             name = f"hot fetch, {consumers} consumers"
             options: dict[str, object] = {"max_bytes": 1 << 20, "connections": consumers}
             parameters = {"consumers": consumers}

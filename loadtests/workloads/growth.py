@@ -62,7 +62,7 @@ def partitions(lab: Lab) -> list[Case]:
 def history(lab: Lab) -> list[Case]:
     """Ten partitions with more and more segments in the object store: from exec to the first Fetch, and memory then."""
     cases = []
-    for segments in HISTORY_STEPS[: 2 if lab.effort.name == "quick" else None]:
+    for segments in HISTORY_STEPS[: 2 if lab.quick else None]:
         directory = lab.base / f"history-{segments}"
         many_segments.build(directory, HISTORY_PARTITIONS, segments)
         topics = many_segments.topic_names(HISTORY_PARTITIONS)

@@ -35,7 +35,7 @@ def shares(lab: Lab) -> list[Case]:
                     "end-to-end",
                     "late",
                     parameters={"share_of_capacity": share, "capacity_requests_per_s": slower},
-                    variant=lab.effort.name == "quick",
+                    variant=lab.quick,
                     rate=slower * share,
                     **paced,
                 )

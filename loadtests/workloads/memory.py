@@ -38,6 +38,7 @@ def idle(lab: Lab) -> list[Case]:
     counts = sorted({1_000, lab.effort.many_connections})
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, counts[-1] + 500), hard))
+    watch_s = 1.0 if lab.quick else WATCH_S
     found: dict[str, Report] = {}
     with lab.systems() as systems:
         time.sleep(SETTLE_S)
@@ -48,9 +49,9 @@ def idle(lab: Lab) -> list[Case]:
                 with connections(peer, count):
                     time.sleep(1)
                     before = cpu_seconds(peer.pid)
-                    time.sleep(WATCH_S)
+                    time.sleep(watch_s)
                     report[f"with_{count}_mb"] = memory_mb(peer.pid) - report["memory_mb"]
-                    report[f"with_{count}_cpu_share"] = (cpu_seconds(peer.pid) - before) / WATCH_S
+                    report[f"with_{count}_cpu_share"] = (cpu_seconds(peer.pid) - before) / watch_s
             found[name] = report
             print(
                 f"at rest {name:<6} {report['memory_mb']:.0f} MB, all its processes {report['family_mb']:.0f} MB; "

@@ -43,7 +43,7 @@ def replay(lab: Lab) -> list[Case]:
     cases = []
     directory = lab.base / "s3"
     bucket = directory / "bucket"
-    counts = (1, *PARTITIONS_MORE) if lab.effort.name != "quick" else (1,)
+    counts = (1, *PARTITIONS_MORE) if not lab.quick else (1,)
     with s3_server(bucket, 0) as store, _firn(directory, store) as peer:
         for count in counts:
             segment_bytes = SEGMENT_BYTES if count <= 8 else 4 << 20

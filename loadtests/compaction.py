@@ -1,0 +1,239 @@
+"""What compaction costs: rates and memory of the cleaner process, and what producers notice of it.
+
+Run it as ``python -m loadtests.compaction``; it writes to a temporary directory (``--directory`` to choose the disk). Rates count
+every byte and record of the log once, although compaction reads the new part twice. ``per core`` is by the CPU time of the cleaner
+process, which is the figure to trust on a machine that others use too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+
+from app.broker.cleaning import CleanerProcess
+from app.broker.runtime import SystemClock, ThreadPool, log_line
+from app.configs import BrokerConfig, TopicConfig
+from app.hot.cleaning.cleaner import LogCleaner
+from app.hot.files import PosixFileSystem
+from app.hot.manager import LogManager
+from app.metrics import Registry
+from app.records.builder import build_batch
+from app.units import Offset, TopicId
+from loadtests.firn_peer import firn_running
+from loadtests.processes import cpu_seconds, memory_mb
+
+if TYPE_CHECKING:
+    from app.hot.log import PartitionLog
+
+MIB = 1 << 20
+GENERATOR = Path(__file__).parent / "raw_load.py"
+
+
+class Shape(NamedTuple):
+    """What a log is made of."""
+
+    title: str
+    records_per_batch: int
+    value_bytes: int
+    keys: int
+    codec: int
+    log_bytes: int
+
+
+SHAPES = (
+    Shape("1 KB records, 16 a batch", 16, 1000, 100_000, 0, 512 * MIB),
+    Shape("100 B records, 100 a batch", 100, 75, 500_000, 0, 200 * MIB),
+    Shape("150 B records, one a batch", 1, 60, 200_000, 0, 150 * MIB),
+    Shape("1 KB records, 16 a batch, zstd", 16, 1000, 100_000, 4, 150 * MIB),
+    Shape("100 B records, 3 M keys: several rounds", 100, 75, 3_000_000, 0, 400 * MIB),
+)
+
+
+def fill(log: PartitionLog, shape: Shape) -> int:
+    """Append until the log is as large as the shape asks; answers how many records that were."""
+    rng = random.Random(1)
+    now_ms = time.time_ns() // MIB
+    value = rng.randbytes(shape.value_bytes // 2) + bytes(shape.value_bytes // 2)
+    records = 0
+    while log.size_bytes < shape.log_bytes:
+        for _ in range(200):
+            rows = [
+                (now_ms, b"key-%08d" % rng.randrange(shape.keys), value, ()) for _ in range(shape.records_per_batch)
+            ]
+            batch = build_batch(rows, codec=shape.codec)
+            log.append_as_follower(_placed(batch, log.log_end_offset), now_ms=now_ms)
+            records += len(rows)
+    return records
+
+
+def _placed(batch: bytes, offset: Offset) -> memoryview:
+    placed = bytearray(batch)
+    placed[:8] = offset.to_bytes(8, "big")
+    return memoryview(placed)
+
+
+async def rates(directory: Path, shapes: tuple[Shape, ...]) -> None:
+    """Compact one log of each shape in the cleaner process."""
+    fs, pool = PosixFileSystem(), ThreadPool()
+    manager = LogManager(str(directory), fs, pool, SystemClock(), random.Random(1))
+    lock = manager.lock()
+    await manager.load_all()
+    running = asyncio.create_task(manager.run())
+    process = CleanerProcess(lock.fileno(), rng=random.Random(1), log_line=log_line)
+    cleaner = LogCleaner(
+        manager,
+        process,
+        config=BrokerConfig,
+        fs=fs,
+        pool=pool,
+        clock=SystemClock(),
+        rng=random.Random(1),
+        registry=Registry(),
+        log_line=log_line,
+    )
+    config = TopicConfig(
+        cleanup_policy=frozenset({"compact"}),
+        remote_storage_enable=False,
+        min_cleanable_dirty_ratio=0.0,
+        segment_bytes=64 * MIB,
+    )
+    print(
+        f"{'log':42s} {'MB':>5s} {'records':>9s} {'left MB':>8s} {'s':>6s} {'MB/s':>6s} {'M rec/s':>8s} "
+        f"{'MB/s per core':>14s} {'M rec/s per core':>17s} {'memory MB':>10s}"
+    )
+    for number, shape in enumerate(shapes):
+        log = manager.create(f"shape-{number}", TopicId(uuid.uuid4()), 0, config)
+        records = fill(log, shape)
+        log.roll()
+        await log.flush()
+        size = log.size_bytes
+        if number == 0:
+            await _start(process)
+        cpu_s, started = cpu_seconds(process.process_id), time.perf_counter()
+        highest = asyncio.create_task(_highest_memory(process.process_id))
+        while await cleaner.clean_next():
+            pass
+        seconds, cpu_s = time.perf_counter() - started, cpu_seconds(process.process_id) - cpu_s
+        highest.cancel()
+        print(
+            f"{shape.title:42s} {size / 1e6:5.0f} {records:9,d} {log.size_bytes / 1e6:8.1f} {seconds:6.2f} "
+            f"{size / 1e6 / seconds:6.0f} {records / 1e6 / seconds:8.2f} {size / 1e6 / cpu_s:14.0f} "
+            f"{records / 1e6 / cpu_s:17.2f} {await _result(highest):10.0f}",
+            flush=True,
+        )
+        manager.delete(log.topic, 0)
+    print(f"highest memory of the process since its start: {memory_mb(process.process_id, 'VmHWM'):.0f} MB")
+    await process.stop()
+    running.cancel()
+    await asyncio.wait([running])
+    await manager.close()
+    pool.close()
+
+
+async def _start(process: CleanerProcess) -> None:
+    """Bring the process up, so that its start is not counted."""
+    started = time.perf_counter()
+    await process.start()
+    print(f"the cleaner process answers after {time.perf_counter() - started:.1f} s", flush=True)
+
+
+_highest: dict[asyncio.Task[None], float] = {}
+
+
+async def _highest_memory(pid: int) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    while True:
+        _highest[task] = max(_highest.get(task, 0.0), memory_mb(pid))
+        await asyncio.sleep(0.02)
+
+
+async def _result(task: asyncio.Task[None]) -> float:
+    await asyncio.wait([task])
+    return _highest.pop(task)
+
+
+# --- beside producers -----------------------------------------------------------------------------------------------
+
+
+def produce_beside(directory: Path, megabytes: int, rate: int, seconds: float) -> None:
+    """Latency of a steady producer before, during and after the compaction of another topic."""
+    with firn_running(directory, settings={"log.cleaner.backoff.ms": "200"}) as firn:
+        bootstrap = f"127.0.0.1:{firn.port}"
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        lazy = {"cleanup.policy": "compact", "segment.bytes": str(64 * MIB), "min.cleanable.dirty.ratio": "1"}
+        for topic, config in (("hot", {}), ("compacted", lazy)):
+            admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(30)
+        producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "batch.size": 262_144})
+        value, rng = os.urandom(1000), random.Random(1)
+        for _ in range(megabytes * 1000):
+            while True:
+                try:
+                    producer.produce("compacted", value, b"key-%08d" % rng.randrange(200_000))
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+        producer.flush()
+        command = [sys.executable, str(GENERATOR), "produce", "--port", str(firn.port), "--topic", "hot"]
+        command += ["--seconds", str(seconds), "--rate", str(rate), "--pipeline", "1"]
+
+        def measure() -> dict[str, float]:
+            report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            return {name: report[name] for name in ("p50_ms", "p99_ms", "p999_ms")}
+
+        alone = measure()
+        ready = ConfigEntry("min.cleanable.dirty.ratio", "0.01", incremental_operation=AlterConfigOpType.SET)
+        with ThreadPoolExecutor(1) as threads:
+            measuring = threads.submit(measure)
+            time.sleep(1.5)  # the generator's start and warm-up
+            started = time.perf_counter()
+            resource = ConfigResource(ResourceType.TOPIC, "compacted", incremental_configs=[ready])
+            admin.incremental_alter_configs([resource])[resource].result(30)
+            checkpoint = directory / "data" / "cleaner-offset-checkpoint"
+            while not (checkpoint.exists() and not checkpoint.read_text().rstrip().endswith(" 0")):
+                time.sleep(0.02)
+            took_s = time.perf_counter() - started
+            beside = measuring.result()
+        print(
+            f"producer at {rate} requests/s of 8 KB: alone p99 {alone['p99_ms']:.2f} ms; beside the compaction of {megabytes} MB, "
+            f"which took {took_s:.1f} of the {seconds:.0f} s, p99 {beside['p99_ms']:.2f} ms "
+            f"({beside['p99_ms'] / alone['p99_ms']:.2f} x)"
+        )
+        print(json.dumps({"alone": alone, "beside": beside}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--directory", help="where to write; default: a temporary directory")
+    parser.add_argument("--only", choices=("rates", "producers"), help="one of the two parts")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the data")
+    options = parser.parse_args()
+    part = 10 if options.quick else 1
+    shapes = tuple(shape._replace(log_bytes=shape.log_bytes // part, keys=shape.keys // part) for shape in SHAPES)
+    directory = Path(tempfile.mkdtemp(dir=options.directory))
+    try:
+        if options.only != "producers":
+            asyncio.run(rates(directory / "rates", shapes))
+        if options.only != "rates":
+            produce_beside(directory / "producers", 1500 // part, 1000, 10)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

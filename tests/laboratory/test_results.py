@@ -1,0 +1,77 @@
+"""The file of figures, the page made of it, and what it is held against."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("matplotlib", reason="the laboratory's own extra is not installed")
+
+from loadtests import plots
+from loadtests.measuring import alternate, median
+from loadtests.report import text
+from loadtests.results import FORMAT, Case, Group, Results, load, save
+from loadtests.targets import verdicts
+
+
+def results(firn_mb_per_s: float = 300.0) -> Results:
+    produce = Case(
+        "produce 1 KB",
+        {
+            "Firn": median(
+                [
+                    {"mb_per_s": firn_mb_per_s - 10, "server_cpu_s_per_gb": 1.0},
+                    {"mb_per_s": firn_mb_per_s + 10, "server_cpu_s_per_gb": 1.0},
+                ]
+            ),
+            "Kafka": {"mb_per_s": 100.0, "server_cpu_s_per_gb": 4.0},
+            "bare": {"mb_per_s": 900.0},
+        },
+    )
+    growth = [
+        Case(f"{count} partitions", {"Firn": {"memory_mb": 50.0 + count}}, {"partitions": count}) for count in (1, 10)
+    ]
+    groups = {
+        "produce": Group("abc", "2026-01-01T00:00:00+00:00", 10.0, "full", 0.1, ["No Java here."], [produce]),
+        "partitions": Group("abc", "2026-01-01T00:10:00+00:00", 10.0, "full", 0.1, [], growth),
+    }
+    return Results(FORMAT, {"processor": "a"}, {"Firn": "abc"}, {"Kafka": {"node.id": "1"}}, groups)
+
+
+def test_a_file_of_figures_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "one.json"
+    save(results(), path)
+    assert load(path) == results()
+    path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 2'))
+    with pytest.raises(ValueError, match="format 2"):
+        load(path)
+
+
+def test_medians_come_with_the_lowest_and_the_highest() -> None:
+    found = alternate({"one": iter([{"x": 3.0}, {"x": 1.0}, {"x": 2.0}]).__next__}, 3)
+    assert found == {"one": {"x": 2.0, "spread": {"x": [1.0, 3.0]}}}
+
+
+def test_a_target_is_judged_by_what_was_measured_and_left_out_if_it_was_not() -> None:
+    assert {v.target.name: v.met for v in verdicts(results())} == {
+        "produce 1 KB: rate against Kafka": True,
+        "produce 1 KB: CPU per GB against Kafka": True,
+    }
+    assert [v.met for v in verdicts(results(200.0))] == [False, True]
+
+
+def test_the_page_has_losers_notes_conditions_and_ratios(tmp_path: Path) -> None:
+    page = text(results(50.0), tmp_path / "one.json", {"produce": Path("results/one/produce.svg")})
+    assert "**missed** | produce 1 KB: rate against Kafka | 0.50 x" in page
+    assert "50.0 (40.0–60.0)" in page
+    assert "0.50 × rate, 0.25 × CPU per GB" in page
+    assert "- No Java here." in page
+    assert "![produce](results/one/produce.svg)" in page
+
+
+def test_the_same_figures_draw_the_same_plots(tmp_path: Path) -> None:
+    first, second = (plots.draw(results(), tmp_path / name) for name in ("a", "b"))
+    assert set(first) == {"produce", "partitions"}
+    for name, path in first.items():
+        assert path.read_bytes() == second[name].read_bytes()
