@@ -55,7 +55,9 @@ def handle(
     if message.allow_auto_topic_creation and context.config.auto_create_topics_enable:
         image = context.image
         missing = dict.fromkeys(
-            topic.name for topic in message.topics or () if topic.name is not None and image.topic(topic.name) is None
+            name
+            for topic in message.topics or ()
+            if (name := _name_asked(topic)) is not None and image.topic(name) is None
         )
         if missing:
             return _with_new_topics(context, request, message, list(missing))
@@ -93,7 +95,7 @@ def _describe(
     if message.topics is None or (request.api_version < NULL_TOPICS_FROM and not message.topics):
         response.topics = [_topic(image, topic, operations) for topic in image.topics_by_name.values()]
         return response
-    asked = dict.fromkeys((topic.name, topic.topic_id) for topic in message.topics)
+    asked = dict.fromkeys((_name_asked(topic), topic.topic_id) for topic in message.topics)
     for name, topic_id in asked:
         topic = image.topic(name) if name is not None else image.topic_by_id(topic_id)
         if topic is not None:
@@ -105,6 +107,11 @@ def _describe(
         else:
             response.topics.append(MetadataResponseTopic(error_code=failed.get(name, _why_unknown(name)), name=name))
     return response
+
+
+def _name_asked(topic: MetadataRequestTopic) -> str | None:
+    """The name of a topic that is asked for by name. Who asks by id leaves the name out, or (the Java client) empty."""
+    return topic.name if topic.topic_id == NO_TOPIC_ID else None
 
 
 def _why_unknown(name: str) -> ErrorCode:

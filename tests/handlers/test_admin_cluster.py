@@ -103,12 +103,13 @@ async def test_a_topic_that_cannot_be_made_just_now_is_asked_for_again(monkeypat
         assert topic.error_code == ErrorCode.LEADER_NOT_AVAILABLE
 
 
+@pytest.mark.parametrize("name", [None, ""])
 @pytest.mark.parametrize("version", [12, 13])
-async def test_topics_are_asked_for_by_id(version: int) -> None:
+async def test_topics_are_asked_for_by_id(version: int, name: str | None) -> None:
     async with admin_bench() as bench:
         made = await bench.controller.create_topic("t", 1)
         missing = uuid.UUID(int=3)
-        topics = [MetadataRequestTopic(name=None, topic_id=topic_id) for topic_id in (made.topic_id, missing)]
+        topics = [MetadataRequestTopic(name=name, topic_id=topic_id) for topic_id in (made.topic_id, missing)]
         known, unknown = (await bench.ask(ApiKey.METADATA, version, MetadataRequest(topics=topics))).topics
         assert (known.name, known.topic_id, known.error_code) == ("t", made.topic_id, ErrorCode.NONE)
         assert (unknown.name, unknown.topic_id, unknown.error_code) == (None, missing, ErrorCode.UNKNOWN_TOPIC_ID)

@@ -1,0 +1,305 @@
+"""Groups of the consumer protocol (KIP-848) by real clients: librdkafka and the Java client, and both protocols in one group."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.wire.apikeys import ApiKey
+from loadtests.kafka_peer import PeerMissing, kafka_libs
+from tests.interop.peers import request
+from tests.interop.serving import Raw, Served, create_topic, firn_serving
+
+confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not here")
+
+from confluent_kafka import Consumer, Producer  # noqa: E402
+
+pytestmark = pytest.mark.interop
+
+SOURCE = Path(__file__).parent / "java" / "GroupConsumers.java"
+DEADLINE_S = 30.0
+QUICK = {
+    "group_consumer_heartbeat_interval_ms": 200,
+    "group_initial_rebalance_delay_ms": 100,
+}
+
+
+@pytest.fixture(scope="module")
+def firn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A broker whose groups settle quickly."""
+    with firn_serving(tmp_path_factory.mktemp("firn"), **QUICK) as served:
+        yield served
+    assert not served.troubles
+
+
+@pytest.fixture(scope="module")
+def java() -> Iterator[subprocess.Popen[str]]:
+    try:
+        libs = kafka_libs()
+    except PeerMissing as missing:
+        pytest.skip(str(missing))
+    if shutil.which("javac") is None:
+        pytest.skip("no Java compiler here")
+    process = subprocess.Popen(
+        ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-cp", f"{libs}/*", str(SOURCE)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+class Reader:
+    """A consumer of a group, of any client: it polls, and tells what it has."""
+
+    def __init__(self) -> None:
+        self.values: list[str] = []
+
+    def poll(self) -> None: ...
+
+    def assignment(self) -> set[tuple[str, int]]: ...
+
+    def commit(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Librdkafka(Reader):
+    def __init__(
+        self, firn: Served, group: str, topics: Sequence[str], protocol: str = "consumer", **other: Any
+    ) -> None:
+        super().__init__()
+        settings = {
+            "bootstrap.servers": firn.bootstrap,
+            "group.id": group,
+            "group.protocol": protocol,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            **{key.replace("_", "."): value for key, value in other.items()},
+        }
+        if protocol == "classic":
+            settings |= {"heartbeat.interval.ms": 200, "partition.assignment.strategy": "cooperative-sticky"}
+        self.consumer = Consumer(settings)
+        self.consumer.subscribe(list(topics))
+
+    def poll(self) -> None:
+        for message in self.consumer.consume(100, timeout=0.05):
+            assert message.error() is None, message.error()
+            self.values.append(message.value().decode())
+
+    def assignment(self) -> set[tuple[str, int]]:
+        return {(each.topic, each.partition) for each in self.consumer.assignment()}
+
+    def commit(self) -> None:
+        self.consumer.commit(asynchronous=False)
+
+    def close(self) -> None:
+        self.consumer.close()
+
+
+class Java(Reader):
+    count = 0
+
+    def __init__(self, java: subprocess.Popen[str], firn: Served, group: str, *settings: str) -> None:
+        super().__init__()
+        Java.count += 1
+        self._java = java
+        self._name = f"c{Java.count}"
+        self("open", f"bootstrap.servers={firn.bootstrap}", f"group.id={group}", *settings)
+
+    def __call__(self, *words: object) -> list[str]:
+        assert self._java.stdin is not None
+        assert self._java.stdout is not None
+        self._java.stdin.write(" ".join([self._name, *map(str, words)]) + "\n")
+        self._java.stdin.flush()
+        answer = self._java.stdout.readline()
+        assert answer, "the JVM has ended"
+        status, *found = answer.strip().split(" ")
+        assert status == "ok", answer
+        return found
+
+    def poll(self) -> None:
+        self.values += self("poll", 50)
+
+    def assignment(self) -> set[tuple[str, int]]:
+        places = (place.rpartition("-") for place in self("assignment"))
+        return {(topic, int(partition)) for topic, _, partition in places}
+
+    def commit(self) -> None:
+        self("commit")
+
+    def close(self) -> None:
+        self("close")
+
+
+def produce(firn: Served, topic: str, partitions: int, values: Sequence[str]) -> None:
+    producer = Producer({"bootstrap.servers": firn.bootstrap})
+    for number, value in enumerate(values):
+        producer.produce(topic, value.encode(), partition=number % partitions)
+    assert producer.flush(10) == 0
+
+
+def settle(readers: Sequence[Reader], sizes: Sequence[int], places: int) -> None:
+    """Poll until every reader has as many partitions as it should, and no two have the same."""
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        for reader in readers:
+            reader.poll()
+        assigned = [reader.assignment() for reader in readers]
+        if sorted(map(len, assigned)) == sorted(sizes) and len(set().union(*assigned)) == places:
+            return
+        assert time.monotonic() < deadline, assigned
+
+
+def read_all(readers: Sequence[Reader], values: Sequence[str]) -> None:
+    """Poll until all of these values are read, each once. (Others may come twice: what was not committed when it moved.)"""
+    deadline = time.monotonic() + DEADLINE_S
+    wanted = Counter(values)
+    while True:
+        counts = Counter(value for reader in readers for value in reader.values if value in wanted)
+        if counts == wanted:
+            return
+        assert time.monotonic() < deadline, counts
+        for reader in readers:
+            reader.poll()
+
+
+def described(firn: Served, group: str) -> Any:
+    with Raw(firn.port) as raw:
+        (found,) = raw.ask(
+            ApiKey.CONSUMER_GROUP_DESCRIBE, 1, request(ApiKey.CONSUMER_GROUP_DESCRIBE, group_ids=[group])
+        ).groups
+    return found
+
+
+def test_librdkafka_members_share_a_topic_commit_and_resume(firn: Served) -> None:
+    create_topic(firn.port, "rd", 6)
+    values = [f"v{number}" for number in range(600)]
+    produce(firn, "rd", 6, values)
+    with ExitStack() as stack:
+        readers = [Librdkafka(firn, "rd-group", ["rd"]) for _ in range(3)]
+        for reader in readers:
+            stack.callback(reader.close)
+        settle(readers, [2, 2, 2], 6)
+        found = described(firn, "rd-group")
+        assert (found.group_state, found.assignor_name, len(found.members)) == ("Stable", "uniform", 3)
+        assert {member.member_epoch for member in found.members} == {found.group_epoch}
+        for reader in readers:
+            reader.values.clear()
+        produce(firn, "rd", 6, values := [f"w{number}" for number in range(600)])
+        read_all(readers, values)
+        for reader in readers:
+            reader.commit()
+    assert described(firn, "rd-group").group_state == "Empty"
+    again = Librdkafka(firn, "rd-group", ["^rd$"])
+    produce(firn, "rd", 6, ["new"])
+    read_all([again], ["new"])
+    again.close()
+
+
+def test_the_java_consumer_shares_a_topic_with_librdkafka(firn: Served, java: subprocess.Popen[str]) -> None:
+    create_topic(firn.port, "mixed", 4)
+    one = Java(java, firn, "mixed-group", "group.protocol=consumer", "group.remote.assignor=range")
+    one("subscribe", "mixed")
+    settle([one], [4], 4)
+    other = Librdkafka(firn, "mixed-group", ["mixed"])
+    settle([one, other], [2, 2], 4)
+    values = [f"v{number}" for number in range(200)]
+    produce(firn, "mixed", 4, values)
+    read_all([one, other], values)
+    one.commit()
+    one.close()
+    settle([other], [4], 4)
+    other.commit()
+    other.close()
+
+
+def test_the_java_consumer_subscribes_by_regular_expression(firn: Served, java: subprocess.Popen[str]) -> None:
+    create_topic(firn.port, "orders-eu", 1)
+    reader = Java(java, firn, "by-regex", "group.protocol=consumer")
+    reader("match", "orders-.*")
+    settle([reader], [1], 1)
+    create_topic(firn.port, "orders-us", 2)
+    settle([reader], [3], 3)
+    assert {topic for topic, _ in reader.assignment()} == {"orders-eu", "orders-us"}
+    found = described(firn, "by-regex")
+    assert found.members[0].subscribed_topic_regex == "orders-.*"
+    reader.close()
+
+
+def test_a_static_java_member_returns_to_its_partitions(firn: Served, java: subprocess.Popen[str]) -> None:
+    create_topic(firn.port, "static", 4)
+    settings = ("group.protocol=consumer", "group.instance.id=i1")
+    one, other = Java(java, firn, "static-group", *settings), Librdkafka(firn, "static-group", ["static"])
+    one("subscribe", "static")
+    settle([one, other], [2, 2], 4)
+    had, epoch = one.assignment(), described(firn, "static-group").group_epoch
+    one.close()
+    again = Java(java, firn, "static-group", *settings)
+    again("subscribe", "static")
+    settle([again, other], [2, 2], 4)
+    assert again.assignment() == had
+    assert described(firn, "static-group").group_epoch == epoch
+    other.close()
+    again.close()
+
+
+def test_a_group_is_rolled_from_the_classic_protocol_to_the_new_one_and_back(
+    firn: Served, java: subprocess.Popen[str]
+) -> None:
+    create_topic(firn.port, "rolled", 4)
+    old: Reader = Librdkafka(firn, "rolled-group", ["rolled"], "classic")
+    settle([old], [4], 4)
+    new = Java(java, firn, "rolled-group", "group.protocol=consumer")
+    new("subscribe", "rolled")
+    settle([old, new], [2, 2], 4)
+    found = described(firn, "rolled-group")
+    assert sorted(member.member_type for member in found.members) == [0, 1]
+    values = [f"v{number}" for number in range(100)]
+    produce(firn, "rolled", 4, values)
+    read_all([old, new], values)
+    old.commit()
+    new.commit()
+    new.close()
+    settle([old], [4], 4)
+    assert described(firn, "rolled-group").error_code != 0, "it is a classic group again"
+    old.close()
+
+
+def test_groups_are_found_again_by_a_broker_that_starts_anew(tmp_path: Path) -> None:
+    values = [f"v{number}" for number in range(100)]
+    settings = {**QUICK, "group_consumer_session_timeout_ms": 3000}
+    with ExitStack() as stack:
+        with firn_serving(tmp_path, **settings) as first:
+            create_topic(first.port, "kept", 4)
+            readers = [Librdkafka(first, "kept-group", ["kept"]) for _ in range(2)]
+            for reader in readers:
+                stack.callback(reader.close)
+            settle(readers, [2, 2], 4)
+            produce(first, "kept", 4, values)
+            read_all(readers, values)
+            for reader in readers:
+                reader.commit()
+            before = described(first, "kept-group")
+        with firn_serving(tmp_path, **settings) as second:
+            after = described(second, "kept-group")
+            assert (after.group_epoch, after.members) == (before.group_epoch, before.members)
+            again = Librdkafka(second, "kept-group", ["kept"])
+            stack.callback(again.close)
+            settle([again], [4], 4)  # when the sessions of the others, who cannot find this broker, are over
+            produce(second, "kept", 4, ["new"])
+            read_all([again], ["new"])
+            assert again.values == ["new"]
