@@ -44,10 +44,11 @@ class CleanerProcess:
     async def begin(self, job: CleaningJob) -> Indexed:
         self._idle_since_s = None
         if not self._child.process_id:
-            await self._start()
+            await self.start()
         return await self._work.begin(job)
 
-    async def _start(self) -> None:
+    async def start(self) -> None:
+        """Have it running, and its kernels compiled. Raises: StorageUnavailable."""
         try:
             await self._child.start()
             await self._rpc.call("process.ping", b"", timeout_s=START_S)

@@ -106,6 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.nice(NICENESS)
     from app.hot.cleaning.compiled import CompiledEngine, compiled_anew, warm_up
 
+    _give_back_memory()
     engine = CompiledEngine()
     warm_up(engine)
     if compiled_anew() and _COMPILED not in os.environ:
