@@ -473,6 +473,20 @@ def _run(console: Console, root: Path) -> None:
         _show_tiers(console, broker, tiers)
 
 
+def fill_bucket(console: Console, root: Path, table: pa.Table) -> Path:
+    """Produce the flights to a broker below ``root``, wait until all of them are tiered, and stop it; answers its bucket.
+
+    Raises: DemoFailed, ConfigError.
+    """
+    if importlib.util.find_spec("confluent_kafka") is None:
+        raise ConfigError("The demo's Kafka client is not installed: pip install 'firn[demo]'.")
+    with _serving(root) as broker:
+        _create_topic(broker.bootstrap)
+        _produce(console, broker.bootstrap, to_flights(table))
+        _wait_until_tiered(console, broker)
+    return broker.bucket
+
+
 def _ask(console: Console, broker: _Broker, table: pa.Table) -> None:
     import pyarrow.compute as pc
 

@@ -1,0 +1,238 @@
+"""How fast Spark reads a topic's history: from Firn's bucket, against three limits, and against Spark's own Kafka source.
+
+    python -m loadtests.spark_read [--record-bytes 100,1000] [--mib 512] [--rounds 5] [--no-kafka]
+
+In one run and in turns, with Spark on the machine's own cores (``local[2]``) and everything warmed up:
+
+- ``firn``: ``format("firn")`` from a directory store, all columns of Spark's Kafka source;
+- ``prebuilt``: a Python data source that yields one decoded record batch again and again: what Spark takes at most;
+- ``kernel``: decoding the same chunks to the same columns in one process per core, no Spark;
+- ``kafka``: Spark's own source reading the same records from Apache Kafka on the same cores.
+
+Each reads into Spark's ``noop`` sink. ``records/s`` is the median of the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from app.records.batch import patch_batch
+from app.records.builder import build_batch
+from app.units import LeaderEpoch, Offset
+from loadtests import kafka_peer
+from pyspark_firn.batch import plan, read_split
+from pyspark_firn.options import parse_read_options
+from tests.support.buckets import BucketBuilder
+
+CORES = 2
+TOPIC = "history"
+BATCH_BYTES = 16 * 1024
+SEGMENT_BYTES = 128 << 20
+NOW_MS = 1_700_000_000_000
+ROOT = Path(__file__).parent.parent
+CONNECTOR = ROOT / ".cache" / "spark-kafka"
+
+
+def records_of(record_bytes: int) -> list[tuple[int, bytes, bytes, tuple[()]]]:
+    """The records of one batch, which a topic repeats."""
+    rng = random.Random(record_bytes)
+    count = max(1, BATCH_BYTES // record_bytes)
+    return [(NOW_MS + n, b"key-%06d" % n, rng.randbytes(record_bytes - 10), ()) for n in range(count)]
+
+
+async def build_bucket(path: Path, record_bytes: int, total_bytes: int) -> int:
+    """A topic of one partition; answers its number of records."""
+    bucket = await BucketBuilder.open(path)
+    topic_id = await bucket.create_topic(TOPIC)
+    template = build_batch(records_of(record_bytes))
+    count = len(records_of(record_bytes))
+    offset = 0
+    while offset * len(template) // count < total_bytes:
+        batches = []
+        for _ in range(SEGMENT_BYTES // len(template)):
+            batch = bytearray(template)
+            patch_batch(batch, 0, Offset(offset), LeaderEpoch(0))
+            batches.append(bytes(batch))
+            offset += count
+        await bucket.add_segment(topic_id, 0, batches)
+    return offset
+
+
+class PrebuiltSource(DataSource):
+    """Yields the first record batch of a split as often as the split has chunks."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "prebuilt"
+
+    def schema(self) -> str:
+        return (
+            "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
+        )
+
+    def reader(self, schema: object) -> DataSourceReader:
+        return PrebuiltReader(self.options["store"])
+
+
+class PrebuiltReader(DataSourceReader):
+    def __init__(self, store: str) -> None:
+        self._store = store
+
+    def partitions(self) -> list[InputPartition]:
+        return list(plan(read_options(self._store)))
+
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        options = read_options(self._store)
+        first = next(read_split(options, options.columns, partition))
+        for _ in range(sum(piece.chunk_end - piece.chunk_start for piece in partition.pieces)):
+            yield first
+
+
+def read_options(store: str) -> Any:
+    return parse_read_options({"store": store, "subscribe": TOPIC}, streaming=False)
+
+
+def decode_splits(store: str, turn: int) -> tuple[int, float]:
+    """Every second split, as one of two processes: (records, seconds)."""
+    options = read_options(store)
+    splits = plan(options)[turn::CORES]
+    started = time.perf_counter()
+    records = sum(batch.num_rows for split in splits for batch in read_split(options, options.columns, split))
+    return records, time.perf_counter() - started
+
+
+def kernel_rate(executor: ProcessPoolExecutor, store: str) -> float:
+    done = list(executor.map(decode_splits, [store] * CORES, range(CORES)))
+    return sum(records for records, _ in done) / max(seconds for _, seconds in done)
+
+
+def spark_session(connector: bool) -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = (
+        SparkSession.builder.master(f"local[{CORES}]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "2g")
+    )
+    if connector:
+        builder = builder.config("spark.jars", ",".join(str(jar) for jar in sorted(CONNECTOR.glob("*.jar"))))
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def fetch_connector() -> bool:
+    """Bring the connector's jars; whether they are there."""
+    if not any(CONNECTOR.glob("spark-sql-kafka*.jar")) and shutil.which("mvn"):
+        pom = Path(__file__).with_name("spark-kafka-pom.xml")
+        command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={CONNECTOR}"]
+        subprocess.run(command, check=False)
+    return any(CONNECTOR.glob("spark-sql-kafka*.jar"))
+
+
+def fill_kafka(bootstrap: str, record_bytes: int, records: int) -> None:
+    from confluent_kafka import Producer
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    AdminClient({"bootstrap.servers": bootstrap}).create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "linger.ms": 5,
+            "batch.size": BATCH_BYTES,
+            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.kbytes": 1 << 18,
+        }
+    )
+    batch = records_of(record_bytes)
+    for number in range(records):
+        timestamp, key, value, _ = batch[number % len(batch)]
+        while True:
+            try:
+                producer.produce(TOPIC, value, key, timestamp=timestamp)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    producer.flush()
+
+
+def rate_of(records: int, read: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    read()
+    return records / (time.perf_counter() - started)
+
+
+def measure(record_bytes: int, total_bytes: int, rounds: int, *, with_kafka: bool) -> dict[str, Any]:
+    with ExitStack() as stack:
+        base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="firn-spark-")))
+        records = asyncio.run(build_bucket(base / "bucket", record_bytes, total_bytes))
+        store = (base / "bucket").as_uri()
+        executor = stack.enter_context(ProcessPoolExecutor(CORES))
+        bootstrap = ""
+        if with_kafka:
+            bootstrap = stack.enter_context(kafka_peer.kafka_running(base / "kafka")).bootstrap
+            fill_kafka(bootstrap, record_bytes, records)
+        spark = spark_session(with_kafka)
+        stack.callback(spark.stop)
+        spark.dataSource.register(PrebuiltSource)
+
+        def into_nothing(kind: str, **options: str) -> Callable[[], None]:
+            frame = spark.read.format(kind).options(**options).load()
+            return lambda: frame.write.format("noop").mode("overwrite").save()
+
+        reads: dict[str, Callable[[], float]] = {
+            "firn": lambda: rate_of(records, into_nothing("firn", store=store, subscribe=TOPIC)),
+            "prebuilt": lambda: rate_of(records, into_nothing("prebuilt", store=store)),
+            "kernel": lambda: kernel_rate(executor, store),
+        }
+        if with_kafka:
+            kafka_options = {"kafka.bootstrap.servers": bootstrap, "subscribe": TOPIC, "minPartitions": str(CORES)}
+            reads["kafka"] = lambda: rate_of(records, into_nothing("kafka", **kafka_options))
+        rates: dict[str, list[float]] = {name: [] for name in reads}
+        for turn in range(rounds + 2):
+            for name, read in reads.items():
+                rate = read()
+                if turn >= 2:
+                    rates[name].append(rate)
+        medians = {name: statistics.median(found) for name, found in rates.items()}
+    limit = min(medians["prebuilt"], medians["kernel"])
+    result: dict[str, Any] = {
+        "record_bytes": record_bytes,
+        "records": records,
+        "million_records_per_s": {name: round(rate / 1e6, 3) for name, rate in medians.items()},
+        "firn_of_lower_limit": round(medians["firn"] / limit, 2),
+    }
+    if "kafka" in medians:
+        result["firn_times_kafka"] = round(medians["firn"] / medians["kafka"], 2)
+    return result
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record-bytes", default="100,1000")
+    parser.add_argument("--mib", type=int, default=512)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--no-kafka", action="store_true")
+    arguments = parser.parse_args()
+    kafka = not arguments.no_kafka and fetch_connector()
+    for size in arguments.record_bytes.split(","):
+        print(json.dumps(measure(int(size), arguments.mib << 20, arguments.rounds, with_kafka=kafka)), flush=True)

