@@ -62,11 +62,12 @@ def first_answers(
             timeout_ms=30_000,
         )
     )  # fmt: skip
+    settings = dict(os.environ) | dict(environment or {})
+    # An installed package has its bytecode beside it: compiling all of it again is not what a start costs.
+    settings.pop("PYTHONDONTWRITEBYTECODE", None)
     with (directory / "firn.out").open("ab") as out:
         started = time.perf_counter()
-        process = subprocess.Popen(
-            command, stdout=out, stderr=out, cwd=ROOT, env=dict(os.environ) | dict(environment or {})
-        )
+        process = subprocess.Popen(command, stdout=out, stderr=out, cwd=ROOT, env=settings)
         try:
             wire = _connect(process, port, started + GIVE_UP_S)
             connected = time.perf_counter()

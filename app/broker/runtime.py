@@ -56,10 +56,9 @@ def _look_at_error(done: asyncio.Future[T]) -> None:
 def settle_memory() -> None:
     """Take what start-up has made out of the garbage collector's sight, and have it look less often at the rest.
 
-    What is there now mostly stays for good, and looking through all of it takes longer than the loop may block. Serving makes
-    few cycles: its objects go as soon as they are not referred to any more.
+    What is there now stays for good but for about a thousand objects, and looking through all of it once takes longer than the
+    loop may block. Serving makes few cycles: its objects go as soon as they are not referred to any more.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE_THRESHOLD, 20, 50)
     gc.enable()

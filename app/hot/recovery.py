@@ -14,9 +14,11 @@ Runs on a pool thread before the log is known to anybody: it opens files by itse
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import partial
+from itertools import groupby, pairwise
 from typing import Final
 
 from app.configs import Durability, TopicConfig
@@ -30,6 +32,7 @@ from app.hot.indexes import TIME_ENTRY_BYTES, AbortedTransaction, SegmentIndex, 
 from app.hot.producers import ProducerEntry, ProducerStates, aborted_entry, encode_snapshot, parse_snapshot
 from app.hot.segments import (
     DELETED_SUFFIX,
+    HEADER_WINDOW_BYTES,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     RELATIVE_OFFSET_MAX,
@@ -426,9 +429,9 @@ class _Loader:
         end = min(self._recovery_point, segments[-1].end_offset)
         epochs.truncate_from_end(Offset(max(end, segments[0].base_offset)))
         starts = [entry.start_offset for entry in epochs.entries() if start < entry.start_offset < end]
-        for offset in sorted({start, end - 1, *starts, *(one - 1 for one in starts)}):
-            header = self._batch_at(segments, offset) if start <= offset < end else None
-            if header is None or header.leader_epoch < 0:
+        wanted = sorted({start, end - 1, *starts, *(one - 1 for one in starts)})
+        for offset, header in self._batches_at(segments, [offset for offset in wanted if start <= offset < end]):
+            if header.leader_epoch < 0:
                 continue
             said = epochs.epoch_of(Offset(max(offset, header.base_offset)))
             if said != header.leader_epoch:
@@ -439,21 +442,40 @@ class _Loader:
                 return False
         return True
 
-    def _batch_at(self, segments: list[Segment], offset: int) -> BatchHeader | None:
-        """The batch of a segment that holds ``offset``, or the next after a gap. None if there is none, or none can be read."""
-        segment = segments[bisect_right(segments, offset, key=lambda one: one.base_offset) - 1]
+    def _batches_at(self, segments: list[Segment], offsets: list[int]) -> Iterator[tuple[int, BatchHeader]]:
+        """Each of the rising ``offsets`` with the batch of a segment that holds it, or the next after a gap.
+
+        One that no batch is found for is left out. Each segment is opened once: starts of epochs may be many.
+        """
+        place = partial(bisect_right, [segment.base_offset for segment in segments])
+        for number, some in groupby(offsets, key=place):
+            yield from self._batches_of(segments[number - 1], deque(some))
+
+    def _batches_of(self, segment: Segment, offsets: deque[int]) -> Iterator[tuple[int, BatchHeader]]:
         try:
             index = read_index(self._fs, segment) if segment.index is None else segment.index
         except (CorruptionError, FileNotFoundError):
             index = SegmentIndex()
         file = self._fs.open(segment.handle.path, read_only=True)
         try:
-            start = index.position_before(offset - segment.base_offset)
-            headers = (header for _, header, _ in walk(file, start, segment.size_bytes, verify=False))
-            return next((header for header in headers if header.end_offset > offset), None)
+            while offsets:
+                start = index.position_before(offsets[0] - segment.base_offset)
+                for position, header, _ in walk(file, start, segment.size_bytes, verify=False):
+                    if header.end_offset <= offsets[0]:
+                        continue
+                    while offsets and header.end_offset > offsets[0]:
+                        yield offsets.popleft(), header
+                    # Only past what the walk has read already is it worth looking into the index again.
+                    if (
+                        not offsets
+                        or index.position_before(offsets[0] - segment.base_offset) > position + HEADER_WINDOW_BYTES
+                    ):
+                        break
+                else:
+                    return
         except CorruptionError:
             # The walk that rebuilds producer state meets it too, and cuts it off.
-            return None
+            return
         finally:
             file.close()
 
