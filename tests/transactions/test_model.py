@@ -113,6 +113,8 @@ class TransactionMachine(RuleBasedStateMachine):
         self.run(self.world.start())
         self.rest(0.1)
         self.clients = [Client(f"t{number % 2}", version) for number, version in enumerate(versions)]
+        for number in range(2):
+            self.init(number, "ok", goes_on=False)
 
     def run(self, work: Awaitable[T]) -> T:
         async def main() -> T:
@@ -162,11 +164,14 @@ class TransactionMachine(RuleBasedStateMachine):
 
     # --- what happens ---
 
-    fates = st.sampled_from(["ok", "ok", "ok", "ok", "answer lost", "late", "kill", "power"])
+    fates = st.sampled_from(["ok"] * 12 + ["answer lost", "late", "late", "kill", "power"])
     clients_drawn = st.integers(0, 2)
 
     @rule(number=clients_drawn, fate=fates, goes_on=st.booleans())
-    def init(self, number: int, fate: str, goes_on: bool) -> None:
+    def begin_anew(self, number: int, fate: str, goes_on: bool) -> None:
+        self.init(number, fate, goes_on=goes_on)
+
+    def init(self, number: int, fate: str, *, goes_on: bool) -> None:
         client = self.clients[number]
         expected = client.identity if goes_on else None
         world = self.world
@@ -182,9 +187,22 @@ class TransactionMachine(RuleBasedStateMachine):
         client.sequences.clear()
         client.added.clear()
 
-    @rule(number=clients_drawn, topic=st.sampled_from(DATA_TOPICS), fate=fates, add_fate=fates)
+    @rule(
+        number=clients_drawn,
+        topics=st.lists(st.sampled_from(DATA_TOPICS), min_size=1, max_size=3),
+        fate=fates,
+        add_fate=fates,
+    )
+    def produce_some(self, number: int, topics: list[str], fate: str, add_fate: str) -> None:
+        """Only the last of several requests has trouble."""
+        for topic in topics[:-1]:
+            self.produce(number, topic, "ok", "ok")
+        self.produce(number, topics[-1], fate, add_fate)
+
     def produce(self, number: int, topic: str, fate: str, add_fate: str) -> None:
         client = self.clients[number]
+        if client.identity is None and client.unanswered is None:
+            self.init(number, "ok", goes_on=False)
         if client.identity is None or client.unanswered is not None or client.must_abort:
             return
         self.open(client)
@@ -358,7 +376,11 @@ class TransactionMachine(RuleBasedStateMachine):
 
     # --- what must hold ---
 
-    @rule()
+    @rule(now=st.integers(0, 9))
+    def check_sometimes(self, now: int) -> None:
+        if now == 0:
+            self.check_everything()
+
     def check_everything(self) -> None:
         self.rest(2 * TIMEOUT_MS / 1000 + 5)
         world = self.world

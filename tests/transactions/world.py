@@ -63,7 +63,11 @@ class FakeProducerIds:
 class World:
     """One broker's logs and coordinators. ``start`` after construction, and again by ``restart``."""
 
-    def __init__(self, loop: VirtualLoop, *, seed: int = 1, durability: Durability = Durability.MEMORY) -> None:
+    def __init__(
+        self, loop: VirtualLoop, *, seed: int = 1, durability: Durability = Durability.MEMORY, **settings: Any
+    ) -> None:
+        """``settings`` are fields of ``BrokerConfig``."""
+        self.config = BrokerConfig(transaction_max_timeout_ms=10_000, **settings)
         self.clock = VirtualClock(loop)
         self.fs = sim(seed)
         self.durability = durability
@@ -110,7 +114,7 @@ class World:
         for name in image.topics_by_name:
             log = self.logs.get(name, 0) or self.logs.create(name, _topic_id(name), 0, self._config(name))
             log.become_leader(LeaderEpoch(self.epoch))
-        config = BrokerConfig(transaction_max_timeout_ms=10_000)
+        config = self.config
         groups = GroupCoordinator(
             config=lambda: config,
             broker_id=NODE,
