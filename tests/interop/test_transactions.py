@@ -16,7 +16,15 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from app.wire.apikeys import ApiKey
 from loadtests.kafka_peer import PeerMissing, kafka_libs
 from tests.interop.peers import request
-from tests.interop.serving import Raw, Served, create_topic
+from tests.interop.serving import (
+    COLD_CONFIGS,
+    EARLIEST_LOCAL,
+    Raw,
+    Served,
+    create_topic,
+    offset_of,
+    until,
+)
 from tests.interop.test_java_tools import DUMP, Tools, jvm
 
 pytestmark = pytest.mark.interop
@@ -26,6 +34,7 @@ __all__ = ["jvm"]
 SOURCE = Path(__file__).parent / "java" / "TransactionalProducer.java"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 DEADLINE_S = 20.0
+LATEST, LATEST_TIERED = -1, -5
 
 
 @pytest.fixture(scope="module")
@@ -205,6 +214,38 @@ def test_librdkafka_commits_aborts_and_is_fenced(quiet: Served) -> None:
         producer.commit_transaction(DEADLINE_S)
     assert raised.value.args[0].fatal()
     assert len(consumed(quiet, "rdkafka", 200)) == 200
+
+
+def test_read_committed_is_the_same_from_the_tier(quiet: Served) -> None:
+    create_topic(quiet.port, "coldtx", 1, COLD_CONFIGS)
+    producer = confluent_kafka.Producer({"bootstrap.servers": quiet.bootstrap, "transactional.id": "cold-tx"})
+    producer.init_transactions(DEADLINE_S)
+    kept: list[str] = []
+    for number in range(16):
+        producer.begin_transaction()
+        values = [f"{number}-{place}-".ljust(1_000, "x") for place in range(200)]
+        for value in values:
+            producer.produce("coldtx", value)
+        if number % 3 == 1:
+            producer.flush(DEADLINE_S)
+            producer.abort_transaction(DEADLINE_S)
+        else:
+            producer.commit_transaction(DEADLINE_S)
+            kept += values
+    producer.begin_transaction()
+    producer.produce("coldtx", "open")
+    producer.flush(DEADLINE_S)
+    open_from = offset_of(quiet.port, "coldtx", LATEST) - 1
+    plain = confluent_kafka.Producer({"bootstrap.servers": quiet.bootstrap})
+    for number in range(2_500):
+        plain.produce("coldtx", f"{number}".ljust(1_000, "y"))
+    assert plain.flush(DEADLINE_S) == 0
+    until(lambda: offset_of(quiet.port, "coldtx", EARLIEST_LOCAL) > 0, "the first segments leave the local disk")
+    assert consumed(quiet, "coldtx", len(kept)) == kept
+    assert offset_of(quiet.port, "coldtx", LATEST_TIERED) < open_from, "what is open is not tiered"
+    producer.abort_transaction(DEADLINE_S)
+    until(lambda: offset_of(quiet.port, "coldtx", LATEST_TIERED) > open_from, "what is decided is tiered")
+    assert len(consumed(quiet, "coldtx", len(kept) + 2_500)) == len(kept) + 2_500
 
 
 async def test_aiokafka_commits_offsets_with_records(quiet: Served) -> None:
