@@ -23,7 +23,13 @@ from tests.hot.helpers import NOW, ManualClock, manager_over, new_log, running, 
 KEYS = [b"", b"a", b"b", b"c", b"d", b"longer-key"]
 VALUES = st.sampled_from([None, None, b"", b"v" * 10, b"w" * 200])
 ROWS = st.lists(st.tuples(st.sampled_from(KEYS), VALUES), min_size=1, max_size=5)
-PRODUCERS = (1, 2)
+WRITES = st.tuples(
+    ROWS,
+    st.sampled_from([0, 0, 0, 1, 2, 3, 4]),
+    st.sampled_from([0, 0, 1, 2]),
+    st.sampled_from([None, True, False, False]),
+)
+"""Rows, codec, producer (0: none), and whether its transaction then commits, aborts or goes on."""
 DELETE_RETENTION_MS = 1000
 
 
@@ -79,25 +85,26 @@ class CompactionMachine(RuleBasedStateMachine):
             self.written[offset] = Record(offset, timestamp, key, value)  # type: ignore[arg-type]
         return offsets
 
-    @rule(rows=ROWS, codec=st.integers(0, 4))
-    def append(self, rows: list[tuple[bytes, bytes | None]], codec: int) -> None:
-        for offset in self._append(rows, codec):
-            self.decided[offset] = True
-
-    @rule(rows=ROWS, producer_id=st.sampled_from(PRODUCERS), codec=st.sampled_from([0, 2]))
-    def append_in_transaction(self, rows: list[tuple[bytes, bytes | None]], producer_id: int, codec: int) -> None:
-        sequence = self.sequences.get(producer_id, 0)
-        self.sequences[producer_id] = sequence + len(rows)
-        self.open.setdefault(producer_id, []).extend(
-            self._append(
+    def write(self, writes: list[tuple[list[tuple[bytes, bytes | None]], int, int, bool | None]]) -> None:
+        for rows, codec, producer_id, commits in writes:
+            if not producer_id:
+                for offset in self._append(rows, codec):
+                    self.decided[offset] = True
+                continue
+            sequence = self.sequences.get(producer_id, 0)
+            self.sequences[producer_id] = sequence + len(rows)
+            offsets = self._append(
                 rows, codec, producer_id=producer_id, producer_epoch=0, base_sequence=sequence, transactional=True
             )
-        )
+            self.open.setdefault(producer_id, []).extend(offsets)
+            if commits is not None:
+                self._end_transaction(producer_id, commits)
 
-    @rule(producer_id=st.sampled_from(PRODUCERS), commit=st.booleans())
-    def end_transaction(self, producer_id: int, commit: bool) -> None:
-        if producer_id not in self.open:
-            return
+    def end_transactions(self, commit: bool) -> None:
+        for producer_id in list(self.open):
+            self._end_transaction(producer_id, commit)
+
+    def _end_transaction(self, producer_id: int, commit: bool) -> None:
         self.log.append_control(
             ControlType.COMMIT if commit else ControlType.ABORT,
             producer_id=ProducerId(producer_id),
@@ -112,8 +119,14 @@ class CompactionMachine(RuleBasedStateMachine):
     def time_passes(self, by_ms: int) -> None:
         self.clock.now += by_ms
 
-    @rule()
-    def clean(self) -> None:
+    @rule(writes=st.lists(WRITES, min_size=1, max_size=8), ending=st.sampled_from([None, True, False]))
+    def clean(
+        self, writes: list[tuple[list[tuple[bytes, bytes | None]], int, int, bool | None]], ending: bool | None
+    ) -> None:
+        self.write(writes)
+        if ending is not None:
+            self.end_transactions(ending)
+
         async def work() -> None:
             async with running(self.manager):
                 self.log.roll()
@@ -203,6 +216,6 @@ class CompactionMachine(RuleBasedStateMachine):
 
 
 CompactionMachine.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=50, stateful_step_count=10, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestCompaction = CompactionMachine.TestCase

@@ -58,7 +58,6 @@ class Compaction:
         self._abandoned = False
         self._aborted = [AbortedTransaction._make(entry) for entry in job.aborted]
         self._transactions = CleanedTransactions(self._aborted)
-        self._producer_ends = frozenset(job.producer_ends)
         self._bytes_read = 0
 
     def abandon(self) -> None:
@@ -72,7 +71,9 @@ class Compaction:
         job, engine = self._job, self._engine
         room = max(KEYS_MIN, job.map_bytes_max // BYTES_PER_KEY)
         engine.new_map(min(room, max(KEYS_MIN, job.dirty_end - job.dirty_start)), job.hash_key)
-        transactions = CleanedTransactions(self._aborted)
+        # Of those whose markers come before the first segment that is shown, the end would never be seen.
+        first = job.segments[0].base_offset
+        transactions = CleanedTransactions(entry for entry in self._aborted if entry.last_offset >= first)
         self._bytes_read = 0
         for segment in job.segments:
             for window, scanned, _ in self._windows(segment):
