@@ -1,0 +1,333 @@
+"""``archive``: a topic's history as Parquet files by date, or as an Iceberg table; each run adds what came since.
+
+Exactly once, whatever is killed when. For Parquet, below ``<target>/<topic>/_firn/``:
+
+    <run as 20 digits>.plan     which offsets this run writes: put if absent before its first file
+    <run as 20 digits>.commit   what it wrote: put if absent after its last
+
+A run that finds a plan without a commit does that plan first: the same offsets into the same files. So a file is either not
+there, or whole and right. Readers of the folder pass over ``_firn``.
+
+For Iceberg the table itself says how far it has come: files and the new ``firn.archive.…`` properties are one commit.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from app.errors import ConfigError, CorruptionError
+from app.limits import MIB
+from app.metadata.manifest_state import ManifestState
+from app.objectstore.api import AlreadyExists
+from app.objectstore.url import DirectoryLocation, parse_store_url
+from app.units import PartitionIndex, TopicId, TopicIdPartition
+from pyspark_firn.columns import HEADERS, KAFKA_COLUMNS, arrow_schema
+from pyspark_firn.jobs.archive_plan import (
+    FORMAT_VERSION,
+    ArchivePart,
+    ArchivePlan,
+    cut,
+    decode_document,
+    decode_plan,
+)
+from pyspark_firn.jobs.parquet_files import WrittenFile, file_system, write_days
+from pyspark_firn.jobs.running import Runner
+from pyspark_firn.memory import keep_freed_memory
+from pyspark_firn.options import Isolation, parse_read_options
+from pyspark_firn.planning import PartitionRange, boundary_segments, plan_splits
+from pyspark_firn.reading import SplitReader
+from pyspark_firn.session import StoreSession
+from pyspark_firn.snapshot import Snapshot, read_footer, take_snapshot
+from pyspark_firn.splits import StoredSplit
+
+COLUMNS: Final = (*KAFKA_COLUMNS, HEADERS)
+PART_BYTES_DEFAULT: Final = 256 * MIB
+"""Of records before compression in one file, about."""
+SPLIT_BYTES: Final = 1 << 40
+"""A part is read in one go."""
+
+Progress = Callable[[int, int], None]
+"""Told (parts done, parts in all)."""
+
+
+@dataclass(slots=True)
+class ArchiveSummary:
+    """What an archive run has done."""
+
+    topic: str
+    target: str
+    runs: int = 0
+    parts: int = 0
+    files: int = 0
+    records: int = 0
+    bytes: int = 0
+    ends: dict[int, int] = field(default_factory=dict)
+    """Next offset of each partition."""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PartTask:
+    """One part for a worker."""
+
+    store: str
+    target: str
+    folder: str
+    topic: str
+    split: StoredSplit | None
+    part: ArchivePart
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartDone:
+    part: ArchivePart
+    files: tuple[WrittenFile, ...]
+
+
+def write_part(task: PartTask) -> PartDone:
+    """Read one part and write its files. Repeatable. Raises: CorruptionError, StorageUnavailable, OSError."""
+    keep_freed_memory()
+    files, root = file_system(parse_store_url(task.target))
+    name = f"{task.part.partition:05d}-{task.part.start:020d}-{task.part.end:020d}"
+    if task.split is None:
+        return PartDone(task.part, ())
+    with StoreSession(task.store) as session:
+        reader = SplitReader(session, task.columns, Isolation.READ_COMMITTED, fail_on_data_loss=True)
+        written = write_days(files, f"{root}/{task.folder}", name, reader.read(task.split), arrow_schema(task.columns))
+    return PartDone(task.part, tuple(written))
+
+
+def archive_parquet(
+    store: str,
+    topic: str,
+    target: str,
+    runner: Runner,
+    *,
+    part_bytes: int = PART_BYTES_DEFAULT,
+    progress: Progress | None = None,
+) -> ArchiveSummary:
+    """Write what is in the store and not yet in ``<target>/<topic>/``; ``target`` is an address like a store's.
+
+    Safe to repeat, to kill, and to run twice at the same time. Raises: ConfigError, CorruptionError, StorageUnavailable.
+    """
+    summary = ArchiveSummary(topic, target)
+    location = parse_store_url(target)
+    if isinstance(location, DirectoryLocation):
+        location.path.mkdir(parents=True, exist_ok=True)
+    with StoreSession(store) as source, StoreSession(target) as sink:
+        while True:
+            snapshot = source.run(take_snapshot(source, _read_options(store, topic)))
+            run, done, plan = _last_run(sink, topic)
+            _check_topic(snapshot, topic, done, target)
+            resumed = plan is not None
+            if plan is None:
+                states = [one.state for one in snapshot.partitions]
+                parts = cut(states, _ends(done), part_bytes)
+                plan = ArchivePlan(topic, str(snapshot.partitions[0].partition.topic_id), parts)
+                if not parts:
+                    summary.ends = _ends(done)
+                    return summary
+                plan = _put_plan(sink, topic, run, plan)
+            tasks = list(_tasks(source, snapshot, store, target, topic, plan))
+            finished: list[PartDone] = []
+            for one in runner.run(write_part, tasks):
+                finished.append(one)
+                if progress is not None:
+                    progress(len(finished), len(tasks))
+            _put_commit(sink, topic, run, plan, finished, _ends(done))
+            _count(summary, finished)
+            summary.ends = _ends(done) | plan.ends()
+            if not resumed:
+                return summary
+
+
+def _read_options(store: str, topic: str) -> Any:
+    return parse_read_options({"store": store, "subscribe": topic}, streaming=False)
+
+
+def _key(topic: str, run: int, kind: str) -> str:
+    return f"{topic}/_firn/{run:020d}.{kind}"
+
+
+def _last_run(sink: StoreSession, topic: str) -> tuple[int, dict[str, Any], ArchivePlan | None]:
+    """(number of the run to do, last commit, the plan of that run if it has one already)."""
+    prefix = f"{topic}/_firn/"
+    names: list[str] = []
+    while True:
+        page = sink.run(sink.store.list_objects(prefix, start_after=names[-1] if names else ""))
+        names += [info.key for info in page]
+        if len(page) < 1000:
+            break
+    commits = sorted(name for name in names if name.endswith(".commit"))
+    done: dict[str, Any] = {"version": FORMAT_VERSION, "run": -1, "ends": {}}
+    if commits:
+        done = decode_document(sink.run(sink.store.get(commits[-1])), commits[-1])
+    run = int(done["run"]) + 1
+    key = _key(topic, run, "plan")
+    if key in names:
+        return run, done, decode_plan(sink.run(sink.store.get(key)), key)
+    return run, done, None
+
+
+def _ends(done: Mapping[str, Any]) -> dict[int, int]:
+    return {int(partition): int(end) for partition, end in done["ends"].items()}
+
+
+def _check_topic(snapshot: Snapshot, topic: str, done: Mapping[str, Any], target: str) -> None:
+    topic_id = str(snapshot.partitions[0].partition.topic_id)
+    if done.get("topic_id", topic_id) != topic_id:
+        raise ConfigError(
+            f"{target} holds an archive of another topic {topic!r}, which was deleted since: name another target."
+        )
+    for one in snapshot.partitions:
+        end = _ends(done).get(int(one.partition.partition), 0)
+        if end and one.start > end:
+            raise CorruptionError(
+                f"{one.name} starts at offset {one.start} now, the archive has come to {end}: [{end}, {one.start}) were deleted"
+                " before they were archived; run archive into another target, and more often than retention deletes"
+            )
+
+
+def _put_plan(sink: StoreSession, topic: str, run: int, plan: ArchivePlan) -> ArchivePlan:
+    """Write the plan down; if another run of the job was first, its plan counts."""
+    key = _key(topic, run, "plan")
+    try:
+        sink.run(sink.store.put_if_absent(key, plan.encode()))
+    except AlreadyExists:
+        return decode_plan(sink.run(sink.store.get(key)), key)
+    return plan
+
+
+def _put_commit(
+    sink: StoreSession,
+    topic: str,
+    run: int,
+    plan: ArchivePlan,
+    finished: list[PartDone],
+    before: Mapping[int, int],
+) -> None:
+    files = sorted((asdict(file) for one in finished for file in one.files), key=lambda file: file["path"])
+    document = {
+        "version": FORMAT_VERSION,
+        "run": run,
+        "topic_id": plan.topic_id,
+        "ends": dict(before) | plan.ends(),
+        "records": sum(file["records"] for file in files),
+        "files": files,
+    }
+    try:
+        sink.run(sink.store.put_if_absent(_key(topic, run, "commit"), json.dumps(document).encode()))
+    except AlreadyExists:
+        return  # The same run, done twice at the same time, or an answer that was lost: it says the same.
+
+
+def _tasks(
+    source: StoreSession,
+    snapshot: Snapshot,
+    store: str,
+    target: str,
+    folder: str,
+    plan: ArchivePlan,
+    columns: tuple[str, ...] = COLUMNS,
+) -> Iterator[PartTask]:
+    """The plan's parts with what the store holds of them now. Raises: CorruptionError if some of it is gone."""
+    states = {int(one.partition.partition): one.state for one in snapshot.partitions}
+    for part in plan.parts:
+        state = states[part.partition]
+        if part.start < state.log_start_offset:
+            raise CorruptionError(
+                f"{plan.topic}-{part.partition} starts at offset {state.log_start_offset} now: a run that was begun was to"
+                f" archive [{part.start}, {part.end}); archive into another target"
+            )
+        split = _split_of(source, snapshot, state, plan, part)
+        yield PartTask(store, target, folder, plan.topic, split, part, columns)
+
+
+def _split_of(
+    source: StoreSession, snapshot: Snapshot, state: ManifestState, plan: ArchivePlan, part: ArchivePart
+) -> StoredSplit | None:
+    partition = TopicIdPartition(TopicId(uuid.UUID(plan.topic_id)), PartitionIndex(part.partition))
+    wanted = PartitionRange(
+        topic=plan.topic, partition=partition, start=part.start, end=part.end, tiered_end=state.tiered_end
+    )
+    for entry in boundary_segments(state, part.start, part.end):
+        source.run(read_footer(source, snapshot, partition, entry))
+    splits = plan_splits(wanted, state, snapshot.footers, SPLIT_BYTES)
+    assert len(splits) <= 1, splits
+    return splits[0] if splits else None
+
+
+def _count(summary: ArchiveSummary, finished: list[PartDone]) -> None:
+    summary.runs += 1
+    summary.parts += len(finished)
+    for one in finished:
+        summary.files += len(one.files)
+        summary.records += sum(file.records for file in one.files)
+        summary.bytes += sum(file.bytes for file in one.files)
+
+
+# --- Iceberg --------------------------------------------------------------------------------------------------------
+
+
+def archive_iceberg(
+    store: str,
+    topic: str,
+    table_name: str,
+    catalog: Mapping[str, str],
+    runner: Runner,
+    *,
+    part_bytes: int = PART_BYTES_DEFAULT,
+    progress: Progress | None = None,
+) -> ArchiveSummary:
+    """Append what is in the store and not yet in an Iceberg table, which is made if need be, partitioned by day.
+
+    ``catalog``: properties of a pyiceberg catalog (``type``, ``uri``, ``warehouse`` …). The files and the new offsets are one
+    commit of the table; a run that loses a race against another adds nothing. Files that a killed run has left are written
+    over by the next.
+    Raises: ConfigError, CorruptionError, StorageUnavailable.
+    """
+    from pyiceberg.exceptions import CommitFailedException
+
+    from pyspark_firn.jobs.iceberg import forbid_rebasing, offsets_of, opened_table, property_names
+
+    summary = ArchiveSummary(topic, table_name)
+    with StoreSession(store) as source:
+        snapshot = source.run(take_snapshot(source, _read_options(store, topic)))
+        topic_id = str(snapshot.partitions[0].partition.topic_id)
+        table = opened_table(table_name, catalog)
+        before = offsets_of(table, topic_id)
+        _check_topic(snapshot, topic, {"ends": before}, table_name)
+        parts = cut([one.state for one in snapshot.partitions], before, part_bytes)
+        summary.ends = dict(before)
+        if not parts:
+            return summary
+        plan = ArchivePlan(topic, topic_id, parts)
+        location = table.location()
+        target = location if "://" in location else f"file://{location}"
+        tasks = list(_tasks(source, snapshot, store, target, f"data/{topic}", plan))
+        finished: list[PartDone] = []
+        for one in runner.run(write_part, tasks):
+            finished.append(one)
+            if progress is not None:
+                progress(len(finished), len(tasks))
+    paths = [f"{target}/data/{topic}/{file.path}" for one in finished for file in one.files]
+    ends = dict(before) | plan.ends()
+    forbid_rebasing(table)
+    try:
+        with table.transaction() as transaction:
+            transaction.add_files(paths, check_duplicate_files=True)
+            transaction.set_properties(property_names(topic_id, ends))
+    except CommitFailedException as error:
+        raise ConfigError(
+            f"Another writer changed {table_name} meanwhile, nothing was added; run the job again ({error})."
+        ) from error
+    _count(summary, finished)
+    summary.ends = ends
+    return summary

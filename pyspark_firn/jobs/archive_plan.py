@@ -1,0 +1,98 @@
+"""What one run of an archive writes: offset ranges, decided before the first file and written down. Pure.
+
+A run is a *plan* (which offsets of which partition go into which part) and a *commit* (what came of it). Parts are cut by the
+manifest alone, and a part's files are named by its offsets: writing them again writes the same files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from app.errors import CorruptionError
+from app.metadata.manifest_state import ManifestState
+from pyspark_firn.planning import segments_between
+
+FORMAT_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivePart:
+    """Offsets [start, end) of one partition."""
+
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivePlan:
+    """Everything that one run is to write."""
+
+    topic: str
+    topic_id: str
+    parts: tuple[ArchivePart, ...]
+
+    def encode(self) -> bytes:
+        return json.dumps({"version": FORMAT_VERSION, **asdict(self)}).encode()
+
+    def ends(self) -> dict[int, int]:
+        """Where each partition of the plan ends."""
+        ends: dict[int, int] = {}
+        for part in self.parts:
+            ends[part.partition] = max(part.end, ends.get(part.partition, 0))
+        return ends
+
+
+def decode_plan(data: bytes, name: str) -> ArchivePlan:
+    """Inverse of ``ArchivePlan.encode``. Raises: CorruptionError."""
+    found = decode_document(data, name)
+    try:
+        parts = tuple(ArchivePart(**part) for part in found["parts"])
+        return ArchivePlan(found["topic"], found["topic_id"], parts)
+    except (KeyError, TypeError) as error:
+        raise CorruptionError(f"{name} is no plan of an archive: {error!r}") from None
+
+
+def decode_document(data: bytes, name: str) -> dict[str, Any]:
+    """A JSON document of an archive, of a version that is known here. Raises: CorruptionError."""
+    try:
+        found = json.loads(data)
+        version = found["version"]
+    except (ValueError, KeyError, TypeError):
+        raise CorruptionError(f"{name} is damaged: it is no document of an archive") from None
+    if version != FORMAT_VERSION:
+        raise CorruptionError(f"{name} has format version {version}, this Firn knows {FORMAT_VERSION}: use a newer one")
+    return dict(found)
+
+
+def cut(states: Sequence[ManifestState], done: Mapping[int, int], part_bytes: int) -> tuple[ArchivePart, ...]:
+    """Parts of about ``part_bytes`` of records, of what is readable now and above ``done`` (next offset by partition).
+
+    Parts end where segments end; only a segment longer than a part is cut within.
+    """
+    parts: list[ArchivePart] = []
+    for partition, state in enumerate(states):
+        start = max(done.get(partition, 0), state.log_start_offset)
+        collected = 0.0
+        part_start = start
+        for entry in segments_between(state, start, state.tiered_end):
+            bytes_per_offset = entry.raw_bytes / (entry.end_offset - entry.base_offset)
+            at = max(entry.base_offset, start)
+            while True:
+                left = (entry.end_offset - at) * bytes_per_offset
+                if collected + left <= part_bytes:
+                    collected += left
+                    break
+                room = int((part_bytes - collected) / bytes_per_offset)
+                # Rather a part that is too small than a segment that two parts have to open.
+                at = at if collected and left <= part_bytes else min(entry.end_offset, at + max(1, room))
+                parts.append(ArchivePart(partition, part_start, at))
+                part_start, collected = at, 0.0
+                if at == entry.end_offset:
+                    break
+        if part_start < state.tiered_end:
+            parts.append(ArchivePart(partition, part_start, state.tiered_end))
+    return tuple(part for part in parts if part.start < part.end)
