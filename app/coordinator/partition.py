@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
+from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.errors import CorruptionError, StorageUnavailable
 from app.limits import KIB
-from app.records.batch import HEADER_BYTES, BatchHeader, iter_headers
+from app.records.batch import CODEC_MASK, CONTROL, HEADER_BYTES, LENGTH_PREFIX_BYTES, TRANSACTIONAL
 from app.records.builder import build_batch
 from app.records.control import EndTransactionMarker, parse_marker
 from app.records.record import iter_records
@@ -32,6 +33,13 @@ REPLAY_READ_BYTES: Final = 256 * KIB
 REPLAY_TRIES_MAX: Final = 10
 """Times that a range is looked for again because its segment was swapped (compaction) meanwhile."""
 
+_HEADER: Final = Struct(">qi9xhi16xqh4xi")
+"""Of a batch header: base offset, length, attributes, last offset delta, producer id and epoch, record count."""
+_NOT_PLAIN: Final = CODEC_MASK | TRANSACTIONAL | CONTROL
+_NO_EPOCH: Final = ProducerEpoch(-1)
+
+assert _HEADER.size == HEADER_BYTES
+
 RawRecord = tuple[bytes, bytes | None]
 """Key and value; None is a tombstone."""
 
@@ -44,7 +52,7 @@ class ProducerIdAndEpoch(NamedTuple):
 
 
 class ReplayedBatch(NamedTuple):
-    """One batch as it is read back: records, or the marker that ends a producer's transaction here."""
+    """What is read back, a batch or some that follow one another: records, or the marker that ends a producer's transaction."""
 
     end_offset: Offset
     producer_id: ProducerId
@@ -136,41 +144,61 @@ class CoordinatedLog:
 
 
 def decode_batches(data: bytes) -> list[ReplayedBatch]:
-    """The batches in ``data``, trusted bytes of our own log, with their records. Raises: CorruptionError."""
-    return [_decode(data, position, header) for position, header in iter_headers(data)]
+    """The batches in ``data``, trusted bytes of our own log, with their records. Raises: CorruptionError.
+
+    Batches of neither a transaction nor a codec that follow one another come out as one: most hold a single commit, and start-up
+    waits for this once per batch and once per record.
+    """
+    batches: list[ReplayedBatch] = []
+    plain: list[RawRecord] = []
+    position, data_end = 0, len(data)
+    while position + HEADER_BYTES <= data_end:
+        base_offset, length, attributes, delta, producer_id, epoch, count = _HEADER.unpack_from(data, position)
+        end = position + LENGTH_PREFIX_BYTES + length
+        if end > data_end:
+            break
+        end_offset = Offset(base_offset + delta + 1)
+        if attributes & _NOT_PLAIN:
+            if plain:
+                batches.append(ReplayedBatch(Offset(base_offset), NO_PRODUCER_ID, _NO_EPOCH, plain, None))
+                plain = []
+            if not attributes & TRANSACTIONAL:
+                producer_id = NO_PRODUCER_ID
+            view = memoryview(data)[position:end]
+            marker = parse_marker(view) if attributes & CONTROL else None
+            records = [] if attributes & CONTROL else _records(view)
+            batches.append(ReplayedBatch(end_offset, producer_id, epoch, records, marker))
+        else:
+            try:
+                _add_plain_records(plain, data, position + HEADER_BYTES, end, count)
+            except (IndexError, ValueError) as error:
+                raise CorruptionError(f"the batch at offset {base_offset} is not sound inside: {error}") from None
+            if end + HEADER_BYTES > data_end:
+                batches.append(ReplayedBatch(end_offset, NO_PRODUCER_ID, _NO_EPOCH, plain, None))
+                plain = []
+        position = end
+    return batches
 
 
-def _decode(data: bytes, position: int, header: BatchHeader) -> ReplayedBatch:
-    batch = memoryview(data)[position : position + header.size_bytes]
-    producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
-    if header.is_control:
-        return ReplayedBatch(header.end_offset, producer_id, header.producer_epoch, (), parse_marker(batch))
-    if header.codec:
-        records: list[RawRecord] = [
-            (record.key, record.value) for record in iter_records(batch) if record.key is not None
-        ]
-    else:
-        try:
-            records = _plain_records(data, position + HEADER_BYTES, header.record_count)
-        except (IndexError, ValueError) as error:
-            raise CorruptionError(f"the batch at offset {header.base_offset} is not sound inside: {error}") from None
-    return ReplayedBatch(header.end_offset, producer_id, header.producer_epoch, records, None)
+def _records(batch: memoryview) -> list[RawRecord]:
+    return [(record.key, record.value) for record in iter_records(batch) if record.key is not None]
 
 
-def _plain_records(data: bytes, position: int, count: int) -> list[RawRecord]:
+def _add_plain_records(records: list[RawRecord], data: bytes, position: int, batch_end: int, count: int) -> None:
     """Keys and values of ``count`` uncompressed records; nothing else of them is looked at.
 
-    Start-up waits for this once per record, so numbers of one byte, as nearly all are, are read in line.
+    Numbers of one byte, as nearly all are, are read in line. Raises: IndexError, ValueError.
     """
-    records: list[RawRecord] = []
     for _ in range(count):
         byte = data[position]
         if byte < 0x80:
             position += 1
-            end = position + ((byte >> 1) ^ -(byte & 1))
+            end = position + (byte >> 1)
         else:
             length, position = decode_varint(data, position)
             end = position + length
+        if end > batch_end:
+            raise ValueError("a record leaves its batch")
         position += 1  # attributes
         if data[position] < 0x80:
             position += 1
@@ -186,18 +214,19 @@ def _plain_records(data: bytes, position: int, count: int) -> list[RawRecord]:
             length = (byte >> 1) ^ -(byte & 1)
         else:
             length, position = decode_varint(data, position)
-        key = data[position : position + length] if length >= 0 else None
-        position += max(length, 0)
+        if length < 0:
+            key = None
+        else:
+            key = data[position : position + length]
+            position += length
         byte = data[position]
         if byte < 0x80:
             position += 1
             length = (byte >> 1) ^ -(byte & 1)
         else:
             length, position = decode_varint(data, position)
-        value = data[position : position + length] if length >= 0 else None
-        if position + max(length, 0) > end:
+        if position + length > end:
             raise ValueError("a field leaves its record")
         if key is not None:
-            records.append((key, value))
+            records.append((key, data[position : position + length] if length >= 0 else None))
         position = end
-    return records

@@ -7,7 +7,7 @@ quick, so values that are loaded stay bytes until somebody asks for one of their
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from struct import Struct
 from struct import error as StructError  # noqa: N812 (it is a class)
 from typing import Final, NamedTuple
@@ -18,11 +18,13 @@ from app.coordinator.schemas.classic_group import OffsetCommitKey
 from app.errors import CorruptionError
 from app.units import NO_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP, Offset, TimestampMs
 
-OFFSET_KEYS: Final = (0, 1)
-"""Numbers of the keys of committed offsets; those of Kafka before 0.9 have the first."""
+_OFFSET_PREFIXES: Final = (b"\0\1", b"\0\0")
+"""What keys of committed offsets begin with; those of Kafka before 0.9 have the second."""
 
 _KEY_NUMBER: Final = 1
 _LENGTH: Final = Struct(">h")
+_GROUP_START: Final = NUMBER_BYTES + _LENGTH.size
+"""Where in a key the group's id begins."""
 _PARTITION: Final = Struct(">i")
 _VALUE: Final = 3
 """Version in which offsets are written, as Kafka does."""
@@ -103,27 +105,20 @@ _NONE: Final[Mapping[str, Mapping[int, CommittedOffset]]] = {}
 class _GroupOffsets:
     """The offsets of one group."""
 
-    __slots__ = ("_raw", "_topics", "pending")
+    __slots__ = ("_topics", "pending", "raw")
 
     def __init__(self) -> None:
         self._topics: Topics = {}
-        self._raw: dict[bytes, bytes] = {}
-        """Loaded and not asked for yet: the value by the key without its group."""
+        self.raw: dict[bytes, bytes] = {}
+        """Loaded and not asked for yet: values by what follows the group in their keys."""
         self.pending: dict[int, Topics] = {}
         """By producer id."""
-
-    def load(self, place: bytes, value: bytes | None) -> None:
-        """Take a record that was read; ``place`` is what follows the group in its key."""
-        if value is None:
-            self._raw.pop(place, None)
-        else:
-            self._raw[place] = value
 
     @property
     def topics(self) -> Topics:
         """Committed offsets. Raises: CorruptionError."""
-        if self._raw:
-            raw, self._raw = self._raw, {}
+        if self.raw:
+            raw, self.raw = self.raw, {}
             for place, value in raw.items():
                 topic, partition = _parse_place(place)
                 self._topics.setdefault(topic, {})[partition] = parse_offset_value(value, Offset(0))
@@ -132,12 +127,12 @@ class _GroupOffsets:
     @property
     def is_blank(self) -> bool:
         """Whether nothing is to be remembered of it."""
-        return not (self._raw or self._topics or self.pending)
+        return not (self.raw or self._topics or self.pending)
 
     @property
     def has_offsets(self) -> bool:
         """Whether anything is committed or pending. A transaction whose offsets were deleted is remembered until it ends."""
-        return bool(self._raw or self._topics or any(self.pending.values()))
+        return bool(self.raw or self._topics or any(self.pending.values()))
 
 
 def _parse_place(place: bytes) -> tuple[str, int]:
@@ -164,25 +159,44 @@ class OffsetStore:
 
     # --- loading ----------------------------------------------------------------------------------------------------
 
-    def load(self, key: bytes, value: bytes | None, producer_id: int, log_end: Offset) -> None:
-        """Take in a record that was read from the log. Raises: CorruptionError."""
-        start = NUMBER_BYTES + _LENGTH.size
-        if len(key) < start:
-            raise CorruptionError("the key of a committed offset ends early")
-        end = start + (key[2] << 8 | key[3])
-        raw_id = key[start:end]
-        group = self._loading.get(raw_id)
-        if group is None:
+    def load(self, records: Iterable[RawRecord], producer_id: int, log_end: Offset) -> list[RawRecord]:
+        """Take in the offsets among records that were read from the log; answers the others. Raises: CorruptionError."""
+        others: list[RawRecord] = []
+        loading = self._loading
+        outside = producer_id == NO_PRODUCER_ID
+        for record in records:
+            key, value = record
+            if key[:NUMBER_BYTES] not in _OFFSET_PREFIXES:
+                others.append(record)
+                continue
             try:
-                group_id = raw_id.decode()
-            except UnicodeDecodeError as error:
-                raise CorruptionError(f"a group's id is not UTF-8: {error}") from error
-            group = self._loading[raw_id] = self._groups.setdefault(group_id, _GroupOffsets())
-        if producer_id == NO_PRODUCER_ID and not group.pending:
-            group.load(key[end:], value)
-            return
-        topic, partition = _parse_place(key[end:])
-        group_id = raw_id.decode()
+                end = _GROUP_START + (key[2] << 8 | key[3])
+            except IndexError:
+                raise CorruptionError("the key of a committed offset ends early") from None
+            group = loading.get(key[_GROUP_START:end])
+            if group is None:
+                group = self._begin_loading(key[_GROUP_START:end])
+            if outside and not group.pending:
+                if value is None:
+                    group.raw.pop(key[end:], None)
+                else:
+                    group.raw[key[end:]] = value
+            else:
+                self._load_decoded(key[_GROUP_START:end].decode(), key[end:], value, producer_id, log_end)
+        return others
+
+    def _begin_loading(self, raw_id: bytes) -> _GroupOffsets:
+        try:
+            group_id = raw_id.decode()
+        except UnicodeDecodeError as error:
+            raise CorruptionError(f"a group's id is not UTF-8: {error}") from error
+        group = self._loading[raw_id] = self._groups.setdefault(group_id, _GroupOffsets())
+        return group
+
+    def _load_decoded(
+        self, group_id: str, place: bytes, value: bytes | None, producer_id: int, log_end: Offset
+    ) -> None:
+        topic, partition = _parse_place(place)
         if value is None:
             self.delete(group_id, topic, partition)
         else:

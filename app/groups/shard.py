@@ -15,17 +15,17 @@ from typing import Any, Final
 
 from app.configs import BrokerConfig
 from app.coordinator.partition import ProducerIdAndEpoch, RawRecord, ReplayedBatch
-from app.coordinator.records import GROUP_RECORDS, NUMBER_BYTES
+from app.coordinator.records import GROUP_RECORDS
 from app.coordinator.schemas.classic_group import GroupMetadataKey
 from app.coordinator.shell import Reply, Turn
-from app.errors import CorruptionError, ErrorCode, RequestRejected
+from app.errors import ErrorCode, RequestRejected
 from app.groups import classic_in_consumer
 from app.groups.classic import CONSUMER_PROTOCOL, ClassicGroup, ClassicState, ClassicTimer, Join, Sync
 from app.groups.consumer import JOINING, LEAVING, Client, ConsumerGroup, Member, MemberTimer
 from app.groups.consumer_records import KEY_TYPES, GroupEpoch, from_bytes, to_bytes
 from app.groups.group import Group
 from app.groups.migration import can_downgrade, can_upgrade, downgraded, upgraded
-from app.groups.offsets import OFFSET_KEYS, CommittedOffset, OffsetStore, offset_key, offset_value
+from app.groups.offsets import CommittedOffset, OffsetStore, offset_key, offset_value
 from app.groups.subscriptions import ResolvedRegex, TopicPattern
 from app.metadata.cluster import ClusterImage
 from app.records.control import ControlType
@@ -86,13 +86,8 @@ class GroupShard:
         if batch.marker is not None:
             self.offsets.end_transaction(batch.producer_id, commit=batch.marker.control_type is ControlType.COMMIT)
             return
-        for key, value in batch.records:
-            if len(key) < NUMBER_BYTES:
-                raise CorruptionError(f"a key of {len(key)} bytes")
-            if key[0] == 0 and key[1] in OFFSET_KEYS:
-                self.offsets.load(key, value, batch.producer_id, batch.end_offset)
-            else:
-                self._load_group(key, value)
+        for key, value in self.offsets.load(batch.records, batch.producer_id, batch.end_offset):
+            self._load_group(key, value)
 
     def _load_group(self, raw_key: bytes, value: bytes | None) -> None:
         key = GROUP_RECORDS.decode_key(raw_key)

@@ -73,7 +73,7 @@ def test_bytes_that_are_no_offset_are_corrupt_and_nothing_else(raw: bytes) -> No
 def test_keys_that_are_not_sound_are_corrupt_and_nothing_else(raw: bytes, length: int) -> None:
     store = OffsetStore()
     try:
-        store.load(b"\0\1" + length.to_bytes(2, "big") + raw, offset_value(1, 1, "", 1), -1, Offset(1))
+        store.load([(b"\0\1" + length.to_bytes(2, "big") + raw, offset_value(1, 1, "", 1))], -1, Offset(1))
         store.finish_loading()
         for group_id in store.group_ids():
             store.topics(group_id)
