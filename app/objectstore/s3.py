@@ -23,6 +23,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from typing import Any, Final, TypeVar, cast
+from xml.etree import ElementTree
 
 import aiohttp
 from aiobotocore.config import AioConfig
@@ -208,6 +209,7 @@ class S3Store:
             self._client = await self._resources.enter_async_context(
                 session.create_client("s3", region_name=region, endpoint_url=location.endpoint, config=config)
             )
+            self._client.meta.events.register("before-parse.s3.ListObjectsV2", _take_listing)
         except (ProfileNotFound, ConfigParseError, InvalidRegionError, PartialCredentialsError, ValueError) as error:
             raise ConfigError(f"no S3 client can be made for {location}: {error}") from error
         except CredentialRetrievalError as error:
@@ -569,6 +571,34 @@ async def _read(body: Any, length: int, key: str) -> bytes:
     if len(data) != length:
         raise StorageUnavailable(f"{key}: {length} bytes were to come, {len(data)} came")
     return data
+
+
+def _take_listing(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:
+    """Take the entries of a LIST's page out of its body, in a quarter of the time that botocore needs for them.
+
+    What is left of the body, or all of one that is not as expected, goes botocore's way.
+    """
+    if response_dict["status_code"] != 200:
+        return
+    try:
+        root = ElementTree.fromstring(response_dict["body"])
+        space = root.tag[: root.tag.index("}") + 1] if root.tag.startswith("{") else ""
+        entries = root.findall(f"{space}Contents")
+        key, size, modified = f"{space}Key", f"{space}Size", f"{space}LastModified"
+        contents = [
+            {
+                "Key": entry.findtext(key, ""),
+                "Size": int(entry.findtext(size, "")),
+                "LastModified": _parse_time(entry.findtext(modified, "")),
+            }
+            for entry in entries
+        ]
+    except (ElementTree.ParseError, ValueError):
+        return
+    for entry in entries:
+        root.remove(entry)
+    response_dict["body"] = ElementTree.tostring(root)
+    customized_response_dict["Contents"] = contents
 
 
 def _parse_time(text: str) -> datetime:

@@ -214,13 +214,13 @@ async def test_a_range_past_the_end_is_told() -> None:
             await store.get_range("k", 10, 20)
 
 
-def page(*keys: str, more: str = "") -> bytes:
+def page(*keys: str, more: str = "", space: str = "") -> bytes:
     entries = "".join(
         f"<Contents><Key>cluster/{key}</Key><Size>1</Size><LastModified>2025-11-21T08:00:00.000Z</LastModified></Contents>"
         for key in keys
     )
     rest = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{more}</NextContinuationToken>" if more else ""
-    return answer(200, f"<?xml version='1.0'?><ListBucketResult>{entries}{rest}</ListBucketResult>".encode())
+    return answer(200, f"<?xml version='1.0'?><ListBucketResult{space}>{entries}{rest}</ListBucketResult>".encode())
 
 
 async def test_a_short_page_is_not_taken_for_the_last() -> None:
@@ -230,6 +230,18 @@ async def test_a_short_page_is_not_taken_for_the_last() -> None:
     assert "continuation-token=next" in server.requests[1].target
     assert "continuation-token=again" in server.requests[2].target
     assert "max-keys=998" in server.requests[2].target
+
+
+async def test_a_list_is_read_in_the_namespace_of_s3_and_without_one() -> None:
+    plain = page("a", "b")
+    named = page("a", "b", space=' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"')
+    async with scripted(plain, named) as (_, store, _):
+        found = await store.list_objects("")
+        assert found == await store.list_objects("")
+    assert [(info.key, info.size_bytes, info.modified_ms) for info in found] == [
+        ("a", 1, 1763712000000),
+        ("b", 1, 1763712000000),
+    ]
 
 
 async def test_a_list_that_is_no_xml_is_no_answer() -> None:
