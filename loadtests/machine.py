@@ -28,6 +28,7 @@ def machine(directory: Path) -> dict[str, Any]:
         "kernel": os.uname().release.split("-")[0],
         "virtual": "hypervisor" in Path("/proc/cpuinfo").read_text(),
         "file_system": _output("stat", "-f", "-c", "%T", str(directory)) or "unknown",
+        "niceness": os.nice(0),
         "disk_free_gb": round(shutil.disk_usage(directory).free / 1e9),
     }
 
