@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar
 
 from app.broker.children import Child
 from app.errors import FirnError, StorageUnavailable
@@ -13,8 +13,13 @@ from app.hot.cleaning.job import CleanedSegment, CleaningJob, Indexed, SegmentFi
 from app.hot.cleaning.work import ProxyCleanerWork
 from app.objectstore.rpc import RpcClient
 
+T = TypeVar("T")
+
 IDLE_S: Final = 60.0
 """Time without a job after which the process ends, and gives its memory back."""
+ALIVE_ASK_S: Final = 10.0
+"""While a job runs it is asked so often whether it is still there, and ended if it has not answered after:"""
+ALIVE_ANSWER_S: Final = 30.0
 START_S: Final = 120.0
 """How long it may take to answer for the first time: after an installation numba compiles the kernels."""
 
@@ -45,7 +50,7 @@ class CleanerProcess:
         self._idle_since_s = None
         if not self._child.process_id:
             await self.start()
-        return await self._work.begin(job)
+        return await self._unless_stuck(self._work.begin(job))
 
     async def start(self) -> None:
         """Have it running, and its kernels compiled. Raises: StorageUnavailable."""
@@ -59,7 +64,22 @@ class CleanerProcess:
             raise
 
     async def write(self, group: Sequence[SegmentFile]) -> CleanedSegment:
-        return await self._work.write(group)
+        return await self._unless_stuck(self._work.write(group))
+
+    async def _unless_stuck(self, asked: Coroutine[Any, Any, T]) -> T:
+        """What the process answers, however long it takes, as long as it is alive. Raises: StorageUnavailable if it is not."""
+        asking = asyncio.ensure_future(asked)
+        try:
+            while not (await asyncio.wait([asking], timeout=ALIVE_ASK_S))[0]:
+                try:
+                    await self._rpc.call("process.ping", b"", timeout_s=ALIVE_ANSWER_S)
+                except FirnError:
+                    await self.stop()
+            return asking.result()
+        finally:
+            if not asking.done():
+                asking.cancel()
+                await asyncio.wait([asking])
 
     async def end(self) -> None:
         if not self._child.process_id:

@@ -1,0 +1,166 @@
+"""The cleaner process for real: compiled kernels in a process of its own, which may die at any time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from app.broker.cleaning import CleanerProcess
+from app.broker.runtime import ThreadPool
+from app.configs import TopicConfig
+from app.errors import StorageUnavailable
+from app.hot.cleaning.cleaner import LogCleaner
+from app.hot.cleaning.process import Throttle
+from app.hot.files import PosixFileSystem
+from app.hot.log import PartitionLog
+from tests.hot.cleaning import COMPACT, cleaner_over, committed, newest, seen_in
+from tests.hot.helpers import NOW, ManualClock, manager_over, new_log, running
+from tests.hot.test_cleaner import keyed
+
+DEADLINE_S = 120
+
+
+class Beside(NamedTuple):
+    """A log on the real disk, the process, a cleaner that works with it, and what they say."""
+
+    log: PartitionLog
+    process: CleanerProcess
+    cleaner: LogCleaner
+    said: list[str]
+
+
+@asynccontextmanager
+async def beside(path: Path) -> AsyncIterator[Beside]:
+    pool = ThreadPool()
+    said: list[str] = []
+    manager = manager_over(PosixFileSystem(), data_dir=str(path), pool=pool)
+    lock = manager.lock()
+    await manager.load_all()
+    log = manager.get("t", 0)
+    settings = {**COMPACT, "segment_bytes": 100_000}
+    if log is None:
+        log = new_log(manager, **settings)
+    log.update_config(TopicConfig(**settings))  # type: ignore[arg-type]
+    process = CleanerProcess(lock.fileno(), rng=random.Random(1), log_line=said.append)
+    cleaner = cleaner_over(manager, PosixFileSystem(), clock=ManualClock(), pool=pool, work=process, said=said.append)
+    try:
+        async with asyncio.timeout(DEADLINE_S), running(manager):
+            yield Beside(log, process, cleaner, said)
+    finally:
+        await process.stop()
+        await manager.close()
+        pool.close()
+
+
+async def fill(log: PartitionLog, batches: int) -> None:
+    rng = random.Random(5)
+    for number in range(batches):
+        rows = [(b"key-%d" % rng.randrange(500), rng.choice([None, b"%d" % number * 20])) for _ in range(20)]
+        log.append_as_leader(keyed(*rows, codec=rng.choice([0, 0, 4])), now_ms=NOW)
+    log.roll()
+    await log.flush()
+
+
+async def test_a_log_is_compacted_by_the_process_which_then_ends(tmp_path: Path) -> None:
+    async with beside(tmp_path) as (log, process, cleaner, said):
+        await fill(log, 500)
+        before = newest(committed(log, await seen_in(log)))
+        size = log.size_bytes
+        assert process.process_id == 0
+        assert await cleaner.clean_next(), said
+        assert process.process_id > 0
+        assert newest(committed(log, await seen_in(log))) == before
+        assert log.size_bytes < size / 3
+        await process.stop()
+        assert process.process_id == 0
+
+
+async def test_a_process_that_dies_in_the_midst_is_told_of_and_the_next_round_does_it_all(tmp_path: Path) -> None:
+    async with beside(tmp_path) as (log, process, cleaner, said):
+        await fill(log, 500)
+        before = newest(committed(log, await seen_in(log)))
+        await process.start()
+        os.kill(process.process_id, signal.SIGSTOP)
+        cleaning = asyncio.create_task(cleaner.clean_next())
+        while not log.held:
+            await asyncio.sleep(0)
+        os.kill(process.process_id, signal.SIGKILL)
+        assert not await cleaning
+        assert "will try again" in said[-1]
+        assert not log.held
+        assert await cleaner.clean_next(), said
+        assert newest(committed(log, await seen_in(log))) == before
+
+
+async def test_a_process_that_stands_still_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.broker.cleaning.ALIVE_ASK_S", 0.05)
+    monkeypatch.setattr("app.broker.cleaning.ALIVE_ANSWER_S", 0.2)
+    monkeypatch.setattr("app.broker.children.EXIT_WAIT_S", 0.2)
+    async with beside(tmp_path) as (log, process, cleaner, _):
+        await fill(log, 50)
+        await process.start()
+        os.kill(process.process_id, signal.SIGSTOP)
+        assert not await cleaner.clean_next()
+        assert process.process_id == 0
+
+
+async def test_closing_in_the_midst_of_a_round_leaves_a_log_that_opens_clean(tmp_path: Path) -> None:
+    async with beside(tmp_path) as (log, process, cleaner, _):
+        await fill(log, 500)
+        before = newest(committed(log, await seen_in(log)))
+        await process.start()
+        task = asyncio.create_task(cleaner.run())
+        while not log.held:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert not log.held
+    async with beside(tmp_path) as (log, process, _, _):
+        assert newest(committed(log, await seen_in(log))) == before
+        assert not [name for name in os.listdir(log.path) if name.endswith(".swap")]
+
+
+async def test_a_process_that_cannot_start_is_a_storage_error(tmp_path: Path) -> None:
+    async with beside(tmp_path) as (_, process, _, _):
+        process._child._command = lambda descriptor: ("-c", "raise SystemExit(3)")
+        with pytest.raises(StorageUnavailable, match="cleaner process"):
+            await process.start()
+        assert process.process_id == 0
+
+
+def test_a_broker_imports_neither_numba_nor_numpy() -> None:
+    code = (
+        "import sys, app.broker.node, app.broker.process, app.broker.cleaning\n"
+        "print([name for name in ('numba', 'numpy') if name in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"
+
+
+def test_the_limit_on_bytes_a_second_waits_as_long_as_they_cost() -> None:
+    now_s = 0.0
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        nonlocal now_s
+        waited.append(seconds)
+        now_s += seconds
+
+    throttle = Throttle(1000, lambda: now_s, wait)
+    for _ in range(10):
+        throttle(100)
+    assert abs(sum(waited) - 1.0) < 0.011
+    now_s += 100
+    waited.clear()
+    throttle(5)
+    assert waited == [], "what was not used is not saved up, and a few bytes are not waited for"
