@@ -149,13 +149,14 @@ def _parse_place(place: bytes) -> tuple[str, int]:
 class OffsetStore:
     """The offsets of all groups of one partition."""
 
-    __slots__ = ("_groups", "_loading", "_open")
+    __slots__ = ("_groups", "_loading", "_new", "_open")
 
     def __init__(self) -> None:
         self._groups: dict[str, _GroupOffsets] = {}
         self._open: dict[int, set[str]] = {}
         """Groups with pending offsets, by producer id."""
         self._loading: dict[bytes, _GroupOffsets] = {}
+        self._new: list[str] = []
 
     # --- loading ----------------------------------------------------------------------------------------------------
 
@@ -185,12 +186,18 @@ class OffsetStore:
                 self._load_decoded(key[_GROUP_START:end].decode(), key[end:], value, producer_id, log_end)
         return others
 
+    def take_new(self) -> list[str]:
+        """Groups of which the first offset was loaded since this was last called."""
+        new, self._new = self._new, []
+        return new
+
     def _begin_loading(self, raw_id: bytes) -> _GroupOffsets:
         try:
             group_id = raw_id.decode()
         except UnicodeDecodeError as error:
             raise CorruptionError(f"a group's id is not UTF-8: {error}") from error
         group = self._loading[raw_id] = self._groups.setdefault(group_id, _GroupOffsets())
+        self._new.append(group_id)
         return group
 
     def _load_decoded(

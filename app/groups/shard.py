@@ -77,6 +77,8 @@ class GroupShard:
         self.rng = rng
         self.groups: dict[str, Group] = {}
         self.offsets = OffsetStore()
+        self._nameless: dict[str, ClassicGroup] = {}
+        """Groups of which only offsets were loaded so far."""
         self._looking: Iterator[str] | None = None
         """Groups that the present search for expired offsets has still to look at."""
 
@@ -88,6 +90,10 @@ class GroupShard:
             return
         for key, value in self.offsets.load(batch.records, batch.producer_id, batch.end_offset):
             self._load_group(key, value)
+        # Made on the way, a few at a time: at the end there could be many.
+        for group_id in self.offsets.take_new():
+            if group_id not in self.groups:
+                self.groups[group_id] = self._nameless[group_id] = self._new_classic(group_id, NO_TIMESTAMP)
 
     def _load_group(self, raw_key: bytes, value: bytes | None) -> None:
         key = GROUP_RECORDS.decode_key(raw_key)
@@ -119,9 +125,10 @@ class GroupShard:
 
     def loaded(self, turn: Turn) -> None:
         self.offsets.finish_loading()
-        for group_id in self.offsets.group_ids():
-            if group_id not in self.groups:
-                self.groups[group_id] = self._new_classic(group_id, turn.now_ms)
+        for group_id, nameless in self._nameless.items():
+            if self.groups.get(group_id) is nameless and group_id not in self.offsets:
+                del self.groups[group_id]
+        self._nameless = {}
         for group in self.groups.values():
             group.loaded(turn)
         turn.set_timer(Chore.EXPIRY, self.config().offsets_retention_check_interval_ms)
