@@ -29,6 +29,7 @@ _FAMILIES: Final = {
     "tier": ("tier", "app"),
     "verify": ("verify", "verify"),
     "doctor": ("doctor", "doctor"),
+    "job": ("job", "app"),
     "cost": ("cost", "cost"),
 }
 """Command to its module of this package and what it is called there, in the order of the help."""

@@ -141,7 +141,7 @@ async def _verify_partition(
             progress.bytes_done += info.size_bytes
             progress.segments_done += 1
             yield Finding(FindingKind.ORPHAN_OBJECT, partition, key, f"{info.size_bytes} bytes that no manifest names")
-    for finding in _check_ranges(partition, state):
+    for finding in check_ranges(partition, state):
         yield finding
     for entry in state.finished:
         key = entry.object_key(*partition)
@@ -159,7 +159,7 @@ async def _verify_partition(
         progress.segments_done += 1
 
 
-def _check_ranges(partition: TopicIdPartition, state: ManifestState) -> list[Finding]:
+def check_ranges(partition: TopicIdPartition, state: ManifestState) -> list[Finding]:
     """No gap and no overlap from the log start to the tiered end (INV-4). Pure."""
     found = []
     at = state.log_start_offset
@@ -181,10 +181,13 @@ def _check_ranges(partition: TopicIdPartition, state: ManifestState) -> list[Fin
     return found
 
 
-async def _verify_segment(
-    store: ObjectStore, partition: TopicIdPartition, entry: SegmentEntry, key: str, progress: Progress
-) -> None:
-    """Read and check a whole segment object. Raises: ObjectMissing, CorruptionError, StorageUnavailable."""
+async def read_checked_footer(
+    store: ObjectStore, partition: TopicIdPartition, entry: SegmentEntry, key: str
+) -> tuple[SegmentFooter, int]:
+    """The footer of a segment object, held against the manifest, and its bytes.
+
+    Raises: ObjectMissing, CorruptionError, StorageUnavailable.
+    """
     tail, object_bytes = await store.get_tail(key, max(1, entry.size_bytes - entry.footer_position))
     if object_bytes != entry.size_bytes:
         raise CorruptionError(f"{key}: has {object_bytes} bytes, the manifest says {entry.size_bytes}")
@@ -199,6 +202,14 @@ async def _verify_segment(
     )  # fmt: skip
     if told != meant:
         raise CorruptionError(f"{key}: the footer says {told}, the manifest {meant}")
+    return footer, len(tail)
+
+
+async def _verify_segment(
+    store: ObjectStore, partition: TopicIdPartition, entry: SegmentEntry, key: str, progress: Progress
+) -> None:
+    """Read and check a whole segment object. Raises: ObjectMissing, CorruptionError, StorageUnavailable."""
+    footer, footer_bytes = await read_checked_footer(store, partition, entry, key)
     turns = asyncio.Semaphore(CHUNKS_AT_ONCE)
     try:
         async with asyncio.TaskGroup() as group:
@@ -210,7 +221,7 @@ async def _verify_segment(
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
         raise first from None
-    progress.bytes_done += len(tail)
+    progress.bytes_done += footer_bytes
 
 
 async def _verify_chunk(

@@ -1,0 +1,193 @@
+"""``firn job``: archive a topic's history, prove it, replay it. Needs ``firn[spark]``, but neither Spark nor a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from app.cli.output import bytes_text, count_text, print_json, progress, say
+from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, parse_assignments, parse_bootstrap
+from app.errors import ConfigError
+
+app = typer.Typer(help="Jobs over the history in the object store.", no_args_is_help=True)
+
+MIB: Final = 1 << 20
+
+Store = Annotated[str, typer.Option("--store", "-s", metavar="URL", help="file:///path or s3://bucket/prefix.")]
+Workers = Annotated[
+    int | None, typer.Option("--workers", "-w", min=1, help="Processes; as many as there are cores if not given.")
+]
+
+
+@app.command()
+def archive(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    store: Store,
+    to: Annotated[
+        str, typer.Option("--to", metavar="URL", help="Where the files go: file:///path or s3://bucket/prefix.")
+    ] = "",
+    iceberg: Annotated[
+        str, typer.Option("--iceberg", metavar="NAMESPACE.TABLE", help="An Iceberg table instead of a folder of files.")
+    ] = "",
+    catalog: Annotated[
+        list[str] | None,
+        typer.Option("--catalog", metavar="NAME=VALUE", help="A property of the Iceberg catalog; may be repeated."),
+    ] = None,
+    warehouse: Annotated[
+        Path, typer.Option("--warehouse", help="Folder of the SQLite catalog that is used if none is given.")
+    ] = Path("firn-warehouse"),
+    file_mib: Annotated[int, typer.Option("--file-mib", min=1, help="About so much of records in a file.")] = 256,
+    workers: Workers = None,
+    as_json: Json = False,
+) -> None:
+    """Write what is in the store and not yet archived as Parquet files by date, or into an Iceberg table.
+
+    Each record once: safe to repeat and to kill. Run it more often than retention deletes.
+    """
+    if bool(to) == bool(iceberg):
+        raise ConfigError("Say where to archive to: either --to or --iceberg.")
+    with _needing_spark_extra():
+        from pyspark_firn.jobs.archive import archive_iceberg, archive_parquet
+        from pyspark_firn.jobs.running import ProcessRunner
+    runner = ProcessRunner(workers)
+    with _reporting("archive", shown=not as_json) as report:
+        if to:
+            summary = archive_parquet(store, topic, to, runner, part_bytes=file_mib * MIB, progress=report)
+        else:
+            with _needing_spark_extra():
+                from pyspark_firn.jobs.iceberg import local_catalog
+            properties = parse_assignments(catalog, "--catalog") if catalog else local_catalog(warehouse)
+            summary = archive_iceberg(
+                store, topic, iceberg, properties, runner, part_bytes=file_mib * MIB, progress=report
+            )
+    if as_json:
+        print_json(summary.as_json())
+    elif not summary.parts:
+        say(f"Nothing new: {topic} is archived up to the end of the store.")
+    else:
+        say(
+            f"{count_text(summary.records, 'record')} in {count_text(summary.files, 'file')},"
+            f" {bytes_text(summary.bytes)}, of {topic} in {summary.target}."
+        )
+
+
+@app.command()
+def verify(
+    store: Store,
+    topics: Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only this topic; may be repeated.")] = None,
+    workers: Workers = None,
+    as_json: Json = False,
+) -> int:
+    """Read everything in a store with many processes and name every damaged object, orphan and gap.
+
+    Exit code 1 if records are missing or damaged.
+    """
+    found = _inspect(store, topics, workers, as_json=as_json)
+    if as_json:
+        print_json(found.as_json())
+    else:
+        _say_findings(found)
+    return 0 if found.is_sound else 1
+
+
+@app.command()
+def audit(
+    store: Store,
+    to: Annotated[Path, typer.Option("--to", help="Folder for segments.parquet and report.md.")] = Path("firn-audit"),
+    topics: Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only this topic; may be repeated.")] = None,
+    workers: Workers = None,
+    as_json: Json = False,
+) -> int:
+    """Recompute counts, bytes, offsets, times and a content hash of every segment, and write a report to sign.
+
+    Exit code 1 if anything differs from the manifests.
+    """
+    found = _inspect(store, topics, workers, as_json=as_json)
+    from pyspark_firn.jobs.inspection import write_report
+
+    table, page = write_report(found, to, made=datetime.now(UTC))
+    if as_json:
+        print_json(found.as_json() | {"table": str(table), "page": str(page)})
+    else:
+        _say_findings(found)
+        say(f"The report is {page}, the facts are {table}.")
+    return 0 if found.is_sound else 1
+
+
+@app.command()
+def replay(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    store: Store,
+    target: Annotated[str, typer.Option("--target", help="Topic to produce to; it must have as many partitions.")],
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    start: Annotated[str, typer.Option("--from", metavar="TIME", help="First time, like 2013-07-01T00:00:00Z.")] = "",
+    end: Annotated[str, typer.Option("--to", metavar="TIME", help="Time to stop before.")] = "",
+    rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="Records per second.")] = None,
+    pace: Annotated[
+        float | None, typer.Option("--pace", min=0.001, help="Times the original pace: 1 takes as long as it took.")
+    ] = None,
+    state: Annotated[Path | None, typer.Option("--state", help="File that makes the replay resumable.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Produce a range of history to a topic again, with the original times in a header."""
+    with _needing_spark_extra():
+        from pyspark_firn.jobs.replay import ReplayRequest
+        from pyspark_firn.jobs.replay import replay as run
+    request = ReplayRequest(
+        store=store,
+        topic=topic,
+        bootstrap=tuple(parse_bootstrap(bootstrap)),
+        target=target,
+        start=start,
+        end=end,
+        records_per_s=rate,
+        pace=pace,
+        state_path=state,
+    )
+    with _reporting("replay", shown=not as_json) as report:
+        summary = run(request, progress=report)
+    if as_json:
+        print_json(asdict(summary))
+    else:
+        say(f"{count_text(summary.records, 'record')} of {topic} produced to {target}.")
+
+
+def _inspect(store: str, topics: list[str] | None, workers: int | None, *, as_json: bool) -> Any:
+    with _needing_spark_extra():
+        from pyspark_firn.jobs.inspection import inspect
+        from pyspark_firn.jobs.running import ProcessRunner
+    with _reporting("verify", shown=not as_json) as report:
+        return inspect(store, ProcessRunner(workers), topics=topics or (), progress=report)
+
+
+def _say_findings(found: Any) -> None:
+    for finding in found.findings:
+        say(
+            f"{'DAMAGE' if finding.is_damage else 'waste '}  {finding.kind.value}: {finding.message} ({finding.object_key})"
+        )
+    records = sum(facts.records for facts in found.facts)
+    verdict = "Every checksum is right, with no gap and no overlap." if found.is_sound else "There is damage."
+    say(
+        f"{count_text(len(found.facts), 'segment')} of {count_text(found.partitions, 'partition')}:"
+        f" {count_text(records, 'record')}. {verdict}"
+    )
+
+
+@contextmanager
+def _reporting(what: str, *, shown: bool) -> Iterator[Callable[[int, int], None]]:
+    with progress(what, total=None, shown=shown) as report:
+        yield lambda done, total: report(done, total or None, f"{count_text(done)} of {count_text(total)}")
+
+
+@contextmanager
+def _needing_spark_extra() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"Jobs need {error.name}, which is not installed: pip install 'firn[spark]'.") from None

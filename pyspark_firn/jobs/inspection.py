@@ -1,0 +1,306 @@
+"""``verify`` at scale and ``audit``: every segment read whole, by as many workers as there are, and held against its manifest.
+
+What a worker finds of a segment are *facts*; what is wrong is a *finding*. Objects are LISTed before manifests are read, as
+``firn verify`` does, so that what changes meanwhile is not taken for damage.
+
+The content hash of a segment is the SHA-256 of its record batches, as they were in the log: it does not depend on chunks or
+compression. An audit's seal is the SHA-256 of its Parquet report, written into the page beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from app.errors import ConfigError, CorruptionError
+from app.metadata import layout
+from app.metadata.manifest_state import ManifestState, SegmentEntry
+from app.objectstore.api import ObjectMissing, RangeUnsatisfiable
+from app.records.batch import iter_headers
+from app.tiering.discovery import list_manifests, list_segment_objects
+from app.tiering.segment_format import check_raw_chunk, check_stored_chunk
+from app.tiering.store_work import unfold_chunk
+from app.tiering.verify import Finding, FindingKind, check_ranges, read_checked_footer
+from app.units import PartitionIndex, TopicId, TopicIdPartition
+from pyspark_firn.jobs.running import Runner
+from pyspark_firn.memory import keep_freed_memory
+from pyspark_firn.session import StoreSession
+
+SEGMENTS_PER_PART: Final = 16
+PARTS_PER_WORKER: Final = 8
+
+Progress = Callable[[int, int], None]
+"""Told (segments done, segments in all)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTask:
+    """Some segments of one partition for a worker."""
+
+    store: str
+    topic_id: str
+    partition: int
+    entries: tuple[SegmentEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentFacts:
+    """What a segment object holds, recomputed from its bytes, beside what the manifest says of it."""
+
+    topic: str = ""
+    topic_id: str
+    partition: int
+    segment_id: str
+    object_key: str
+    base_offset: int
+    end_offset: int
+    records: int = 0
+    batches: int = 0
+    raw_bytes: int = 0
+    object_bytes: int = 0
+    first_offset: int = -1
+    last_offset: int = -1
+    min_timestamp: int = -1
+    max_timestamp: int = -1
+    sha256: str = ""
+    problem: str = ""
+    """Empty: everything is as the manifest says."""
+    is_missing: bool = False
+
+
+def inspect_segments(task: SegmentTask) -> list[SegmentFacts]:
+    """Read and check whole segments. Raises: StorageUnavailable; damage is in the facts."""
+    keep_freed_memory()
+    partition = TopicIdPartition(TopicId(uuid.UUID(task.topic_id)), PartitionIndex(task.partition))
+    with StoreSession(task.store) as session:
+        return [_inspect(session, partition, entry) for entry in task.entries]
+
+
+def _inspect(session: StoreSession, partition: TopicIdPartition, entry: SegmentEntry) -> SegmentFacts:
+    key = entry.object_key(*partition)
+    named: dict[str, Any] = {
+        "topic_id": str(partition.topic_id),
+        "partition": int(partition.partition),
+        "segment_id": str(entry.segment_id),
+        "object_key": key,
+        "base_offset": int(entry.base_offset),
+        "end_offset": int(entry.end_offset),
+    }
+    try:
+        footer, _ = session.run(read_checked_footer(session.store, partition, entry, key))
+        digest = hashlib.sha256()
+        batches = records = raw_bytes = 0
+        first = last = least = greatest = -1
+        for index, chunk in enumerate(footer.chunks):
+            stored = session.run(session.store.get_range(key, chunk.position, chunk.position + chunk.stored_bytes))
+            check_stored_chunk(stored, chunk, key)
+            raw = memoryview(unfold_chunk(stored, chunk, key))
+            check_raw_chunk(raw, chunk, footer.chunk_end_offset(index), key)
+            digest.update(raw)
+            raw_bytes += len(raw)
+            for _, header in iter_headers(raw):
+                first = header.base_offset if first < 0 else first
+                last = header.end_offset - 1
+                least = header.base_timestamp if batches == 0 else min(least, header.base_timestamp)
+                greatest = max(greatest, header.max_timestamp)
+                records += header.record_count
+                batches += 1
+    except ObjectMissing:
+        gone = f"records [{entry.base_offset}, {entry.end_offset}) are gone"
+        return SegmentFacts(**named, problem=gone, is_missing=True)
+    except RangeUnsatisfiable as error:
+        return SegmentFacts(**named, problem=f"{key} is shorter than its chunk table says: {error}")
+    except CorruptionError as error:
+        return SegmentFacts(**named, problem=str(error))
+    return SegmentFacts(
+        **named,
+        records=records,
+        batches=batches,
+        raw_bytes=raw_bytes,
+        object_bytes=entry.size_bytes,
+        first_offset=first,
+        last_offset=last,
+        min_timestamp=least,
+        max_timestamp=greatest,
+        sha256=digest.hexdigest(),
+    )
+
+
+@dataclass(slots=True)
+class Inspection:
+    """What was found in a bucket, or in some topics of it."""
+
+    store: str
+    cluster_id: str
+    partitions: int = 0
+    facts: list[SegmentFacts] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def is_sound(self) -> bool:
+        return not any(finding.is_damage for finding in self.findings)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "store": self.store,
+            "cluster_id": self.cluster_id,
+            "sound": self.is_sound,
+            "partitions": self.partitions,
+            "segments": len(self.facts),
+            "records": sum(facts.records for facts in self.facts),
+            "raw_bytes": sum(facts.raw_bytes for facts in self.facts),
+            "findings": [
+                {"kind": one.kind.value, "damage": one.is_damage, "object_key": one.object_key, "message": one.message}
+                for one in self.findings
+            ],
+        }
+
+
+def inspect(store: str, runner: Runner, *, topics: Sequence[str] = (), progress: Progress | None = None) -> Inspection:
+    """Check everything in a store, or the named topics: every byte, every gap, every object that nobody names.
+
+    Changes nothing; a broker may be running. Raises: ConfigError (unknown topic, no cluster), StorageUnavailable.
+    """
+    with StoreSession(store) as session:
+        image = session.run(session.metadata.cluster())
+        if not image.cluster_id:
+            raise ConfigError(f"There is no Firn cluster in {store}: name the store with --store.")
+        for topic in topics:
+            if image.topic(topic) is None:
+                raise ConfigError(f"There is no topic {topic!r} in {store}.")
+        names = {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()}
+        wanted = {topic_id for topic_id, name in names.items() if name in topics} if topics else None
+        found = Inspection(store, image.cluster_id)
+        objects = session.run(_objects(session, wanted, found))
+        partitions = set(session.run(list_manifests(session.store))) | set(objects)
+        tasks: list[SegmentTask] = []
+        for partition in sorted(partitions, key=lambda one: (str(one.topic_id), one.partition)):
+            if wanted is not None and partition.topic_id not in wanted:
+                continue
+            found.partitions += 1
+            try:
+                state = session.run(session.metadata.manifest(partition))
+            except CorruptionError as error:
+                prefix = layout.manifest_prefix(*partition)
+                found.findings.append(Finding(FindingKind.MANIFEST_UNREADABLE, partition, prefix, str(error)))
+                continue
+            known = {entry.object_key(*partition) for entry in state.entries}
+            for key, size in objects.get(partition, {}).items():
+                if key not in known:
+                    message = f"{size} bytes that no manifest names"
+                    found.findings.append(Finding(FindingKind.ORPHAN_OBJECT, partition, key, message))
+            found.findings += check_ranges(partition, state)
+            tasks += _tasks(store, partition, state, runner.parallelism)
+    total = sum(len(task.entries) for task in tasks)
+    for part in runner.run(inspect_segments, tasks):
+        for facts in part:
+            topic_id = uuid.UUID(facts.topic_id)
+            named = SegmentFacts(**(asdict(facts) | {"topic": names.get(TopicId(topic_id), "")}))
+            found.facts.append(named)
+            if facts.problem:
+                kind = FindingKind.OBJECT_MISSING if facts.is_missing else FindingKind.OBJECT_DAMAGED
+                partition = TopicIdPartition(TopicId(topic_id), PartitionIndex(facts.partition))
+                found.findings.append(Finding(kind, partition, facts.object_key, facts.problem))
+        if progress is not None:
+            progress(len(found.facts), total)
+    found.facts.sort(key=lambda facts: (facts.topic, facts.topic_id, facts.partition, facts.base_offset))
+    return found
+
+
+async def _objects(
+    session: StoreSession, wanted: set[uuid.UUID] | None, found: Inspection
+) -> dict[TopicIdPartition, dict[str, int]]:
+    objects: dict[TopicIdPartition, dict[str, int]] = {}
+    async for info, named in list_segment_objects(session.store):
+        if named is None:
+            if wanted is None:
+                message = "not a key that Firn makes"
+                found.findings.append(Finding(FindingKind.FOREIGN_OBJECT, None, info.key, message))
+        elif wanted is None or named.topic_id in wanted:
+            partition = TopicIdPartition(named.topic_id, named.partition)
+            objects.setdefault(partition, {})[info.key] = info.size_bytes
+    return objects
+
+
+def _tasks(store: str, partition: TopicIdPartition, state: ManifestState, parallelism: int) -> Iterator[SegmentTask]:
+    finished = list(state.finished)
+    size = max(1, min(SEGMENTS_PER_PART, len(finished) // (parallelism * PARTS_PER_WORKER)))
+    for start in range(0, len(finished), size):
+        entries = tuple(finished[start : start + size])
+        yield SegmentTask(store, str(partition.topic_id), int(partition.partition), entries)
+
+
+# --- the report of an audit -----------------------------------------------------------------------------------------
+
+
+def write_report(found: Inspection, folder: Path, *, made: datetime) -> tuple[Path, Path]:
+    """``segments.parquet`` and ``report.md`` in ``folder``: all facts, and a page that a person can sign.
+
+    The page carries the SHA-256 of the Parquet file: whoever has the page can tell whether the facts are those it is about.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    table_path, page_path = folder / "segments.parquet", folder / "report.md"
+    rows = [asdict(facts) for facts in found.facts]
+    schema = pa.schema([(name, _ARROW[type(value)]) for name, value in asdict(_NO_FACTS).items()])
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), table_path, compression="zstd")
+    seal = hashlib.sha256(table_path.read_bytes()).hexdigest()
+    page_path.write_text(_page(found, seal, made))
+    return table_path, page_path
+
+
+_ARROW: Final = {str: pa.string(), int: pa.int64(), bool: pa.bool_()}
+_NO_FACTS: Final = SegmentFacts(topic_id="", partition=0, segment_id="", object_key="", base_offset=0, end_offset=0)
+
+
+def _page(found: Inspection, seal: str, made: datetime) -> str:
+    lines = [
+        f"# Audit of {found.store}",
+        "",
+        f"Cluster `{found.cluster_id}`, {made.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC.",
+        "",
+        f"**{'Sound' if found.is_sound else 'Damaged'}**: {len(found.facts):,} segments of {found.partitions:,} partitions were"
+        " read whole; every checksum, count, offset and time was recomputed and compared with the manifests.",
+        "",
+        "| topic | partition | offsets | segments | records | bytes of records | from | to |",
+        "|---|---:|---|---:|---:|---:|---|---|",
+    ]
+    by_partition: dict[tuple[str, int], list[SegmentFacts]] = {}
+    for facts in found.facts:
+        by_partition.setdefault((facts.topic or facts.topic_id, facts.partition), []).append(facts)
+    for (topic, partition), part in sorted(by_partition.items()):
+        sound = [facts for facts in part if not facts.problem]
+        times = (
+            _time(min((f.min_timestamp for f in sound), default=-1)),
+            _time(max((f.max_timestamp for f in sound), default=-1)),
+        )
+        lines.append(
+            f"| {topic} | {partition} | [{part[0].base_offset}, {part[-1].end_offset}) | {len(part):,} |"
+            f" {sum(f.records for f in sound):,} | {sum(f.raw_bytes for f in sound):,} | {times[0]} | {times[1]} |"
+        )
+    lines += ["", "## Findings", ""]
+    lines += [
+        f"- **{finding.kind.value}**{'' if finding.is_damage else ' (takes room only)'}: {finding.message} (`{finding.object_key}`)"
+        for finding in found.findings
+    ] or ["None."]
+    lines += [
+        "",
+        "## Seal",
+        "",
+        f"SHA-256 of `segments.parquet`: `{seal}`",
+        "",
+        "Signed off by: ______________________",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _time(timestamp_ms: int) -> str:
+    return "–" if timestamp_ms < 0 else f"{datetime.fromtimestamp(timestamp_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"

@@ -1,0 +1,163 @@
+"""``verify`` and ``audit`` name whatever is wrong; ``replay`` produces each record once, however often it is started."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from app.cli import main
+from app.client.cluster import ClusterClient
+from app.client.consumer import Consumer
+from app.errors import ConfigError
+from app.records.builder import build_batch
+from app.tiering.verify import FindingKind
+from app.units import Offset, PartitionIndex, TopicPartition
+from pyspark_firn.jobs.inspection import inspect, write_report
+from pyspark_firn.jobs.replay import ReplayRequest, ReplayState, _Replay, replay
+from pyspark_firn.jobs.running import ProcessRunner
+from tests.spark.conftest import Topic
+from tests.support.broker import running_broker
+from tests.support.buckets import BucketBuilder
+
+NOW_MS = 1_700_000_000_000
+
+
+async def make_topic(path: Path, name: str = "t", seed: int = 0) -> Topic:
+    bucket = await BucketBuilder.open(path, seed=seed)
+    topic_id = await bucket.create_topic(name, 2)
+    for partition in (0, 1):
+        for first in (0, 100):
+            made = [
+                build_batch(
+                    [(NOW_MS + n, b"k%d" % n, b"v%d" % n, (("own", b"1"),)) for n in range(start, start + 20)],
+                    base_offset=Offset(start),
+                )
+                for start in range(first, first + 100, 20)
+            ]
+            await bucket.add_segment(topic_id, partition, made, chunk_bytes=900)
+    return Topic(path, name, topic_id, 2)
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Topic:
+    return asyncio.run(make_topic(tmp_path / "bucket"))
+
+
+def segment(topic: Topic, partition: int, base: int) -> Path:
+    [path] = (topic.path / "data").glob(f"*/{topic.topic_id}/{partition}/{base:020d}-*.seg")
+    return path
+
+
+def test_a_sound_bucket_is_proven_and_its_report_is_sealed(topic: Topic, tmp_path: Path) -> None:
+    found = inspect(topic.store, ProcessRunner(1))
+    assert (found.is_sound, found.findings, len(found.facts), found.partitions) == (True, [], 4, 2)
+    table, page = write_report(found, tmp_path / "audit", made=datetime.now(UTC))
+    rows = pq.read_table(table).to_pylist()
+    assert [(row["partition"], row["base_offset"], row["records"]) for row in rows] == [
+        (0, 0, 100), (0, 100, 100), (1, 0, 100), (1, 100, 100),
+    ]  # fmt: skip
+    assert rows[0]["sha256"] == rows[2]["sha256"] != rows[1]["sha256"]
+    assert "**Sound**: 4 segments" in page.read_text()
+
+
+def test_every_kind_of_damage_is_named_with_its_object(topic: Topic) -> None:
+    flipped, missing = segment(topic, 0, 100), segment(topic, 1, 0)
+    data = bytearray(flipped.read_bytes())
+    data[1500] ^= 4
+    flipped.write_bytes(data)
+    orphan = missing.with_name(f"{7:020d}-00000000-0000-4000-8000-000000000000.seg")
+    missing.rename(orphan)
+    (topic.path / "data" / "foreign").write_bytes(b"x")
+    found = inspect(topic.store, ProcessRunner(1))
+    assert not found.is_sound
+    named = {(finding.kind, finding.object_key.rpartition("/")[2]) for finding in found.findings}
+    assert named == {
+        (FindingKind.OBJECT_DAMAGED, flipped.name),
+        (FindingKind.OBJECT_MISSING, missing.name),
+        (FindingKind.ORPHAN_OBJECT, orphan.name),
+        (FindingKind.FOREIGN_OBJECT, "foreign"),
+    }
+
+
+def test_the_command_line_archives_and_audits(topic: Topic, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    archive = ["job", "archive", "t", "--store", topic.store, "--to", (tmp_path / "lake").as_uri(), "-w", "1", "--json"]
+    assert main(archive) == 0
+    assert json.loads(capsys.readouterr().out)["records"] == 400
+    assert main(["job", "verify", "--store", topic.store, "-w", "1"]) == 0
+    capsys.readouterr()
+    segment(topic, 0, 0).unlink()
+    assert main(["job", "audit", "--store", topic.store, "--to", str(tmp_path / "a"), "-w", "1", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["sound"] is False
+    assert main(["job", "archive", "t", "--store", topic.store]) == 2
+
+
+async def produced(port: int, target: str) -> dict[int, list[Any]]:
+    """Every record of a topic's two partitions."""
+    found: dict[int, list[Any]] = {}
+    async with ClusterClient([("127.0.0.1", port)], rng=random.Random(1)) as cluster:
+        for index in (0, 1):
+            partition = TopicPartition(target, PartitionIndex(index))
+            end = (await cluster.list_offsets({partition: -1}))[partition].offset
+            found[index] = []
+            async with Consumer(cluster) as consumer:
+                consumer.assign({partition: Offset(0)})
+                while consumer.position(partition) < end:
+                    for batch in await consumer.poll(10_000):
+                        found[index] += batch.records()
+    return found
+
+
+async def test_a_replay_that_died_goes_on_without_gap_or_double(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await make_topic(tmp_path / "source", seed=3)
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("again", 2)
+        request = ReplayRequest(
+            store=topic.store,
+            topic="t",
+            bootstrap=(("127.0.0.1", broker.port),),
+            target="again",
+            start=str(NOW_MS + 50),
+            state_path=tmp_path / "state.json",
+        )
+
+        class Died(Exception):
+            pass
+
+        noted = 0
+        note = _Replay._note
+
+        async def die(self: _Replay, producer: Any, state: ReplayState, sent: Any) -> None:
+            nonlocal noted
+            noted += 1
+            await producer.flush()
+            if noted == 2:  # After the acknowledgements, before they are written down.
+                raise Died
+            await note(self, producer, state, sent)
+
+        monkeypatch.setattr("pyspark_firn.jobs.replay.STATE_EVERY_RECORDS", 70)
+        with monkeypatch.context() as patched:
+            patched.setattr(_Replay, "_note", die)
+            with pytest.raises(Died):
+                await asyncio.to_thread(replay, request)
+        summary = await asyncio.to_thread(replay, request)
+        assert (summary.resumed_at, summary.records) == (140, 160)
+        assert (await asyncio.to_thread(replay, request)).records == 0
+        found = await produced(broker.port, "again")
+        for index in (0, 1):
+            assert [record.value for record in found[index]] == [b"v%d" % n for n in range(50, 200)]
+            headers = dict(found[index][0].headers)
+            assert headers["own"] == b"1"
+            assert headers["firn.replay.timestamp"] == b"%d" % (NOW_MS + 50)
+        with pytest.raises(ConfigError, match="belongs to another replay"):
+            await asyncio.to_thread(
+                replay, ReplayRequest(**{name: getattr(request, name) for name in request.__slots__} | {"start": "5"})
+            )
