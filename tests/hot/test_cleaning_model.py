@@ -46,6 +46,7 @@ class CompactionMachine(RuleBasedStateMachine):
     @initialize(seed=st.integers(0, 2**32), keys_max=st.sampled_from([2, 100]), lag_ms=st.sampled_from([0, 500]))
     def begin(self, seed: int, keys_max: int, lag_ms: int) -> None:
         self.patch.setattr(compaction, "KEYS_MIN", keys_max)
+        self.keys_max = keys_max
         self.fs = sim(seed)
         self.clock = ManualClock()
         self.config = {
@@ -131,7 +132,13 @@ class CompactionMachine(RuleBasedStateMachine):
             async with running(self.manager):
                 self.log.roll()
                 await self.log.flush()
-                cleaner = cleaner_over(self.manager, self.fs, clock=self.clock, said=self.fail)
+                cleaner = cleaner_over(
+                    self.manager,
+                    self.fs,
+                    clock=self.clock,
+                    said=self.fail,
+                    log_cleaner_dedupe_buffer_size=self.keys_max * compaction.BYTES_PER_KEY,
+                )
                 while await cleaner.clean_next():
                     await self._check_cleaned()
                 await self.manager._take_out_trash(self.clock.now)
