@@ -8,7 +8,7 @@ from app.errors import ErrorCode, FirnError, RequestRejected, StorageUnavailable
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.handlers.mutations import Refusal, each
-from app.handlers.partitions import led_log
+from app.handlers.partitions import check_not_internal, led_log
 from app.units import Offset
 from app.wire.apikeys import ApiKey
 from app.wire.apis.delete_records import (
@@ -75,6 +75,7 @@ async def delete_records(context: Context, request: Request, message: DeleteReco
 
     async def delete(item: tuple[str, DeleteRecordsPartition]) -> Offset:
         name, partition = item
+        check_not_internal(name)
         log = led_log(context, name, partition.partition_index)
         offset = _new_start(log, partition.offset)
         if offset > log.log_start_offset:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.context import Context
+from app.metadata.cluster import INTERNAL_TOPICS
 from app.units import LeaderEpoch
 from app.wire.endpoints import NodeEndpoint
 
@@ -45,6 +46,15 @@ def led_log(context: Context, topic: str, partition: int) -> PartitionLog:
     if found.partitions[partition].leader != context.config.node_id:
         raise RequestRejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {topic}-{partition}")
     raise RequestRejected(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {topic}-{partition} is not available")
+
+
+def check_not_internal(topic: str) -> None:
+    """Clients read the topics in which coordinators keep their state, but do not write there.
+
+    Raises: RequestRejected INVALID_TOPIC_EXCEPTION.
+    """
+    if topic in INTERNAL_TOPICS:
+        raise RequestRejected(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is written by coordinators alone")
 
 
 def check_leader_epoch(log: PartitionLog, claimed: int) -> None:

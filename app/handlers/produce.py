@@ -25,7 +25,7 @@ from app.handlers.admission import (
     check_admitted,
     continues,
 )
-from app.handlers.partitions import led_log, node_endpoints, topic_name
+from app.handlers.partitions import check_not_internal, led_log, node_endpoints, topic_name
 from app.handlers.produce_shape import NO_TAGS, ProduceShape, learn
 from app.limits import BATCH_OVERHEAD_BYTES
 from app.records.batch import CODEC_MASK, CONTROL, LENGTH_PREFIX_BYTES, TRANSACTIONAL
@@ -218,6 +218,7 @@ def append_all(
             log: PartitionLog | None = None
             try:
                 log = require_log(context, topic, index)
+                check_not_internal(log.topic)
                 if (topic, index) in refused:
                     raise refused[topic, index]
                 if records is None:

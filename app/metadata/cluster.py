@@ -41,7 +41,7 @@ ALL_BROKERS: Final = -1
 
 FIRST_PRODUCER_ID: Final = ProducerId(0)
 
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 _EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
 

@@ -102,11 +102,11 @@ class Peer:
             time.sleep(0.05)
 
 
-def make(key: int, class_name: str, **fields: Any) -> Any:
+def make(key: int, class_name: str, /, **fields: Any) -> Any:
     return message_class(key, class_name)(**fields)
 
 
-def request(key: int, **fields: Any) -> Any:
+def request(key: int, /, **fields: Any) -> Any:
     return make(key, f"{APIS[key].name}Request", **fields)
 
 

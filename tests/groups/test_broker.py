@@ -1,0 +1,144 @@
+"""The group coordinator in a running broker: its topic, what a restart keeps, durability, and what clients may not do to it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.configs import Durability, TopicConfig
+from app.errors import ErrorCode, RequestRejected
+from app.handlers.context import Context, Request
+from app.handlers.dispatch import api_table
+from app.records.builder import build_batch
+from app.wire.apikeys import ApiKey
+from tests.interop.peers import make, produce, request
+from tests.interop.serving import Raw
+from tests.support.broker import RunningBroker, running_broker
+
+DEADLINE_S = 20
+FEW = {"offsets_topic_num_partitions": 2, "group_initial_rebalance_delay_ms": 0}
+
+
+async def ask(context: Context, key: ApiKey, version: int, message: Any) -> Any:
+    """What the handler answers; what is only for now is asked again."""
+    api = api_table()[key]
+    deadline = asyncio.get_running_loop().time() + DEADLINE_S
+    while True:
+        asked = Request(key, version, 1, "test", "127.0.0.1:1")
+        try:
+            answer = api.handle(context, asked, message)
+            return answer if not hasattr(answer, "__await__") else await answer
+        except RequestRejected as error:
+            waits = error.code in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            if not waits or asyncio.get_running_loop().time() > deadline:
+                return api.refuse(asked, message, error.code, str(error))
+            await asyncio.sleep(0.01)
+
+
+def commit(group: str, topic: str, partition: int, offset: int) -> Any:
+    key = ApiKey.OFFSET_COMMIT
+    asked = make(key, "OffsetCommitRequestPartition", partition_index=partition, committed_offset=offset)
+    return request(key, group_id=group, topics=[make(key, "OffsetCommitRequestTopic", name=topic, partitions=[asked])])
+
+
+async def committed(context: Context, group: str) -> dict[tuple[str, int], int]:
+    key = ApiKey.OFFSET_FETCH
+    message = request(key, groups=[make(key, "OffsetFetchRequestGroup", group_id=group, topics=None)])
+    deadline = asyncio.get_running_loop().time() + DEADLINE_S
+    while True:
+        (found,) = (await ask(context, key, 8, message)).groups
+        if found.error_code == 0:
+            return {
+                (topic.name, row.partition_index): row.committed_offset
+                for topic in found.topics
+                for row in topic.partitions
+            }
+        assert asyncio.get_running_loop().time() < deadline, found
+        await asyncio.sleep(0.01)
+
+
+async def find(broker: RunningBroker, group: str = "g") -> Any:
+    message = request(ApiKey.FIND_COORDINATOR, key=group, key_type=0)
+    return await ask(broker.node.context, ApiKey.FIND_COORDINATOR, 3, message)
+
+
+async def test_the_topic_is_made_with_the_first_question_and_is_internal(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, **FEW) as broker:
+        found = await find(broker)
+        assert (found.error_code, found.node_id, found.port) == (0, 1, broker.port)
+        topic = broker.node.controller.image.topic("__consumer_offsets")
+        assert topic is not None
+        assert (len(topic.partitions), topic.is_internal) == (2, True)
+        config = broker.node.controller.effective_config(topic)
+        assert (config.compacted, config.tiered, config.segment_bytes) == (True, False, 104_857_600)
+        with Raw(broker.port) as raw:
+            metadata = await asyncio.to_thread(raw.ask, ApiKey.METADATA, 9, request(ApiKey.METADATA, topics=None))
+        assert [(topic.name, topic.is_internal) for topic in metadata.topics] == [("__consumer_offsets", True)]
+
+
+async def test_clients_may_neither_write_to_the_topic_nor_cut_it(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, **FEW) as broker:
+        await find(broker)
+        batch = build_batch([(1_700_000_000_000, b"k", b"v", ())])
+        with Raw(broker.port) as raw:
+            answer = await asyncio.to_thread(raw.ask, ApiKey.PRODUCE, 9, produce(("__consumer_offsets", 0, batch)))
+            assert answer.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+            key = ApiKey.DELETE_RECORDS
+            part = make(key, "DeleteRecordsPartition", partition_index=0, offset=-1)
+            topics = [make(key, "DeleteRecordsTopic", name="__consumer_offsets", partitions=[part])]
+            answer = await asyncio.to_thread(raw.ask, key, 2, request(key, topics=topics, timeout_ms=1000))
+            assert answer.topics[0].partitions[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert broker.log("__consumer_offsets").log_end_offset == 0
+
+
+@pytest.mark.parametrize("durability", [Durability.MEMORY, Durability.DISK])
+async def test_offsets_are_there_after_a_restart(tmp_path: Path, durability: Durability) -> None:
+    defaults = TopicConfig(firn_durability=durability)
+    groups = [f"g{number}" for number in range(10)]
+    for first in (True, False):
+        async with running_broker(tmp_path, topic_defaults=defaults, **FEW) as broker:
+            if first:
+                await broker.create_topic("t", 3)
+                await find(broker)
+                for number, group in enumerate(groups):
+                    answer = await ask(broker.node.context, ApiKey.OFFSET_COMMIT, 8, commit(group, "t", 1, number))
+                    assert answer.topics[0].partitions[0].error_code == 0
+                    for partition in range(2):
+                        log = broker.log("__consumer_offsets", partition)
+                        assert durability is Durability.MEMORY or log.synced_end_offset == log.log_end_offset
+            for number, group in enumerate(groups):
+                assert await committed(broker.node.context, group) == {("t", 1): number}
+            assert broker.lines == []
+
+
+async def test_offsets_of_a_deleted_topic_are_gone_also_for_its_successor(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, **FEW) as broker:
+        for name in ("t", "u"):
+            await broker.create_topic(name)
+        await find(broker)
+        context = broker.node.context
+        for name in ("t", "u"):
+            await ask(context, ApiKey.OFFSET_COMMIT, 8, commit("g", name, 0, 7))
+        await broker.node.controller.delete_topic("t")
+        await broker.create_topic("t")
+        assert await committed(context, "g") == {("u", 0): 7}
+
+
+async def test_deleting_the_topic_of_offsets_forgets_them_and_nothing_else(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, **FEW) as broker:
+        await broker.create_topic("t")
+        await find(broker)
+        context = broker.node.context
+        await ask(context, ApiKey.OFFSET_COMMIT, 8, commit("g", "t", 0, 7))
+        await broker.node.controller.delete_topic("__consumer_offsets")
+        with Raw(broker.port) as raw:
+            answer = await asyncio.to_thread(raw.ask, ApiKey.OFFSET_COMMIT, 8, commit("g", "t", 0, 8))
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        await find(broker)
+        assert await committed(context, "g") == {}
+        await ask(context, ApiKey.OFFSET_COMMIT, 8, commit("g", "t", 0, 9))
+        assert await committed(context, "g") == {("t", 0): 9}
+        assert broker.lines == []
