@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -65,8 +65,12 @@ def server_properties(directory: Path, port: int, controller_port: int, *, tiere
 
 
 @contextmanager
-def kafka_running(directory: Path, *, core: int | None = None, tiered: bool = False) -> Iterator[System]:
+def kafka_running(
+    directory: Path, *, core: int | None = None, tiered: bool = False, settings: Mapping[str, str] | None = None
+) -> Iterator[System]:
     """Format ``directory``, start Kafka in it (pinned to ``core`` if given), and end it when the block is left.
+
+    ``settings`` are broker settings beside those of ``server_properties``.
 
     Raises: PeerMissing.
     """
@@ -74,8 +78,8 @@ def kafka_running(directory: Path, *, core: int | None = None, tiered: bool = Fa
     directory.mkdir(parents=True, exist_ok=True)
     port = free_port()
     properties = directory / "server.properties"
-    settings = server_properties(directory, port, free_port(), tiered=tiered)
-    properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    all_settings = server_properties(directory, port, free_port(), tiered=tiered) | dict(settings or {})
+    properties.write_text("".join(f"{name}={value}\n" for name, value in all_settings.items()))
     java = ["java", "-cp", f"{libs}/*"]
     output = directory / "kafka.out"
     with output.open("wb") as out:

@@ -81,6 +81,7 @@ def _starts() -> tuple[Target, ...]:
 
 
 BESIDE = "beside a cold replay, Firn"
+REBALANCE = "1,000 members, a tenth replaced"
 ONE, BARE_S3 = "cold fetch, 1 partition", "bare client"
 
 TARGETS = (
@@ -93,6 +94,8 @@ TARGETS = (
         0.8,
         True,
     ),
+    Target(f"{REBALANCE}: heartbeat intervals", _value(REBALANCE, "rebalance_intervals"), 3, False, "intervals"),
+    Target(f"{REBALANCE}: CPU of the coordinator", _value(REBALANCE, "rebalance_cpu_s"), 5, False, "s"),
     Target("hot fetch: CPU per GB against Kafka", _ratio("hot fetch", "server_cpu_s_per_gb"), 1.0, False),
     Target(
         "hot fetch: CPU per GB against the bare pread and write loop",

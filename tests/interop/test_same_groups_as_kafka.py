@@ -1,0 +1,169 @@
+"""The same consumer group conversation with Firn and with Apache Kafka: equal codes, epochs and assignments at every step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app.errors import ErrorCode
+from app.wire.apikeys import ApiKey
+from app.wire.apis.find_coordinator import FindCoordinatorRequest
+from loadtests.kafka_peer import PeerMissing, kafka_libs, kafka_running
+from tests.interop.peers import Peer, make, request
+from tests.interop.serving import firn_serving
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+HEARTBEAT, DESCRIBE = ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE
+TRANSIENT = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
+DEADLINE_S = 60.0
+GROUP = "conversation"
+AS_IN_4_2 = {"group.consumer.assignment.interval.ms": "0", "group.consumer.assignor.offload.enable": "false"}
+"""Kafka 4.3 puts assignments off and makes them in the background (KIP-1263)."""
+
+
+@pytest.fixture(scope="module")
+def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Peer]]:
+    try:
+        kafka_libs()
+    except PeerMissing as missing:
+        pytest.skip(str(missing))
+    path = tmp_path_factory.mktemp("peers")
+    with kafka_running(path / "kafka", settings=AS_IN_4_2) as kafka, firn_serving(path) as firn:
+        both = [Peer("Kafka", kafka.port), Peer("Firn", firn.port)]
+        for peer in both:
+            peer.create("t", 4)
+            peer.create("u", 2)
+            peer.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key=GROUP))
+            deadline = time.monotonic() + DEADLINE_S
+            stranger = request(HEARTBEAT, group_id=GROUP, member_id="nobody", member_epoch=1)
+            while peer.ask(HEARTBEAT, 1, stranger).error_code in TRANSIENT:
+                assert time.monotonic() < deadline, peer.name
+                time.sleep(0.2)
+        yield both
+
+
+def joining(member: str, *, group: str = GROUP, **fields: Any) -> dict[str, Any]:
+    """A heartbeat that says everything."""
+    return {
+        "group_id": group,
+        "member_id": member,
+        "member_epoch": 0,
+        "rebalance_timeout_ms": 60_000,
+        "subscribed_topic_names": ["t"],
+        "topic_partitions": [],
+        **fields,
+    }
+
+
+def going_on(member: str, epoch: int, owned: int | None, **fields: Any) -> dict[str, Any]:
+    """A heartbeat that says what is owned of t: the first so many partitions, or nothing about it."""
+    return {"group_id": GROUP, "member_id": member, "member_epoch": epoch, "owned": owned, **fields}
+
+
+SCRIPT: list[tuple[str, int, dict[str, Any]]] = [
+    ("no group id", 1, joining("a", group="")),
+    ("no member id", 1, joining("")),
+    ("no member id, but then it need not have one", 0, joining("", group="other")),
+    ("an empty instance id", 1, joining("a", instance_id="")),
+    ("an empty rack id", 1, joining("a", rack_id=" ")),
+    ("no rebalance time-out", 1, joining("a", rebalance_timeout_ms=-1)),
+    ("no word of partitions", 1, joining("a", topic_partitions=None)),
+    ("no subscription", 1, joining("a", subscribed_topic_names=None)),
+    ("an epoch that there is not", 1, joining("a", member_epoch=-3)),
+    ("a static leave without an instance", 1, joining("a", member_epoch=-2)),
+    ("an unknown assignor", 1, joining("a", server_assignor="clever")),
+    ("a malformed expression", 1, joining("a", subscribed_topic_regex="(")),
+    ("a heartbeat to a group that there is not", 1, going_on("a", 1, 0)),
+    ("leaving a group that there is not", 1, going_on("a", -1, None)),
+    ("the first joins", 1, joining("a")),
+    ("and goes on", 1, going_on("a", 1, None)),
+    ("with an epoch too high", 1, going_on("a", 2, None)),
+    ("joining again", 1, joining("a")),
+    ("a stranger", 1, going_on("b", 1, None)),
+    ("a stranger leaves", 1, going_on("b", -1, None)),
+    ("the second joins", 1, joining("b")),
+    ("and waits", 1, going_on("b", 2, 0)),
+    ("the first hears of it", 1, going_on("a", 1, 4)),
+    ("and does not obey", 1, going_on("a", 1, 4)),
+    ("the epoch to come is not there yet", 1, going_on("a", 2, 4)),
+    ("an unknown subscription takes part", 1, joining("c", subscribed_topic_names=["nothing"])),
+    ("leaves again", 1, going_on("c", -1, None)),
+    ("the second changes its mind", 1, joining("b", member_epoch=2, subscribed_topic_names=["u"])),
+    ("a static member joins", 1, joining("s", instance_id="i", subscribed_topic_names=["u"])),
+    ("another cannot be it", 1, joining("z", instance_id="i", subscribed_topic_names=["u"])),
+    ("nor speak for it", 1, going_on("z", 5, None, instance_id="i")),
+    ("it leaves for a while", 1, going_on("s", -2, None, instance_id="i")),
+    ("the old one is fenced", 1, going_on("s", 5, None, instance_id="i")),
+    ("an instance that there is not", 1, going_on("s", 5, None, instance_id="j")),
+    ("its successor comes", 1, joining("s2", instance_id="i", subscribed_topic_names=["u"])),
+    ("and the old one is not known", 1, going_on("s", 5, None, instance_id="i")),
+]
+
+
+def seen(peer: Peer, first: int, version: int, step: dict[str, Any]) -> dict[str, Any]:
+    """What is compared of an answer; epochs count from that of a group's first member."""
+    fields = dict(step)
+    if fields["member_epoch"] > 0:
+        fields["member_epoch"] += first - 1
+    owned = fields.pop("owned", 0)
+    if "topic_partitions" not in fields:
+        fields["topic_partitions"] = None
+        if owned is not None:
+            parts = make(HEARTBEAT, "TopicPartitions", topic_id=peer.ids["t"], partitions=list(range(owned)))
+            fields["topic_partitions"] = [parts] if owned else []
+    answer = peer.ask(HEARTBEAT, version, request(HEARTBEAT, **fields))
+    assigned = answer.assignment
+    names = {topic_id: name for name, topic_id in peer.ids.items()}
+    return {
+        "code": ErrorCode(answer.error_code).name,
+        "epoch": answer.member_epoch - (first - 1 if answer.member_epoch > 0 else 0),
+        "interval": answer.heartbeat_interval_ms,
+        "assigned": (
+            None
+            if assigned is None
+            else sorted((names[each.topic_id], len(each.partitions)) for each in assigned.topic_partitions)
+        ),
+    }
+
+
+def test_every_step_of_a_conversation_is_answered_alike(peers: list[Peer]) -> None:
+    firsts = {
+        peer.name: peer.ask(HEARTBEAT, 1, request(HEARTBEAT, **joining("first", group="epochs"))).member_epoch
+        for peer in peers
+    }
+    differences = []
+    for label, version, step in SCRIPT:
+        kafka, firn = (seen(peer, firsts[peer.name], version, step) for peer in peers)
+        if kafka != firn:
+            differences.append(f"{label}: Kafka {kafka}, Firn {firn}")
+    assert not differences, "\n".join(differences)
+    kafka, firn = (described(peer, firsts[peer.name]) for peer in peers)
+    assert kafka == firn
+
+
+def described(peer: Peer, first: int) -> Any:
+    answer = peer.ask(DESCRIBE, 1, request(DESCRIBE, group_ids=[GROUP, "nobody's"]))
+    return sorted(
+        (
+            group.error_code,
+            group.group_state,
+            group.group_epoch and group.group_epoch - first,
+            group.assignment_epoch and group.assignment_epoch - first,
+            group.assignor_name,
+            sorted(
+                (
+                    member.member_id,
+                    member.instance_id,
+                    member.member_epoch - first,
+                    member.subscribed_topic_names,
+                    member.member_type,
+                )
+                for member in group.members
+            ),
+        )
+        for group in answer.groups
+    )
