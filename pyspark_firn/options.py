@@ -146,7 +146,7 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
         ),
         columns=_columns(options),
         isolation=_choice("isolation", options.get("isolation", Isolation.READ_COMMITTED.value), Isolation),
-        tail=_addresses(options.get("tail", "none")),
+        tail=_tail(options.get("tail", "none")),
         split_bytes=_bytes(options, "splitBytes", SPLIT_BYTES_DEFAULT, at_least=SPLIT_BYTES_MIN),
         fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
         pushdown=_flag(options, "pushdown", default=False),
@@ -279,14 +279,17 @@ def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
     return (*named, HEADERS) if headers and HEADERS not in named else named
 
 
-def _addresses(text: str) -> tuple[tuple[str, int], ...]:
-    if text.strip().lower() == "none":
-        return ()
+def _tail(text: str) -> tuple[tuple[str, int], ...]:
+    return () if text.strip().lower() == "none" else parse_addresses("tail", text)
+
+
+def parse_addresses(name: str, text: str) -> tuple[tuple[str, int], ...]:
+    """Addresses of brokers. Raises: ConfigError."""
     found: list[tuple[str, int]] = []
     for address in text.split(","):
         host, colon, port = address.strip().rpartition(":")
         if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise ConfigError(f"The option 'tail' is {text!r}: write none, or brokers like host:9092,other:9092.")
+            raise ConfigError(f"The option {name!r} is {text!r}: write brokers like host:9092,other:9092.")
         found.append((host.strip("[]"), int(port)))
     return tuple(found)
 

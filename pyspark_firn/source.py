@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, MutableMapping
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    DataSourceWriter,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
@@ -55,6 +63,25 @@ class FirnDataSource(DataSource):
 
         options = parse_read_options(self.options, streaming=False)
         return PushingReader(options, schema) if options.pushdown else FirnReader(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from pyspark_firn.writing import FirnWriter, parse_write_options
+
+        self._only_append(overwrite)
+        return FirnWriter(parse_write_options(self.options, schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
+        from pyspark_firn.writing import FirnStreamWriter, parse_write_options
+
+        self._only_append(overwrite)
+        return FirnStreamWriter(parse_write_options(self.options, schema))
+
+    @staticmethod
+    def _only_append(overwrite: bool) -> None:
+        if overwrite:
+            from app.errors import ConfigError
+
+            raise ConfigError("A topic is only ever appended to: write with mode append.")
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         from pyspark_firn.options import parse_read_options

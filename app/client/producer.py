@@ -25,6 +25,7 @@ from typing import Final, NamedTuple, Self
 from app.client.cluster import ClusterClient, TopicView, refusal
 from app.client.partitioner import StickyChoice, partition_of_key
 from app.client.retry import backoff_ms, is_retriable, retrying
+from app.client.transactions import Transaction
 from app.errors import BrokerUnavailable, ErrorCode, FirnError, LimitExceeded, RequestRejected
 from app.limits import KIB, MIB, RECORD_HEADERS_MAX
 from app.records.builder import build_batch
@@ -125,6 +126,7 @@ class Producer:
         compression: Codec = Codec.NONE,
         delivery_timeout_ms: int = 120_000,
         create_topics: bool = True,
+        transaction: Transaction | None = None,
     ) -> None:
         """
         Args:
@@ -133,6 +135,8 @@ class Producer:
             buffer_bytes_max: records that are not acknowledged; ``send`` waits above it.
             delivery_timeout_ms: from ``send`` to the acknowledgement, retries included.
             create_topics: let the broker create an unknown topic, if its settings allow that.
+            transaction: everything that is sent belongs to it; ending it is the caller's. After a failed record it can only
+                be aborted.
         """
         assert acks in (-1, 0, 1), acks
         self._cluster = cluster
@@ -145,6 +149,8 @@ class Producer:
         self._compression = compression
         self._delivery_timeout_s = delivery_timeout_ms / 1000
         self._create_topics = create_topics
+        self._transaction = transaction
+        assert transaction is None or self._idempotent
         self._in_flight_max = IN_FLIGHT_PER_PARTITION_MAX if self._idempotent else 1
         self._sticky = StickyChoice(cluster.rng)
         self._queues: dict[TopicPartition, _PartitionQueue] = {}
@@ -397,6 +403,8 @@ class Producer:
         return queue.identity
 
     async def _new_identity(self) -> _Identity:
+        if self._transaction is not None:
+            return _Identity(self._transaction.producer_id, self._transaction.producer_epoch)
         connection = await self._cluster.any_broker()
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1)
         answer = await connection.request(ApiKey.INIT_PRODUCER_ID, request, timeout_ms=self._cluster.request_timeout_ms)
@@ -419,6 +427,7 @@ class Producer:
             producer_id=batch.identity.producer_id,
             producer_epoch=batch.identity.producer_epoch,
             base_sequence=batch.base_sequence,
+            transactional=self._transaction is not None,
         )
 
     # --- one request ----------------------------------------------------------------------------------------------
@@ -466,7 +475,12 @@ class Producer:
         body = codec.encode_request(
             ApiKey.PRODUCE,
             version,
-            ProduceRequest(acks=self._acks, timeout_ms=timeout_ms, topic_data=list(topics.values())),
+            ProduceRequest(
+                transactional_id=None if self._transaction is None else self._transaction.transactional_id,
+                acks=self._acks,
+                timeout_ms=timeout_ms,
+                topic_data=list(topics.values()),
+            ),
         )
         if self._acks == 0:
             await connection.send_only(ApiKey.PRODUCE, version, body)

@@ -1,0 +1,381 @@
+"""``df.write`` and ``writeStream``: rows to records, through the brokers.
+
+Columns as Spark's Kafka sink takes them: ``value`` and, if wanted, ``key``, ``topic``, ``partition``, ``headers``, ``timestamp``.
+
+**Batch**: idempotent producers, all in-sync replicas. A task that fails and is run again writes its rows again, as with Spark's
+Kafka sink.
+
+**Stream**: exactly once. Every task attempt opens a transaction of its own, fills it, leaves it open, and returns what is needed
+to end it. The commit of a micro-batch is a record, the *intent*, in a compacted topic (``commitTopic``), keyed by the query: which
+transactions batch n is made of. Only when that is acknowledged is each transaction committed. A batch that is repeated finds its
+own intent: its tasks write nothing, and the commit ends the transactions that the first attempt could not end.
+
+**The window.** An open transaction is aborted by its coordinator ``transactionTimeout`` after its first record. If the driver dies
+after writing an intent and comes back only after that time, the transactions are gone and cannot be written again: the stream
+stops and says so, rather than lose or repeat a batch. Attempts that died leave their transactions open until then, too, and
+readers at read_committed wait for them that long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import DataType, StructType
+
+from app.client.admin import AdminClient
+from app.client.cluster import LATEST, ClusterClient
+from app.client.consumer import Consumer
+from app.client.producer import Acknowledged, Producer
+from app.client.transactions import Transaction, begin_transaction, end_transaction
+from app.errors import ConfigError, CorruptionError, ErrorCode, FirnError, RequestRejected
+from app.records.compression import CODEC_NAMES, Codec
+from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
+from pyspark_firn.options import parse_addresses
+from pyspark_firn.session import SystemClock
+
+COMMIT_TOPIC_DEFAULT: Final = "firn-spark-commits"
+TRANSACTION_TIMEOUT_MS_DEFAULT: Final = 900_000
+"""The most that a broker allows unless ``transaction.max.timeout.ms`` says otherwise."""
+SENDS_AT_ONCE: Final = 10_000
+"""Records that wait for their acknowledgement before the next rows are taken."""
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+INTENT_VERSION: Final = 1
+
+_logger = logging.getLogger("pyspark_firn")
+
+_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "key": ("string", "binary"),
+    "value": ("string", "binary"),
+    "topic": ("string",),
+    "partition": ("int",),
+    "timestamp": ("timestamp",),
+    "headers": ("array<struct<key:string,value:binary>>",),
+}
+_OPTIONS: Final = ("bootstrap", "kafka.bootstrap.servers", "topic", "compression", "commitTopic", "transactionTimeout")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """Where to write and how."""
+
+    bootstrap: tuple[tuple[str, int], ...]
+    topic: str | None
+    """For rows without a topic of their own; takes precedence over the column, as in Spark's Kafka sink."""
+    compression: Codec
+    commit_topic: str
+    transaction_timeout_ms: int
+
+
+def parse_write_options(given: Mapping[str, str], schema: StructType) -> WriteOptions:
+    """What a user's options mean for rows of ``schema``. Raises: ConfigError, one sentence."""
+    known = {name.lower(): name for name in _OPTIONS}
+    options: dict[str, str] = {}
+    for written, value in given.items():
+        name = known.get(written.lower())
+        if name is None:
+            raise ConfigError(f"There is no option {written!r} for writing: there are {', '.join(_OPTIONS)}.")
+        options["bootstrap" if name == "kafka.bootstrap.servers" else name] = value
+    if "bootstrap" not in options:
+        raise ConfigError("The option 'bootstrap' is missing: write brokers like host:9092,other:9092.")
+    _check_schema(schema, has_topic="topic" in options)
+    codec = CODEC_NAMES.get(options.get("compression", "none").lower())
+    if codec is None:
+        raise ConfigError(f"The option 'compression' is {options['compression']!r}: write {', '.join(CODEC_NAMES)}.")
+    timeout = options.get("transactionTimeout", str(TRANSACTION_TIMEOUT_MS_DEFAULT))
+    if not timeout.isdecimal() or int(timeout) < 1:
+        raise ConfigError(f"The option 'transactionTimeout' is {timeout!r}: write milliseconds.")
+    return WriteOptions(
+        bootstrap=parse_addresses("bootstrap", options["bootstrap"]),
+        topic=options.get("topic"),
+        compression=codec,
+        commit_topic=options.get("commitTopic", COMMIT_TOPIC_DEFAULT),
+        transaction_timeout_ms=int(timeout),
+    )
+
+
+def _check_schema(schema: StructType, *, has_topic: bool) -> None:
+    types: dict[str, DataType] = {field.name: field.dataType for field in schema.fields}
+    for name, kind in types.items():
+        allowed = _COLUMNS.get(name)
+        if allowed is None:
+            raise ConfigError(f"A record has no column {name!r}: there are {', '.join(_COLUMNS)}.")
+        if kind.simpleString() not in allowed:
+            raise ConfigError(f"The column {name!r} is {kind.simpleString()}: it must be {' or '.join(allowed)}.")
+    if "value" not in types:
+        raise ConfigError("The column 'value' is missing.")
+    if "topic" not in types and not has_topic:
+        raise ConfigError("It is not said which topic to write to: add the option or the column 'topic'.")
+
+
+# --- rows -----------------------------------------------------------------------------------------------------------
+
+
+async def _produce(options: WriteOptions, batches: Iterator[pa.RecordBatch], producer: Producer) -> int:
+    """Send every row and wait for its acknowledgement. Raises: FirnError, with some rows written."""
+    count = 0
+    for batch in batches:
+        for start in range(0, batch.num_rows, SENDS_AT_ONCE):
+            rows = batch.slice(start, SENDS_AT_ONCE).to_pylist()
+            answers: list[asyncio.Future[Acknowledged]] = []
+            for row in rows:
+                topic = options.topic if options.topic is not None else row.get("topic")
+                if topic is None:
+                    raise ConfigError("A row has no topic: fill the column 'topic', or use the option.")
+                moment = row.get("timestamp")
+                answers.append(
+                    await producer.send(
+                        topic,
+                        _bytes(row["value"]),
+                        key=_bytes(row.get("key")),
+                        headers=tuple((header["key"], header["value"]) for header in row.get("headers") or ()),
+                        timestamp=None if moment is None else TimestampMs(round(moment.timestamp() * 1000)),
+                        partition=row.get("partition"),
+                    )
+                )
+            # Flushing raises nothing of its own: each record's answer does.
+            await producer.flush()
+            for answer in answers:
+                await answer
+            count += len(rows)
+    return count
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _cluster(options: WriteOptions) -> ClusterClient:
+    return ClusterClient(options.bootstrap, rng=random.Random(), client_id="firn-spark")
+
+
+# --- batch ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class WrittenRows(WriterCommitMessage):
+    """What a task of a batch write says."""
+
+    count: int
+
+
+class FirnWriter(DataSourceArrowWriter):
+    """``df.write.format("firn")``: every row at least once; once if no task fails."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
+        return WrittenRows(asyncio.run(self._write(iterator)))
+
+    async def _write(self, batches: Iterator[pa.RecordBatch]) -> int:
+        async with (
+            _cluster(self._options) as cluster,
+            Producer(cluster, SystemClock(), compression=self._options.compression) as producer,
+        ):
+            return await _produce(self._options, batches, producer)
+
+
+# --- stream ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class OpenTransaction(WriterCommitMessage):
+    """What a task of a micro-batch leaves behind."""
+
+    query_id: str
+    transaction: tuple[str, int, int] | None
+    """Transactional id, producer id, epoch; None: it wrote nothing."""
+    already_intended: bool = False
+    """The batch had an intent when the task began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What the newest commit of a query is made of."""
+
+    batch_id: int
+    transactions: tuple[Transaction, ...]
+
+    def encode(self) -> bytes:
+        return json.dumps(
+            {
+                "version": INTENT_VERSION,
+                "batch": self.batch_id,
+                "transactions": [list(one) for one in self.transactions],
+            }
+        ).encode()
+
+
+def _transaction(name: str, producer_id: int, epoch: int) -> Transaction:
+    return Transaction(name, ProducerId(producer_id), ProducerEpoch(epoch))
+
+
+def decode_intent(data: bytes, query_id: str) -> Intent:
+    """Inverse of ``Intent.encode``. Raises: CorruptionError."""
+    try:
+        found = json.loads(data)
+        if found["version"] != INTENT_VERSION:
+            raise CorruptionError(f"The intent of query {query_id} has version {found['version']}: use a newer Firn.")
+        transactions = tuple(
+            _transaction(str(name), int(producer), int(epoch)) for name, producer, epoch in found["transactions"]
+        )
+        return Intent(int(found["batch"]), transactions)
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(f"The intent of query {query_id} is damaged: {error!r}") from None
+
+
+class FirnStreamWriter(DataSourceStreamArrowWriter):
+    """``writeStream.format("firn")``: every row of every micro-batch exactly once, for readers at read_committed."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    # --- in a task --------------------------------------------------------------------------------------------------
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> OpenTransaction:
+        context = TaskContext.get()
+        assert context is not None, "Spark runs this in a task"
+        query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+        assert query_id is not None
+        assert batch_id is not None
+        attempt = f"{context.partitionId()}-{context.taskAttemptId()}"
+        return asyncio.run(self.write_attempt(iterator, query_id, int(batch_id), attempt))
+
+    async def write_attempt(
+        self, batches: Iterator[pa.RecordBatch], query_id: str, batch_id: int, attempt: str
+    ) -> OpenTransaction:
+        """One attempt at one part of micro-batch ``batch_id``; its transaction stays open. Raises: FirnError."""
+        async with _cluster(self._options) as cluster:
+            intent = await read_intent(cluster, self._options.commit_topic, query_id)
+            if intent is not None and intent.batch_id >= batch_id:
+                return OpenTransaction(query_id, None, already_intended=True)
+            first = next(batches, None)
+            if first is None:
+                return OpenTransaction(query_id, None)
+            name = f"firn-{query_id}-{batch_id}-{attempt}"
+            transaction = await begin_transaction(cluster, name, timeout_ms=self._options.transaction_timeout_ms)
+            try:
+                async with Producer(
+                    cluster, SystemClock(), compression=self._options.compression, transaction=transaction
+                ) as producer:
+                    await _produce(self._options, _chained(first, batches), producer)
+            except FirnError:
+                await self._abandon(cluster, transaction)
+                raise
+        return OpenTransaction(
+            query_id, (transaction.transactional_id, int(transaction.producer_id), int(transaction.producer_epoch))
+        )
+
+    @staticmethod
+    async def _abandon(cluster: ClusterClient, transaction: Transaction) -> None:
+        """Abort now, so that readers need not wait for the time-out; if that fails, the time-out does it."""
+        try:
+            await end_transaction(cluster, transaction, commit=False)
+        except FirnError as error:
+            _logger.warning("Transaction %s is left to its time-out: %s", transaction.transactional_id, error)
+
+    # --- on the driver ----------------------------------------------------------------------------------------------
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        asyncio.run(self.commit_batch([one for one in messages if isinstance(one, OpenTransaction)], batchId))
+
+    async def commit_batch(self, messages: Sequence[OpenTransaction], batch_id: int) -> None:
+        """Write the intent, then end its transactions; or finish an intent that is there. Raises: FirnError."""
+        if not messages:
+            return
+        query_id = messages[0].query_id
+        async with _cluster(self._options) as cluster:
+            opened = [_transaction(*one.transaction) for one in messages if one.transaction is not None]
+            if any(one.already_intended for one in messages):
+                assert not opened, "an intent was written while its batch was repeated"
+                intent = await read_intent(cluster, self._options.commit_topic, query_id)
+                assert intent is not None
+                if intent.batch_id > batch_id:
+                    return
+            elif not opened:
+                return
+            else:
+                intent = Intent(batch_id, tuple(opened))
+                await self._write_intent(cluster, query_id, intent)
+            for transaction in intent.transactions:
+                await self._finish(cluster, transaction, batch_id)
+
+    async def _write_intent(self, cluster: ClusterClient, query_id: str, intent: Intent) -> None:
+        await ensure_commit_topic(cluster, self._options.commit_topic)
+        async with Producer(cluster, SystemClock()) as producer:
+            answer = await producer.send(
+                self._options.commit_topic, intent.encode(), key=query_id.encode(), partition=0
+            )
+            await producer.flush()
+            await answer
+
+    @staticmethod
+    async def _finish(cluster: ClusterClient, transaction: Transaction, batch_id: int) -> None:
+        try:
+            await end_transaction(cluster, transaction, commit=True)
+        except RequestRejected as error:
+            raise ConfigError(
+                f"Transaction {transaction.transactional_id} of batch {batch_id} cannot be committed ({error}): its time-out had"
+                " passed before the driver came back, so its rows are not there. Write the batch again from its source into"
+                " another query, and raise transactionTimeout."
+            ) from error
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        opened = [
+            _transaction(*one.transaction)
+            for one in messages
+            if isinstance(one, OpenTransaction) and one.transaction is not None
+        ]
+        asyncio.run(self.abort_batch(opened))
+
+    async def abort_batch(self, transactions: Sequence[Transaction]) -> None:
+        """Give up what the tasks of a failed micro-batch left open."""
+        async with _cluster(self._options) as cluster:
+            for transaction in transactions:
+                await self._abandon(cluster, transaction)
+
+
+def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from rest
+
+
+async def ensure_commit_topic(cluster: ClusterClient, name: str) -> None:
+    """Make the topic of intents if there is none. Raises: RequestRejected, BrokerUnavailable."""
+    try:
+        await AdminClient(cluster).create_topic(name, partitions_count=1, configs={"cleanup.policy": "compact"})
+    except RequestRejected as error:
+        if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+            raise
+
+
+async def read_intent(cluster: ClusterClient, topic: str, query_id: str) -> Intent | None:
+    """The newest intent of a query; None if there is none. Raises: CorruptionError, RequestRejected, BrokerUnavailable."""
+    partition = TopicPartition(topic, PartitionIndex(0))
+    await cluster.refresh()
+    if topic not in cluster.view.topics:
+        return None
+    end = (await cluster.list_offsets({partition: LATEST}))[partition].offset
+    newest: bytes | None = None
+    async with Consumer(cluster, reset_to=None) as consumer:
+        consumer.assign({partition: Offset(0)})
+        while consumer.position(partition) < end:
+            for batch in await consumer.poll(10_000):
+                for record in batch.records():
+                    if record.key == query_id.encode():
+                        newest = record.value
+    return None if newest is None else decode_intent(newest, query_id)

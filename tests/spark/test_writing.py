@@ -1,0 +1,157 @@
+"""The writer's protocol against a broker, without a JVM: what tasks and driver do, and what a death between two steps leaves."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
+
+from app.client.cluster import ClusterClient
+from app.client.consumer import Consumer
+from app.client.transactions import Transaction
+from app.errors import ConfigError
+from app.units import Offset, PartitionIndex, TopicPartition
+from pyspark_firn.writing import FirnStreamWriter, OpenTransaction, WriteOptions, parse_write_options
+from tests.support.broker import RunningBroker, running_broker
+
+SCHEMA = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+
+
+def rows(start: int, end: int) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_pylist([{"key": str(n), "value": b"v%d" % n} for n in range(start, end)])
+
+
+@asynccontextmanager
+async def served(path: Path, **settings: object) -> AsyncIterator[tuple[RunningBroker, WriteOptions]]:
+    async with running_broker(path, **settings) as broker:
+        await broker.create_topic("out", 1)
+        given = {"bootstrap": broker.bootstrap, "topic": "out", "transactionTimeout": "60000"}
+        yield broker, parse_write_options(given, SCHEMA)
+
+
+async def committed(broker: RunningBroker) -> list[bytes | None]:
+    """Values that a reader at read_committed is given, up to the last stable offset."""
+    partition = TopicPartition("out", PartitionIndex(0))
+    found: list[bytes | None] = []
+    async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster:
+        end = (await cluster.list_offsets({partition: -1}, read_committed=True))[partition].offset
+        async with Consumer(cluster, read_committed=True) as consumer:
+            consumer.assign({partition: Offset(0)})
+            while consumer.position(partition) < end:
+                for batch in await consumer.poll(10_000):
+                    found += [record.value for record in batch.records()]
+    return found
+
+
+def values(start: int, end: int) -> list[bytes]:
+    return [b"v%d" % n for n in range(start, end)]
+
+
+async def test_a_micro_batch_appears_with_its_commit_and_not_before(tmp_path: Path) -> None:
+    async with served(tmp_path) as (broker, options):
+        writer = FirnStreamWriter(options)
+        one = await writer.write_attempt(rows(0, 50), "query", 0, "0-1")
+        other = await writer.write_attempt(rows(50, 60), "query", 0, "1-2")
+        assert await committed(broker) == []
+        await writer.commit_batch([one, other], 0)
+        assert sorted(await committed(broker), key=lambda value: int(value[1:])) == values(0, 60)  # type: ignore[index]
+
+
+async def test_a_failed_attempt_leaves_nothing(tmp_path: Path) -> None:
+    async with served(tmp_path) as (broker, options):
+        writer = FirnStreamWriter(options)
+
+        def failing() -> Iterator[pa.RecordBatch]:
+            yield from rows(0, 10)
+            yield pa.RecordBatch.from_pylist([{"key": "k", "value": b"v", "partition": 77}])
+
+        with pytest.raises(Exception, match="partition"):
+            await writer.write_attempt(failing(), "query", 0, "0-1")
+        again = await writer.write_attempt(rows(0, 10), "query", 0, "0-2")
+        await writer.commit_batch([again], 0)
+        assert await committed(broker) == values(0, 10)
+
+
+async def test_a_batch_that_is_repeated_after_its_intent_is_finished_and_not_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served(tmp_path) as (broker, options):
+        writer = FirnStreamWriter(options)
+        one = await writer.write_attempt(rows(0, 5), "query", 7, "0-1")
+        other = await writer.write_attempt(rows(5, 9), "query", 7, "1-1")
+
+        class Died(Exception):
+            pass
+
+        finish, ended = FirnStreamWriter._finish, 0
+
+        async def die(cluster: ClusterClient, transaction: object, batch_id: int) -> None:
+            nonlocal ended
+            if ended == 1:
+                raise Died
+            ended += 1
+            await finish(cluster, transaction, batch_id)  # type: ignore[arg-type]
+
+        with monkeypatch.context() as patched:
+            patched.setattr(FirnStreamWriter, "_finish", staticmethod(die))
+            with pytest.raises(Died):
+                await writer.commit_batch([one, other], 7)
+        repeated = [await writer.write_attempt(rows(0, 9), "query", 7, "0-9")]
+        assert repeated == [OpenTransaction("query", None, already_intended=True)]
+        await writer.commit_batch(repeated, 7)
+        await writer.commit_batch(repeated, 7)
+        assert sorted(await committed(broker)) == values(0, 9)  # type: ignore[type-var]
+        following = await writer.write_attempt(rows(9, 12), "query", 8, "0-1")
+        await writer.commit_batch([following], 8)
+        assert sorted(await committed(broker), key=lambda value: int(value[1:])) == values(0, 12)  # type: ignore[index]
+
+
+async def test_a_batch_that_died_before_its_intent_is_written_by_the_next_attempt_alone(tmp_path: Path) -> None:
+    async with served(tmp_path) as (broker, options):
+        writer = FirnStreamWriter(options)
+        lost = await writer.write_attempt(rows(0, 5), "query", 0, "0-1")
+        again = await writer.write_attempt(rows(0, 5), "query", 0, "0-2")
+        await writer.commit_batch([again], 0)
+        # The attempt that was lost holds readers up until its time-out; here it is ended as the coordinator would.
+        assert lost.transaction is not None
+        await writer.abort_batch(_of(lost))
+        assert await committed(broker) == values(0, 5)
+
+
+async def test_a_commit_after_the_time_out_stops_the_stream_and_says_so(tmp_path: Path) -> None:
+    async with served(tmp_path) as (broker, options):
+        writer = FirnStreamWriter(options)
+        one = await writer.write_attempt(rows(0, 5), "query", 0, "0-1")
+        await writer.abort_batch(_of(one))  # What the coordinator does when the time is over.
+        with pytest.raises(ConfigError, match="its time-out had passed"):
+            await writer.commit_batch([one], 0)
+        assert await committed(broker) == []
+
+
+def _of(message: OpenTransaction) -> tuple[Transaction, ...]:
+    from pyspark_firn.writing import _transaction
+
+    assert message.transaction is not None
+    return (_transaction(*message.transaction),)
+
+
+@pytest.mark.parametrize(
+    ("options", "schema", "sentence"),
+    [
+        ({}, SCHEMA, "'bootstrap' is missing"),
+        ({"bootstrap": "h:1"}, SCHEMA, "which topic to write to"),
+        ({"bootstrap": "h", "topic": "t"}, SCHEMA, "host:9092"),
+        ({"bootstrap": "h:1", "topic": "t", "acks": "1"}, SCHEMA, "no option 'acks'"),
+        ({"bootstrap": "h:1", "topic": "t"}, StructType([StructField("key", StringType())]), "'value' is missing"),
+        ({"bootstrap": "h:1", "topic": "t"}, StructType([StructField("value", IntegerType())]), "string or binary"),
+        ({"bootstrap": "h:1", "topic": "t", "compression": "brotli"}, SCHEMA, "write none, gzip"),
+    ],
+)
+def test_mistakes_of_a_write_are_one_plain_sentence(options: dict[str, str], schema: StructType, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        parse_write_options(options, schema)
