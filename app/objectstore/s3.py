@@ -22,12 +22,14 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 from xml.etree import ElementTree
 
 import aiohttp
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
+from botocore.credentials import ReadOnlyCredentials
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -57,6 +59,7 @@ from app.objectstore.api import (
     UploadInfo,
 )
 from app.objectstore.keys import LIST_LIMIT_MAX, PART_NUMBER_MAX, check_key, check_prefix, check_range
+from app.objectstore.s3_bulk import BULK_BYTES_MIN, BulkReader
 from app.objectstore.url import S3Location
 from app.units import TimestampMs
 
@@ -176,6 +179,7 @@ class S3Store:
         self._attempt_timeout_s = attempt_timeout_s
         self._resources = contextlib.AsyncExitStack()
         self._client: Any = None
+        self._bulk: BulkReader | None = None
         self._encryption: dict[str, str] = {}
         if location.sse is not None:
             self._encryption["ServerSideEncryption"] = location.sse
@@ -210,6 +214,14 @@ class S3Store:
                 session.create_client("s3", region_name=region, endpoint_url=location.endpoint, config=config)
             )
             self._client.meta.events.register("before-parse.s3.ListObjectsV2", _take_listing)
+            if region is not None:
+                self._bulk = BulkReader(
+                    location,
+                    region,
+                    partial(_frozen_credentials, session),
+                    connect_timeout_s=CONNECT_TIMEOUT_S,
+                    timeout_s=self._attempt_timeout_s,
+                )
         except (ProfileNotFound, ConfigParseError, InvalidRegionError, PartialCredentialsError, ValueError) as error:
             raise ConfigError(f"no S3 client can be made for {location}: {error}") from error
         except CredentialRetrievalError as error:
@@ -234,8 +246,15 @@ class S3Store:
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         check_key(key)
         check_range(start, end)
+        bulk = self._bulk if end - start >= BULK_BYTES_MIN else None
 
         async def send() -> bytes:
+            nonlocal bulk
+            if bulk is not None:
+                found = await bulk.read(key, start, end)
+                bulk = None  # tried once: if need be, aiobotocore says what is wrong
+                if found is not None:
+                    return found
             answer = await self._client.get_object(**self._object(key), Range=f"bytes={start}-{end - 1}")
             async with answer["Body"] as body:
                 first, size_bytes = _content_range(answer, key)
@@ -571,6 +590,15 @@ async def _read(body: Any, length: int, key: str) -> bytes:
     if len(data) != length:
         raise StorageUnavailable(f"{key}: {length} bytes were to come, {len(data)} came")
     return data
+
+
+async def _frozen_credentials(session: AioSession) -> ReadOnlyCredentials:
+    """Raises: ValueError where there are none; aiobotocore says what to do about it."""
+    found = await session.get_credentials()
+    if found is None:
+        raise ValueError("no credentials")
+    frozen: ReadOnlyCredentials = await found.get_frozen_credentials()
+    return frozen
 
 
 def _take_listing(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:
