@@ -78,7 +78,9 @@ class TopicConfig:
     file_delete_delay_ms: int = 60_000
     flush_messages: int = LONG_MAX
     flush_ms: int = LONG_MAX
+    follower_replication_throttled_replicas: frozenset[str] = frozenset()
     index_interval_bytes: int = 4096
+    leader_replication_throttled_replicas: frozenset[str] = frozenset()
     max_compaction_lag_ms: int = LONG_MAX
     max_message_bytes: int = 1_048_588
     message_timestamp_after_max_ms: int = 3_600_000
@@ -274,6 +276,8 @@ class Definition:
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
+    replicas: bool = False
+    """A list of ``<partition>:<broker>``, or ``*`` for all."""
     synonyms: tuple[Synonym, ...] = ()
     """Broker-wide names of a topic setting, first found first taken."""
     kafka_default: str | None = None
@@ -286,6 +290,7 @@ class Definition:
         return self.type is ConfigType.PASSWORD
 
 
+_REPLICA: Final = re.compile(r"[0-9]+:[0-9]+")
 _NUMBER_RANGE: Final = {
     ConfigType.SHORT: (-SHORT_MAX - 1, SHORT_MAX),
     ConfigType.INT: (-INT_MAX - 1, INT_MAX),
@@ -441,6 +446,18 @@ TOPIC_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "log.flush.interval.ms",
                 "log.flush.scheduler.interval.ms",
                 minimum=0,
+            ),
+            _topic(
+                "follower.replication.throttled.replicas",
+                _LIST,
+                "Replicas whose fetching is held to a rate. (Kept and shown; with one replica there is nothing to hold back.)",
+                replicas=True,
+            ),
+            _topic(
+                "leader.replication.throttled.replicas",
+                _LIST,
+                "Replicas whose serving of followers is held to a rate. (Kept and shown, as above.)",
+                replicas=True,
             ),
             _topic(
                 "index.interval.bytes",
@@ -991,6 +1008,13 @@ def parse_value(definition: Definition, text: str, *, name: str | None = None) -
             parts = [part.strip() for part in trimmed.split(",")] if trimmed else []
             for part in parts:
                 _check_choice(definition, name, part)
+            if definition.replicas and parts != ["*"] and not all(_REPLICA.fullmatch(part) for part in parts):
+                raise _invalid(
+                    name,
+                    text,
+                    f"{name} must be the literal '*' or a list of replicas in the following format: "
+                    "[partitionId]:[brokerId],[partitionId]:[brokerId],...",
+                )
             if len(set(parts)) != len(parts):
                 raise _invalid(name, text, f"Configuration '{name}' values must not be duplicated.")
             return frozenset(parts)

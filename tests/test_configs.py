@@ -43,7 +43,9 @@ KAFKA_DEFAULTS = {
     "file.delete.delay.ms": "60000",
     "flush.messages": str(LONG_MAX),
     "flush.ms": str(LONG_MAX),
+    "follower.replication.throttled.replicas": "",
     "index.interval.bytes": "4096",
+    "leader.replication.throttled.replicas": "",
     "local.retention.bytes": "-2",
     "local.retention.ms": "-2",
     "max.compaction.lag.ms": str(LONG_MAX),
@@ -79,6 +81,14 @@ def refused(code: ErrorCode = ErrorCode.INVALID_CONFIG, **overrides: str) -> str
         validate_topic_configs({name.replace("_", "."): value for name, value in overrides.items()})
     assert caught.value.code is code
     return str(caught.value)
+
+
+def test_throttled_replicas_are_pairs_or_all_of_them() -> None:
+    name = "leader.replication.throttled.replicas"
+    for good in ("", "*", "0:1", "0:1,12:3"):
+        validate_topic_configs({name: good})
+    for bad in ("x", "0:1,", "*,0:1", "0:-1", "0"):
+        assert "must be the literal '*'" in refused(**{name.replace(".", "_"): bad})
 
 
 # --- definitions ----------------------------------------------------------------------------------------------------

@@ -384,6 +384,14 @@ SCRIPT: dict[str, list[Step]] = {
         altered(BROKER, "1", ("node.id", SET, "5")),
         altered(77, "t", ("retention.ms", SET, "1")),
     ],
+    "throttle a replica": [altered(TOPIC, "t", ("leader.replication.throttled.replicas", SET, "0:1,1:1"))],
+    "throttle all replicas": [altered(TOPIC, "t", ("follower.replication.throttled.replicas", SET, "*"))],
+    "throttle what is no replica": [altered(TOPIC, "t", ("leader.replication.throttled.replicas", SET, "0:1,x"))],
+    "throttle all replicas and one": [altered(TOPIC, "t", ("leader.replication.throttled.replicas", SET, "*,0:1"))],
+    "compact later than at the latest": [
+        altered(TOPIC, "compacted", ("min.compaction.lag.ms", SET, "9"), ("max.compaction.lag.ms", SET, "1"))
+    ],
+    "produce without a key to a compacted topic": [produced(("compacted", 0, batch(1)))],
     "alter an unknown config back": [altered(TOPIC, "t", ("no.such", DELETE, None))],
     "alter in an unknown way": [altered(TOPIC, "t", ("retention.ms", 9, "1"))],
     "alter an unknown broker": [altered(BROKER, "7", ("log.retention.ms", SET, "1000000"))],
@@ -429,9 +437,7 @@ MEANT: dict[str, str] = {
     "fetch negative bytes": "as few bytes as can be: one batch; Kafka meets an unknown error (-1)",
     "fetch in an odd isolation": "read as uncommitted; Kafka meets an unknown error (-1)",
     "fetch as a follower that is none": "Firn has no followers yet, and serves whoever asks; Kafka says 6",
-    "delete twice at once": "each of the two is refused; Kafka answers once",
     "alter in an unknown way": "an invalid request (42); Kafka meets an unknown error (-1)",
-    "alter an unknown config back": "Firn says that it does not know the name (40); Kafka takes any",
     "alter an unknown broker": "Firn says that there is no such broker (102); Kafka that it is another one (42)",
     "alter a broker to letters": "an invalid config (40), as for a topic; Kafka says an invalid request (42)",
     # Defaults
