@@ -164,10 +164,16 @@ def initialize(
     if expected is not None and expected.epoch != current.epoch:
         if expected.epoch != current.last_epoch:
             raise _fenced(current, expected)
-        # It comes a second time. Nobody else came in between: that would have cleared the last epoch.
-        return replace(
-            current, state=TransactionState.EMPTY, timeout_ms=timeout_ms, updated_ms=now_ms, started_ms=NO_TIMESTAMP
-        )
+        if current.epoch <= LAST_CLIENT_EPOCH:
+            # It comes a second time, or its transaction was aborted meanwhile. Nobody else came in between: that would have
+            # cleared the last epoch.
+            return replace(
+                current,
+                state=TransactionState.EMPTY,
+                timeout_ms=timeout_ms,
+                updated_ms=now_ms,
+                started_ms=NO_TIMESTAMP,
+            )
     producer_id, epoch = current.producer_id, ProducerEpoch(current.epoch + 1)
     if current.epoch >= LAST_CLIENT_EPOCH:
         producer_id, epoch = _needed(spare_id), ProducerEpoch(0)
@@ -177,7 +183,7 @@ def initialize(
         producer_id=producer_id,
         epoch=epoch,
         previous_producer_id=current.producer_id,
-        last_epoch=NO_EPOCH if expected is None else current.epoch,
+        last_epoch=NO_EPOCH if expected is None else expected.epoch,
         timeout_ms=timeout_ms,
         updated_ms=now_ms,
         started_ms=NO_TIMESTAMP,
@@ -194,15 +200,16 @@ def _may_go_on(current: Transaction, expected: ProducerIdentity) -> bool:
 def fence(current: Transaction, now_ms: TimestampMs) -> Transaction:
     """Abort an open transaction against its client's will: its time is up, or another client has come.
 
-    The markers carry an epoch above the client's, so that nothing of it is accepted after them. The epoch rises by two: by one it
-    would look like the outcome of the client's own EndTxn, which then would be taken for a repeated one.
+    The markers carry an epoch above the client's, so that nothing of it is accepted after them. To a client that asks for just this
+    it looks as if it had done it itself: one of the second protocol that aborts, or one that goes on after an error, is given the
+    new epoch, if nobody else was first.
     """
     assert current.state is TransactionState.ONGOING
     return replace(
         current,
         state=TransactionState.PREPARE_ABORT,
-        epoch=ProducerEpoch(min(current.epoch + 2, EPOCH_MAX)),
-        last_epoch=NO_EPOCH,
+        epoch=ProducerEpoch(current.epoch + 1),
+        last_epoch=current.epoch,
         updated_ms=now_ms,
         client_version=VERSION_2,
     )

@@ -185,7 +185,7 @@ def test_a_produce_waits_for_the_markers_of_the_transaction_before() -> None:
 
 
 @pytest.mark.parametrize("durability", [Durability.MEMORY, Durability.DISK])
-def test_what_is_open_past_its_time_is_aborted_and_its_client_fenced(durability: Durability) -> None:
+def test_what_is_open_past_its_time_is_aborted_and_its_client_cannot_commit_it(durability: Durability) -> None:
     async def test(world: World) -> None:
         first = await world.transactions.initialize("t", TIMEOUT_MS, None)
         assert await produce(world, first, "a") is ErrorCode.NONE
@@ -195,10 +195,12 @@ def test_what_is_open_past_its_time_is_aborted_and_its_client_fenced(durability:
         assert (await state(world)).state is TransactionState.COMPLETE_ABORT
         assert world.log("a").last_stable_offset == 2
         assert await world.read_committed("a") == []
-        with pytest.raises(RequestRejected) as raised:
-            await end(world, first)
-        assert raised.value.code is ErrorCode.PRODUCER_FENCED
+        assert await refusal_of(end(world, first)) is ErrorCode.INVALID_TXN_STATE
+        assert await refusal_of(end(world, first, version=VERSION_1)) is ErrorCode.PRODUCER_FENCED
         assert await produce(world, first, "a", 1) is ErrorCode.INVALID_PRODUCER_EPOCH
+        second = await end(world, first, commit=False)
+        assert second.epoch == first.epoch + 1
+        assert await produce(world, second, "a") is ErrorCode.NONE
 
     in_world(test, durability)
 

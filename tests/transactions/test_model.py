@@ -156,11 +156,11 @@ class TransactionMachine(RuleBasedStateMachine):
     async def _die_during(self, request: Callable[[], Awaitable[Any]], *, power: bool) -> None:
         task = asyncio.ensure_future(request())
         await asyncio.wait([task], timeout=self.world.fs.rng.choice([0.0, 0.0005, 0.0015, 0.0025, 0.0035, 0.0045]))
-        await self.world.restart(power=power and self.world.durability is Durability.DISK)
         task.cancel()
         await asyncio.wait([task])
         if not task.cancelled():
             task.exception()
+        await self.world.restart(power=power and self.world.durability is Durability.DISK)
 
     # --- what happens ---
 

@@ -113,9 +113,9 @@ def test_a_client_that_was_fenced_cannot_go_on() -> None:
 def test_an_open_transaction_is_aborted_first_under_epochs_that_nobody_has() -> None:
     ongoing = open_transaction()
     aborting = init(ongoing)
-    assert (aborting.state, aborting.epoch, aborting.partitions) == (PREPARE_ABORT, 2, {A})
+    assert (aborting.state, aborting.epoch, aborting.partitions) == (PREPARE_ABORT, 1, {A})
     refused(ErrorCode.CONCURRENT_TRANSACTIONS, init, aborting)
-    assert init(complete(aborting, NOW)).client_identity == identity(7, 3)
+    assert init(complete(aborting, NOW)).client_identity == identity(7, 2)
 
 
 def test_epochs_that_are_used_up_lead_to_another_producer_id() -> None:
@@ -138,6 +138,9 @@ def test_a_fence_at_the_last_epoch_leaves_one_that_nobody_was_given() -> None:
     )
     refused(ErrorCode.PRODUCER_FENCED, finish, fenced, (7, EPOCH_MAX), commit=False)
     assert init(fenced).client_identity == identity(9, 0)
+    goes_on = init(fenced, (7, LAST_CLIENT_EPOCH))
+    assert goes_on.client_identity == identity(9, 0)
+    assert init(goes_on, (7, LAST_CLIENT_EPOCH)).client_identity == identity(9, 0)
 
 
 # --- partitions -------------------------------------------------------------------------------------------------------
@@ -260,12 +263,23 @@ def test_version_1_keeps_the_epoch_and_repeats_by_state() -> None:
     refused(PF, finish, completed, (7, 3), commit=True, version=VERSION_1)
 
 
-@pytest.mark.parametrize("version", [VERSION_1, VERSION_2])
-def test_a_client_whose_time_was_up_is_fenced(version: int) -> None:
-    for fenced in (fence(open_transaction(4), NOW), complete(fence(open_transaction(4), NOW), NOW)):
+def test_a_client_whose_time_was_up_cannot_commit() -> None:
+    fencing = fence(open_transaction(4), NOW)
+    fenced = complete(fencing, NOW)
+    for current in (fencing, fenced):
+        refused(ITS, finish, current, (7, 4), commit=True)
         for commit in (True, False):
-            refused(PF, finish, fenced, (7, 4), commit=commit, version=version)
-    refused(PF, init, complete(fence(open_transaction(4), NOW), NOW), (7, 4))
+            refused(PF, finish, current, (7, 4), commit=commit, version=VERSION_1)
+    refused(ErrorCode.CONCURRENT_TRANSACTIONS, finish, fencing, (7, 4), commit=False)
+
+
+def test_a_client_whose_time_was_up_goes_on_if_nobody_was_first() -> None:
+    fenced = complete(fence(open_transaction(4), NOW), NOW)
+    assert finish(fenced, (7, 4), commit=False).client_identity == identity(7, 5)
+    assert init(fenced, (7, 4)).client_identity == identity(7, 5)
+    other = init(fenced)
+    refused(PF, finish, other, (7, 4), commit=False)
+    refused(PF, init, other, (7, 4))
 
 
 def test_an_unknown_id_has_no_owner() -> None:
