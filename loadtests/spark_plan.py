@@ -130,7 +130,7 @@ def plan_a_day(store: str) -> dict[str, object]:
 
 
 def archive_rate(base: Path, mib: int) -> dict[str, object]:
-    asyncio.run(build_bucket(base / "bucket", 1000, mib << 20))
+    asyncio.run(build_bucket(base / "bucket", 1000, mib << 20, distinct=True))
     rates = []
     for turn in range(3):
         started = time.perf_counter()

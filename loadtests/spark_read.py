@@ -52,15 +52,15 @@ ROOT = Path(__file__).parent.parent
 CONNECTOR = ROOT / ".cache" / "spark-kafka"
 
 
-def records_of(record_bytes: int) -> list[tuple[int, bytes, bytes, tuple[()]]]:
-    """The records of one batch, which a topic repeats."""
-    rng = random.Random(record_bytes)
+def records_of(record_bytes: int, seed: int = 0) -> list[tuple[int, bytes, bytes, tuple[()]]]:
+    """The records of one batch."""
+    rng = random.Random(record_bytes + seed)
     count = max(1, BATCH_BYTES // record_bytes)
     return [(NOW_MS + n, b"key-%06d" % n, rng.randbytes(record_bytes - 10), ()) for n in range(count)]
 
 
-async def build_bucket(path: Path, record_bytes: int, total_bytes: int) -> int:
-    """A topic of one partition; answers its number of records."""
+async def build_bucket(path: Path, record_bytes: int, total_bytes: int, *, distinct: bool = False) -> int:
+    """A topic of one partition; answers its number of records. ``distinct``: no batch is like another."""
     bucket = await BucketBuilder.open(path)
     topic_id = await bucket.create_topic(TOPIC)
     template = build_batch(records_of(record_bytes))
@@ -69,7 +69,7 @@ async def build_bucket(path: Path, record_bytes: int, total_bytes: int) -> int:
     while offset * len(template) // count < total_bytes:
         batches = []
         for _ in range(SEGMENT_BYTES // len(template)):
-            batch = bytearray(template)
+            batch = bytearray(build_batch(records_of(record_bytes, offset)) if distinct else template)
             patch_batch(batch, 0, Offset(offset), LeaderEpoch(0))
             batches.append(bytes(batch))
             offset += count
