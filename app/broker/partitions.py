@@ -24,11 +24,12 @@ from app.metadata.manifest import SegmentManifest
 from app.metadata.manifest_listing import list_manifests
 from app.metadata.numbered_log import LogTimings
 from app.objectstore.api import ObjectStore
+from app.records.control import ControlType
 from app.seams import BlockingPool, Clock
-from app.tiering.rebuild import RestorePlan, agree
+from app.tiering.rebuild import LostMarker, RestorePlan, agree, lost_markers
 from app.tiering.remote_log_manager import RemoteLogManager, manifest_cache_name
 from app.tiering.store_work import StoreWork
-from app.units import NO_TOPIC_ID, BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
+from app.units import NO_TOPIC_ID, BrokerId, LeaderEpoch, PartitionIndex, ProducerEpoch, TopicId, TopicIdPartition
 
 MANIFESTS_AT_ONCE: Final = 256
 """Manifests being read: enough for a thousand partitions in a quarter of a second at 50 ms a request."""
@@ -109,6 +110,7 @@ class Partitions:
         await self._bump(manifests, self._logs.logs() if not clean else foreign)
         limit = asyncio.Semaphore(MANIFESTS_AT_ONCE)
         restored: list[tuple[PartitionLog, RestorePlan]] = []
+        unended: dict[PartitionLog, list[LostMarker]] = {}
 
         async def check(log: PartitionLog, manifest: SegmentManifest, seal: bool) -> None:
             async with limit:
@@ -117,8 +119,11 @@ class Partitions:
                     await manifest.seal(self._leader_epoch(log))
                 await self._tier.settle(manifest)
                 plan = await self._agree(log, manifest)
+                lost = await lost_markers(log.producers.open_transactions, manifest, self._work)
             if plan is not None:
                 restored.append((log, plan))
+            if lost:
+                unended[log] = lost
             if log.config.firn_durability is Durability.DISK and log.recovery_point < log.log_end_offset:
                 # What recovery found may only be in the page cache yet, names included, and is about to be read.
                 try:
@@ -142,8 +147,30 @@ class Partitions:
             await self._bump(manifests, [log for log, _ in restored if log not in foreign])
         for log in manifests:
             log.become_leader(self._leader_epoch(log))
+        for log, lost in unended.items():
+            self._end_transactions(log, lost)
         self._controller.on_change(self._follow)
         self._controller.before_answering(self.followed)
+
+    def _end_transactions(self, log: PartitionLog, lost: Iterable[LostMarker]) -> None:
+        """Write the markers of transactions that were decided, and that the log has lost. Raises: StorageUnavailable."""
+        try:
+            for producer_id, aborted in lost:
+                entry = log.producers.entries[producer_id]
+                log.append_control(
+                    ControlType.ABORT if aborted else ControlType.COMMIT,
+                    producer_id=producer_id,
+                    producer_epoch=ProducerEpoch(entry.epoch),
+                    coordinator_epoch=entry.coordinator_epoch,
+                    now_ms=self._clock.now_ms(),
+                )
+            if log.config.firn_durability is Durability.DISK:
+                log.request_checkpoint()  # as soon as there is somebody to sync it
+        except StorageFull as error:
+            # Readers at read_committed wait, as they would for room; the next start tries again.
+            self._log_line(
+                f"the transactions of {log.topic}-{log.partition} that lost their markers stay open: {error}"
+            )
 
     async def _agree(self, log: PartitionLog, manifest: SegmentManifest) -> RestorePlan | None:
         """``rebuild.agree``; what recovery left to be synced is synced first. Raises: as it, StorageUnavailable."""

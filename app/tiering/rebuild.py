@@ -8,18 +8,18 @@ directory that is the case for every partition: rebuilding a broker is nothing b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from app.errors import CorruptionError, StorageUnavailable
 from app.hot.checkpoints import EpochStart
 from app.hot.epochs import LeaderEpochs
 from app.metadata.manifest import SegmentManifest
 from app.objectstore.api import ObjectMissing
-from app.tiering.segment_format import decode_footer
+from app.tiering.segment_format import SegmentFooter, decode_footer
 from app.tiering.store_work import StoreWork
-from app.units import LeaderEpoch, Offset, PartitionIndex, TopicId
+from app.units import LeaderEpoch, Offset, PartitionIndex, ProducerId, TopicId
 
 RESTORES_AT_ONCE: Final = 32
 
@@ -48,6 +48,13 @@ class RestorableLog(Protocol):
     ) -> None: ...
 
 
+class LostMarker(NamedTuple):
+    """A transaction that was decided before its records were tiered, and whose marker is not in the log any more."""
+
+    producer_id: ProducerId
+    aborted: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestorePlan:
     """Where a partition's log goes on, from the bucket alone."""
@@ -68,6 +75,44 @@ class RestorePlan:
         return max(self.tiered_end, self.log_start_offset)
 
 
+async def _last_footer(manifest: SegmentManifest, work: StoreWork) -> SegmentFooter | None:
+    """The footer of the last readable segment, if there is one. One GET. Raises: StorageUnavailable, CorruptionError."""
+    if not manifest.state.finished:
+        return None
+    last = manifest.state.finished[-1]
+    key = manifest.object_key(last)
+    try:
+        found = await work.read_footer(key, (last.footer_position, last.size_bytes))
+    except ObjectMissing as error:
+        raise CorruptionError(f"{key} is missing, though the manifest names it") from error
+    return decode_footer(found.tail, found.object_bytes, key)
+
+
+async def lost_markers(
+    open_transactions: Mapping[int, int], manifest: SegmentManifest, work: StoreWork
+) -> list[LostMarker]:
+    """Of the transactions that are open in a log (first offset by producer id), those that cannot be: they began below the
+    tiered end, so they were decided when that was tiered, and the log has lost its end with their markers since.
+
+    Without a marker such a transaction would stay open for ever. Costs a GET if there are any.
+    Raises: StorageUnavailable, CorruptionError.
+    """
+    decided = {
+        producer_id: first_offset
+        for producer_id, first_offset in open_transactions.items()
+        if first_offset < manifest.tiered_end
+    }
+    if not decided:
+        return []
+    footer = await _last_footer(manifest, work)
+    # Without a footer nothing of them can be read any more, and how they ended does not matter.
+    aborted = {(one.producer_id, one.first_offset) for one in footer.aborted} if footer is not None else set()
+    return [
+        LostMarker(ProducerId(producer_id), footer is None or (producer_id, first_offset) in aborted)
+        for producer_id, first_offset in decided.items()
+    ]
+
+
 def log_start_of(manifest: SegmentManifest) -> Offset:
     """The first offset that can be read: as made durable, but not below the oldest readable segment."""
     state = manifest.state
@@ -83,14 +128,8 @@ async def plan_restore(manifest: SegmentManifest, work: StoreWork) -> RestorePla
     state = manifest.state
     lineage: tuple[EpochStart, ...] = ()
     snapshot: bytes | None = None
-    if state.finished:
-        last = state.finished[-1]
-        key = manifest.object_key(last)
-        try:
-            found = await work.read_footer(key, (last.footer_position, last.size_bytes))
-        except ObjectMissing as error:
-            raise CorruptionError(f"{key} is missing, though the manifest names it") from error
-        footer = decode_footer(found.tail, found.object_bytes, key)
+    footer = await _last_footer(manifest, work)
+    if footer is not None:
         lineage = tuple(EpochStart(one.epoch, one.start_offset) for one in footer.leader_epochs)
         # A footer that does not reach the tiered end cannot happen while its segment is the last one.
         snapshot = footer.producer_snapshot or None

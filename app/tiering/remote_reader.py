@@ -636,7 +636,7 @@ def _keep_block(cached: CachedChunk, block: int, start: int, data: memoryview) -
 
 def _first_at_or_after(raw: memoryview, start: Offset, timestamp: TimestampMs) -> tuple[TimestampMs, Offset] | None:
     for position, header in iter_headers(raw):
-        if header.max_timestamp < timestamp or header.end_offset <= start or header.is_control:
+        if header.max_timestamp < timestamp or header.end_offset <= start:
             continue
         for record in iter_records(raw[position : position + header.size_bytes]):
             if record.offset >= start and record.timestamp >= timestamp:
