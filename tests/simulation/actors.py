@@ -83,7 +83,10 @@ class Actor:
     async def ask(self, key: int, version: int, message: Any) -> Any:
         """Raises: Unreachable: no connection, or no answer in time."""
         wire = self.connect()
-        future = wire.ask(key, version, message)
+        return await self.answered(wire, wire.ask(key, version, message))
+
+    async def answered(self, wire: Wire, future: asyncio.Future[Any]) -> Any:
+        """The answer to a request on ``wire``. Raises: Unreachable."""
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await future
@@ -403,6 +406,8 @@ class Consumer(Actor):
                     "INV-4", f"{history.name}: read from {at} on and got [{header.base_offset}, {header.end_offset})"
                 )
             tail = bytes(records[position + CRC_POSITION : position + header.size_bytes])
+            if header.is_control:
+                history.know_marker(tail, header.max_timestamp)
             if owner and not deleting:
                 batch = self.world.acked_means_kept.observed(
                     history,

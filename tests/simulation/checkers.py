@@ -317,6 +317,8 @@ class BucketIsEnough:
                 if header.base_offset != at:
                     raise Violation("INV-4", f"{key}: offset {header.base_offset} comes where {at} should")
                 tail = bytes(raw[position + CRC_POSITION : position + header.size_bytes])
+                if header.is_control:
+                    history.know_marker(tail, header.max_timestamp)
                 batch = history.sent.get(tail)
                 if batch is None:
                     raise Violation("INV-5", f"{key}: at {at} are bytes that nobody sent")

@@ -146,6 +146,12 @@ class PartitionHistory:
         self.high_watermark = min(self.high_watermark, offset)
         self.losses += 1
 
+    def know_marker(self, tail: bytes, timestamp: int) -> None:
+        """The end of a transaction: no client sent it, and one may be written again."""
+        if tail not in self.sent:
+            number = -1 - len(self.sent)
+            self.sent[tail] = Batch(number, -1, 0, 1, tail, (timestamp,), idempotent=False, attempts=1 << 30)
+
     def find(self, offset: int) -> Bound | None:
         """What covers ``offset``, if anybody knows."""
         at = bisect_left(self.bases, offset + 1) - 1

@@ -22,6 +22,7 @@ from app.metadata.numbered_log import NumberedLog
 from app.tiering import rebuild, remote_log_manager
 from app.tiering.chunk_cache import ChunkCache
 from app.tiering.remote_log_manager import RemoteLogManager
+from app.transactions.markers import MarkerWriter
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -228,6 +229,41 @@ def loads_the_oldest_offset_of_a_place(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupShard, "load", backwards)
 
 
+def shows_what_no_marker_has_ended(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PartitionLog, "last_stable_offset", PartitionLog.high_watermark)
+
+
+def names_no_aborted_transactions(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PartitionLog, "aborted_transactions", lambda _log, _start, _end: [])
+
+
+def tiers_segments_without_their_aborted_transactions(patch: pytest.MonkeyPatch) -> None:
+    make = store_work.SegmentFooter
+    patch.setattr(store_work, "SegmentFooter", lambda **fields: make(**{**fields, "aborted": ()}))
+
+
+def leaves_decided_transactions_open_after_a_loss(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Partitions, "_end_transactions", lambda *_args: None)
+
+
+def writes_the_marker_of_one_partition_alone(patch: pytest.MonkeyPatch) -> None:
+    write = MarkerWriter.write
+
+    def forgetful(writer: MarkerWriter, marker: Any, partition: Any) -> Any:
+        return None if partition.partition else write(writer, marker, partition)
+
+    patch.setattr(MarkerWriter, "write", forgetful)
+
+
+def commits_what_is_to_be_aborted_in_a_second_partition(patch: pytest.MonkeyPatch) -> None:
+    write = MarkerWriter.write
+
+    def torn(writer: MarkerWriter, marker: Any, partition: Any) -> Any:
+        return write(writer, marker._replace(commit=True) if partition.partition else marker, partition)
+
+    patch.setattr(MarkerWriter, "write", torn)
+
+
 PLANTED: dict[str, Planted] = {
     "acks before sync": Planted(acks_before_sync, None, 10, ("INV-1",)),
     "local segments dropped before their manifest entry": Planted(
@@ -279,6 +315,20 @@ PLANTED: dict[str, Planted] = {
     ),
     "the oldest of the offsets of a place loaded": Planted(
         loads_the_oldest_offset_of_a_place, ("kill",), 20, ("INV-8",)
+    ),
+    "uncommitted records shown": Planted(shows_what_no_marker_has_ended, ("cut",), 20, ("INV-9",)),
+    "aborted transactions not named": Planted(names_no_aborted_transactions, ("cut",), 20, ("INV-9",)),
+    "segments tiered without their aborted transactions": Planted(
+        tiers_segments_without_their_aborted_transactions, ("cold pages",), 20, ("INV-9",)
+    ),
+    "decided transactions left open after a loss": Planted(
+        leaves_decided_transactions_open_after_a_loss, ("take-over",), 30, ("liveness", "INV-9")
+    ),
+    "a marker written to one partition alone": Planted(
+        writes_the_marker_of_one_partition_alone, ("cut",), 20, ("liveness",)
+    ),
+    "a transaction committed in one of its partitions": Planted(
+        commits_what_is_to_be_aborted_in_a_second_partition, ("cut",), 30, ("INV-9",)
     ),
     "producers forgotten with a restart": Planted(forgets_producers_with_every_restart, ("kill",), 30, ("INV-1",)),
 }

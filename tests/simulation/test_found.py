@@ -23,6 +23,7 @@ from tests.simulation.actors import Actor
 from tests.simulation.checkers import CRC_POSITION
 from tests.simulation.history import Batch
 from tests.simulation.machine import Machine, Unreachable
+from tests.simulation.transactions import CommittedReader, TransactionalProducer
 from tests.simulation.world import World, run_seed
 
 SMALL = TopicConfig(
@@ -547,6 +548,37 @@ def test_no_flipped_bit_in_the_leader_epochs_costs_a_record_or_changes_the_linea
                 # The epoch of this start has no records yet, and is not in the file.
                 assert client.log.leader_epochs()[:-1] == lineage
                 assert client.log.log_end_offset == end
+
+    play(story)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_transaction_whose_marker_was_not_tiered_is_ended_where_the_log_goes_on(commit: bool) -> None:
+    async def story(world: World) -> None:
+        client = Client(world, "c")
+        await client.create()
+        producer = TransactionalProducer(world, "x", "x", second_protocol=True)
+        while world.transactions.newest_of("x") is None:
+            await producer.identify()
+        producer.begin()
+        await producer.produce()
+        for _ in range(2):
+            assert await client.produce(size=500) is ErrorCode.NONE
+        await producer.end(commit=commit)
+        await world.until(lambda: client.log.last_stable_offset == client.log.high_watermark, 10, "the marker")
+        await world.until(lambda: client.tiered_end > 0, 30, "the tier")
+        end, tiered_end = client.log.log_end_offset, client.tiered_end
+        assert tiered_end < end, "the marker is not in the tier"
+        world.owner.crash("kill")
+        await move(world)
+        assert client.log.last_stable_offset == client.log.high_watermark == tiered_end + 1
+        reader = CommittedReader(world, "r")
+        seen = await reader.read_all()
+        assert seen is not None
+        (history,) = world.histories.values()
+        ours = [batch for batch in history.sent.values() if batch.idempotent]
+        assert len(ours) == 1
+        assert ((client.topic_id, 0, ours[0].number) in seen) is commit
 
     play(story)
 

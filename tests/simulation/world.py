@@ -40,6 +40,7 @@ from tests.simulation.history import PartitionHistory, Violation
 from tests.simulation.machine import Machine, Unreachable
 from tests.simulation.network import Wire
 from tests.simulation.runtime import Process, ProcessDied, SimLoop
+from tests.simulation.transactions import CommittedReader, TransactionalProducer, Transactions
 from tests.support.virtual_loop import Deadlock, VirtualClock
 
 LINES_KEPT = 400
@@ -159,6 +160,11 @@ class World:
                 self.topic_defaults,
                 firn_durability=Durability.DISK if self.internal_on_disk else Durability.MEMORY,
             )
+        self.transactional = coordinated.choice((0, 0, 0, 1, 2, 3))
+        """How many producers of transactions there are."""
+        if self.transactional:
+            self.topics_come_and_go = False
+            self._promise_to_survive(coordinated.random() < 0.5)
         self._pool_latency_s = (0.0001, 0.002)
         self.acked_means_kept = AckedMeansKept(self)
         self.one_writer = OneWriter(self)
@@ -167,6 +173,7 @@ class World:
         self.bucket_is_enough = BucketIsEnough(self)
         self.bounded = Bounded()
         self.committed_offsets = CommittedOffsets(self)
+        self.transactions = Transactions(self)
         self.bucket.watchers += [self]
         self.machines = [Machine(self, "a")]
         self.owner = self.machines[0]
@@ -186,6 +193,18 @@ class World:
         self._go: Callable[[object], object] = lambda _work: None
         self.script: Callable[[World], Awaitable[None]] | None = None
         """What happens instead of clients and faults by chance."""
+
+    def _promise_to_survive(self, power: bool) -> None:
+        """All that a transaction touches survives the same, so that it is whole after a crash: a loss of power, or none happens."""
+        self.shape = replace(
+            self.shape,
+            disk_share=float(power),
+            faults=tuple(one for one in self.shape.faults if one != "rot" and (power or not one.startswith("power")))
+            or ("kill",),
+        )
+        self.disk_share, self.internal_on_disk = self.shape.disk_share, power
+        durability = Durability.DISK if power else Durability.MEMORY
+        self.topic_defaults = replace(self.topic_defaults, firn_durability=durability)
 
     # --- small things -----------------------------------------------------------------------------------------------
 
@@ -295,6 +314,7 @@ class World:
             self.acked_means_kept.restarted(history, int(log.log_end_offset), tiered_end, worst)
         if worst == "moved" or (worst == "power" and not self.internal_on_disk):
             self.committed_offsets.lost()
+            self.transactions.lost()
         machine.worst = "clean"
         self.no_gap_no_overlap.look(machine)
 
@@ -520,6 +540,10 @@ class World:
         for group_id in self.group_ids:
             for number in range(self.members):
                 go(Member(self, f"{group_id}{number}", group_id).run())
+        for number in range(self.transactional):
+            name = f"x{number}"
+            go(TransactionalProducer(self, name, rng.choice(("x", name)), second_protocol=rng.random() < 0.5).run())
+            go(CommittedReader(self, f"r{number}").run())
         go(administrator.run())
         trouble = go(self._make_trouble())
         await asyncio.sleep(self.shape.seconds)
@@ -529,10 +553,13 @@ class World:
         await self._settle()
         await self._read_all()
         await self._read_offsets()
+        await self._read_committed()
         await self.bucket_is_enough.prove()
         ending = rng.random()
         if ending < 0.3:
-            self.owner.crash(rng.choice(("kill", "power")))
+            self.owner.crash(
+                "kill" if self.transactional and not self.internal_on_disk else rng.choice(("kill", "power"))
+            )
             self.owner.start()
         elif ending < 0.6:
             # The bucket alone: an empty directory.
@@ -545,6 +572,7 @@ class World:
         await self.until(lambda: self.owner.up, 60, "the last start")
         await self._read_all()
         await self._read_offsets()
+        await self._read_committed()
 
     def calm(self) -> None:
         """Nothing goes wrong any more."""
@@ -570,6 +598,7 @@ class World:
         await self.until(lambda: self.owner.up and self._is_online(), 90, "a start without trouble")
         others = [one for one in self.machines if one is not self.owner]
         await self.until(lambda: not any(one.up for one in others), 60, "fenced brokers to end")
+        await self.until(self._is_stable, 60, "the last transactions to end")
         rotten = any(history.rotten_from is not None for history in self.histories.values())
         if not rotten:
             # A copy that met bytes that were not what they should be is tried again after five minutes.
@@ -578,6 +607,14 @@ class World:
     def _is_online(self) -> bool:
         node = self.owner.node
         return node is not None and node.logs.offline_reason is None
+
+    def _is_stable(self) -> bool:
+        node = self.owner.node
+        return (
+            self.owner.up
+            and node is not None
+            and all(log.last_stable_offset >= log.high_watermark for log in node.logs.logs())
+        )
 
     def _is_tiered(self) -> bool:
         node = self.owner.node
@@ -627,6 +664,23 @@ class World:
                     await asyncio.sleep(0.5)
                 else:
                     raise Violation("liveness", f"no new member of {group_id} can {step.__name__.replace('_', ' ')}")
+
+    async def _read_committed(self) -> None:
+        """Read everything at read_committed: every transaction is there or is not."""
+        if not self.transactional:
+            return
+        reader = CommittedReader(self, "all committed")
+        reader.bytes_choices = (2000, 100_000)
+        for _ in range(20):
+            try:
+                seen = await reader.read_all()
+            except Unreachable:
+                seen = None
+            if seen is not None:
+                self.transactions.whole(seen)
+                return
+            await asyncio.sleep(0.5)
+        raise Violation("liveness", "what is committed cannot be read to its end")
 
     async def _read_one(self, reader: Consumer, history: PartitionHistory) -> bool:
         acked = history.log_start_acked
