@@ -94,7 +94,7 @@ async def rates(directory: Path, shapes: tuple[Shape, ...]) -> None:
     lock = manager.lock()
     await manager.load_all()
     running = asyncio.create_task(manager.run())
-    process = CleanerProcess(lock.fileno(), rng=random.Random(1), log_line=log_line)
+    process = CleanerProcess(lock.fileno(), str(directory / "kernels"), rng=random.Random(1), log_line=log_line)
     cleaner = LogCleaner(
         manager,
         process,

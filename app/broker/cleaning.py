@@ -27,18 +27,25 @@ START_S: Final = 120.0
 class CleanerProcess:
     """A ``CleanerWork`` in a process of its own."""
 
-    def __init__(self, lock_descriptor: int, *, rng: random.Random, log_line: Callable[[str], None]) -> None:
-        """``lock_descriptor`` of the data directory's lock, which the process inherits: no new broker starts beside it."""
+    def __init__(
+        self, lock_descriptor: int, cache_directory: str, *, rng: random.Random, log_line: Callable[[str], None]
+    ) -> None:
+        """``lock_descriptor`` of the data directory's lock, which the process inherits: no new broker starts beside it.
+
+        ``cache_directory`` is where compiled kernels may be kept if the package's own directory cannot be written.
+        """
         self._rpc = RpcClient("cleaner process")
         self._work = ProxyCleanerWork(self._rpc)
         self._child = Child(
             "cleaner",
-            lambda descriptor: ("-m", "app.hot.cleaning.process", "--socket", str(descriptor)),
+            lambda descriptor: (
+                "-m", "app.hot.cleaning.process", "--socket", str(descriptor), "--cache", cache_directory,
+            ),
             inherited=[lock_descriptor],
             rng=rng,
             log_line=log_line,
             connected=self._rpc.connect,
-        )
+        )  # fmt: skip
         self._idle_since_s: float | None = None
 
     @property

@@ -103,11 +103,16 @@ class Broker:
         await self._store.start()
         # Nobody waits for this loop yet, and the store process starts meanwhile.
         from app.broker.cleaning import CleanerProcess
-        from app.broker.node import Node, Surroundings
+        from app.broker.node import OWN_DIRECTORY, Node, Surroundings
         from app.objectstore.proxy import StoreProxy
         from app.tiering.store_proxy import ProxyStoreWork
 
-        self._cleaner = CleanerProcess(lock.fileno(), rng=self._rng, log_line=self._log_line)
+        self._cleaner = CleanerProcess(
+            lock.fileno(),
+            f"{self.config.data_dir}/{OWN_DIRECTORY}/kernels",
+            rng=self._rng,
+            log_line=self._log_line,
+        )
         self.node = Node(
             self.config,
             Surroundings(

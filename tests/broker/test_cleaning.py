@@ -51,7 +51,7 @@ async def beside(path: Path) -> AsyncIterator[Beside]:
     if log is None:
         log = new_log(manager, **settings)
     log.update_config(TopicConfig(**settings))  # type: ignore[arg-type]
-    process = CleanerProcess(lock.fileno(), rng=random.Random(1), log_line=said.append)
+    process = CleanerProcess(lock.fileno(), str(path / "kernels"), rng=random.Random(1), log_line=said.append)
     cleaner = cleaner_over(manager, PosixFileSystem(), clock=ManualClock(), pool=pool, work=process, said=said.append)
     try:
         async with asyncio.timeout(DEADLINE_S), running(manager):

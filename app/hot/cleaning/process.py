@@ -1,12 +1,13 @@
 """The cleaner process: compaction beside the broker, started when there is something to compact.
 
-    python -m app.hot.cleaning.process --socket FD
+    python -m app.hot.cleaning.process --socket FD --cache DIRECTORY
 
 It inherits one end of a socket pair (``FD``) and answers ``clean.*`` calls, one job at a time. At end-of-file of the socket it
 exits at once: what it was writing ends in ``.cleaned``, and whoever comes next removes it.
 
 numba compiles the kernels once for an installation, which takes some ten seconds and a lot of memory; then the process starts
-itself anew and reads them from numba's cache. LLVM, which is not needed after that, gives back the memory of its code.
+itself anew and reads them from numba's cache: beside the package, or in ``DIRECTORY`` where nothing may be written there. LLVM,
+which is not needed after that, gives back the memory of its code.
 """
 
 from __future__ import annotations
@@ -99,11 +100,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The process. Never returns normally."""
     parser = argparse.ArgumentParser(prog="firn cleaner process", description="Started by the broker; not for people.")
     parser.add_argument("--socket", required=True, type=int, help="inherited descriptor of a Unix stream socket")
+    parser.add_argument(
+        "--cache", required=True, help="directory for compiled kernels if the package's cannot be written"
+    )
     options = parser.parse_args(arguments)
     # Ctrl-C in a terminal reaches the whole group; the end of the socket is what ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if _COMPILED not in os.environ:
         os.nice(NICENESS)
+    if not os.access(Path(__file__).parent, os.W_OK):
+        os.environ.setdefault("NUMBA_CACHE_DIR", options.cache)
     from app.hot.cleaning.compiled import CompiledEngine, compiled_anew, warm_up
 
     _give_back_memory()
@@ -111,7 +117,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     warm_up(engine)
     if compiled_anew() and _COMPILED not in os.environ:
         os.environ[_COMPILED] = "1"
-        os.execv(sys.executable, [sys.executable, "-m", "app.hot.cleaning.process", "--socket", str(options.socket)])
+        again = ["-m", "app.hot.cleaning.process", "--socket", str(options.socket), "--cache", options.cache]
+        os.execv(sys.executable, [sys.executable, *again])
     _give_back_memory()
     work = InlineCleanerWork(PosixFileSystem(), _OneThread(), lambda: engine, Throttle)
     asyncio.run(_until_closed(socket.socket(fileno=options.socket), work))
