@@ -202,6 +202,11 @@ class CompactionMachine(RuleBasedStateMachine):
             for entry in seen:
                 if not entry.control:
                     assert entry.record == self.written[entry.record.offset]
+            for offset in range(self.log.log_start_offset, self.log.log_end_offset):
+                read = await self.log.read_when_ready(offset, 1, end_offset=self.log.log_end_offset)
+                assert read.length
+                assert read.start_offset <= offset or offset not in offsets
+                assert read.end_offset > offset
             stable = self.log.last_stable_offset
             read = [record for record in committed(self.log, seen) if record.offset < stable]
             model = [self.written[offset] for offset in sorted(self.written) if self.decided.get(offset)]
