@@ -24,6 +24,7 @@ from loadtests.workloads import (
     produce,
     rebalance,
     s3,
+    spark,
     start,
     transactions,
 )
@@ -54,5 +55,6 @@ GROUPS = {
     "start": Workload(start.run, "From start to first answers", False),
     "partitions": Workload(growth.partitions, "Cost against the number of partitions", False),
     "history": Workload(growth.history, "Cost against the length of history", False),
+    "spark": Workload(spark.replay, "Spark replay", False),
     "memory": Workload(memory.idle, "Memory at rest", True),
 }
