@@ -46,7 +46,7 @@ class ListedGroup(NamedTuple):
 
     group_id: str
     group_type: str
-    """``Classic`` or ``Consumer``; empty from a broker that does not say."""
+    """``classic`` or ``consumer``; empty from a broker that does not say."""
     protocol_type: str
     state: str
     coordinator: BrokerId
@@ -212,7 +212,7 @@ async def _describe_classic(connection: KafkaConnection, group_id: str) -> Group
     check_code(group.error_code, group.error_message, group_id)
     return GroupView(
         group_id,
-        "Classic",
+        "classic",
         group.group_state,
         group.protocol_data,
         tuple(
@@ -236,7 +236,7 @@ async def _describe_consumer(connection: KafkaConnection, group_id: str) -> Grou
     check_code(group.error_code, group.error_message, group_id)
     return GroupView(
         group_id,
-        "Consumer",
+        CONSUMER_TYPE,
         group.group_state,
         group.assignor_name,
         tuple(

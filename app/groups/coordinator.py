@@ -93,20 +93,26 @@ class GroupCoordinator:
     # --- events -------------------------------------------------------------------------------------------------------
 
     def partition_of(self, group_id: str) -> PartitionIndex:
-        """Raises: RequestRejected INVALID_GROUP_ID, COORDINATOR_NOT_AVAILABLE."""
-        if not group_id:
-            raise RequestRejected(ErrorCode.INVALID_GROUP_ID, "The group id is empty.")
+        """Raises: RequestRejected COORDINATOR_NOT_AVAILABLE."""
         return self.shell.partition_of(group_id)
 
-    def perform(self, group_id: str, event: Callable[[GroupShard, Turn], R]) -> R | Awaitable[R]:
+    def perform(
+        self, group_id: str, event: Callable[[GroupShard, Turn], R], *, nameless: bool = False
+    ) -> R | Awaitable[R]:
         """Let something happen to a group, now; answers what ``event`` answers, once that is stored.
+
+        ``nameless``: the group may be the one whose id is empty, which has offsets but cannot have members.
 
         Raises: as ``Coordinator.perform``; RequestRejected INVALID_GROUP_ID.
         """
+        if not group_id and not nameless:
+            raise RequestRejected(ErrorCode.INVALID_GROUP_ID, "The group id is empty.")
         return self.shell.perform(self.partition_of(group_id), event)
 
     async def request(self, group_id: str, event: Callable[[GroupShard, Turn, Reply[R]], None]) -> R:
         """As ``perform``, for an event that may be answered in a later turn."""
+        if not group_id:
+            raise RequestRejected(ErrorCode.INVALID_GROUP_ID, "The group id is empty.")
         return await self.shell.request(self.partition_of(group_id), event)
 
     def commit(
@@ -137,7 +143,7 @@ class GroupCoordinator:
             )
             shard.commit(turn, group_id, group, member_id, commits, retention_ms=retention_ms, producer=producer)
 
-        return self.perform(group_id, event)
+        return self.perform(group_id, event, nameless=producer is None)
 
     def complete_transaction(self, partition: PartitionIndex, producer_id: int, *, commit: bool) -> None:
         """The marker that ends a producer's transaction was appended to a partition of ``__consumer_offsets``.

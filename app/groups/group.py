@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 class GroupType(StrEnum):
     """By the protocol that its members speak, or spoke last; the names are those of ListGroups."""
 
-    CLASSIC = "Classic"
-    CONSUMER = "Consumer"
-    SHARE = "Share"
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+    SHARE = "share"
 
 
 class Group(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Collection, Mapping
 from typing import Final
 
 from app.coordinator.shell import Turn
@@ -51,7 +51,7 @@ CODE_OF_ALL_FROM: Final = 2
 def commit(
     context: Context, request: Request, message: OffsetCommitRequest
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
-    """Commit what names topics that there are and has no over-long metadata; the rest is refused partition by partition.
+    """Commit what names partitions that there are and has no over-long metadata; the rest is refused partition by partition.
 
     Raises: RequestRejected for the request as a whole.
     """
@@ -66,11 +66,16 @@ def commit(
             code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             response.topics.append(_refused_topic(topic, code))
             continue
+        partitions_count = len(known.partitions)
         taken: list[CommittedPartition] = []
         answers: list[OffsetCommitResponsePartition] = []
         for asked in topic.partitions:
             metadata = asked.committed_metadata
-            if metadata is not None and len(metadata) > metadata_max:
+            if not 0 <= asked.partition_index < partitions_count:
+                answers.append(
+                    OffsetCommitResponsePartition(asked.partition_index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                )
+            elif metadata is not None and len(metadata) > metadata_max:
                 answers.append(
                     OffsetCommitResponsePartition(asked.partition_index, ErrorCode.OFFSET_METADATA_TOO_LARGE)
                 )
@@ -139,6 +144,7 @@ async def _fetch_group(
         waiting = context.groups.perform(
             asked.group_id,
             lambda shard, _: _read(context, shard, asked, version, require_stable=require_stable),
+            nameless=True,
         )
         return waiting if isinstance(waiting, OffsetFetchResponseGroup) else await waiting
     except RequestRejected as error:
@@ -246,28 +252,28 @@ def delete(
     """Delete committed offsets of topics that no member of the group reads. Raises: RequestRejected."""
     del request
     image = context.image
-    known = [topic for topic in message.topics if image.topic(topic.name) is not None]
+    counts = {
+        topic.name: len(topic.partitions) for topic in map(image.topic, [t.name for t in message.topics]) if topic
+    }
+
+    def code_of(topic: str, partition: int, codes: Mapping[str, ErrorCode]) -> ErrorCode:
+        if not 0 <= partition < counts.get(topic, 0):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return codes[topic]
 
     def event(shard: GroupShard, turn: Turn) -> OffsetDeleteResponse:
-        codes = dict(
-            shard.delete_offsets(
-                turn,
-                message.group_id,
-                [(topic.name, [asked.partition_index for asked in topic.partitions]) for topic in known],
-            )
-        )
+        asked = [(topic.name, [each.partition_index for each in topic.partitions]) for topic in message.topics]
+        codes = dict(shard.delete_offsets(turn, message.group_id, [each for each in asked if each[0] in counts]))
         return OffsetDeleteResponse(
             topics=[
                 OffsetDeleteResponseTopic(
-                    topic.name,
+                    name,
                     [
-                        OffsetDeleteResponsePartition(
-                            asked.partition_index, codes.get(topic.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                        )
-                        for asked in topic.partitions
+                        OffsetDeleteResponsePartition(partition, code_of(name, partition, codes))
+                        for partition in partitions
                     ],
                 )
-                for topic in message.topics
+                for name, partitions in asked
             ]
         )
 

@@ -37,6 +37,8 @@ NULL_PROTOCOL_FROM: Final = 7
 """First version of JoinGroup whose answer may have no protocol name."""
 SKIP_ASSIGNMENT_FROM: Final = 9
 """First version of JoinGroup that can tell a leader to leave the assignment alone (KIP-814)."""
+PROTOCOL_FROM: Final = 5
+"""First version of SyncGroup that must say the protocol (KIP-559)."""
 MEMBERS_FROM: Final = 3
 """First version of LeaveGroup with many members (KIP-345)."""
 NOT_FOUND_FROM: Final = 6
@@ -103,7 +105,8 @@ def refuse_join(request: Request, message: JoinGroupRequest, code: ErrorCode, se
 
 async def sync(context: Context, request: Request, message: SyncGroupRequest) -> SyncGroupResponse:
     """Wait until the leader has brought the assignment. Raises: RequestRejected."""
-    del request
+    if request.api_version >= PROTOCOL_FROM and (message.protocol_type is None or message.protocol_name is None):
+        raise RequestRejected(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "SyncGroup does not say the protocol")
     asked = Sync(
         member_id=message.member_id,
         instance_id=message.group_instance_id,
@@ -186,11 +189,16 @@ async def describe(context: Context, request: Request, message: DescribeGroupsRe
     answers = []
     for group_id in message.groups:
         try:
-            found = context.groups.perform(group_id, lambda shard, _, name=group_id: _describe(shard, name))  # type: ignore[misc]
+            found = context.groups.perform(
+                group_id,
+                lambda shard, _, name=group_id: _describe(shard, name),  # type: ignore[misc]
+                nameless=True,
+            )
             answer = found if isinstance(found, DescribedGroup) else await found
         except RequestRejected as error:
             answer = _undescribed(request, group_id, error.code, str(error))
-        answer.authorized_operations = operations
+        if not answer.error_code:
+            answer.authorized_operations = operations
         answers.append(answer)
     return DescribeGroupsResponse(groups=answers)
 
@@ -279,6 +287,7 @@ async def delete(context: Context, request: Request, message: DeleteGroupsReques
             waiting = context.groups.perform(
                 group_id,
                 lambda shard, turn, name=group_id: shard.delete_group(turn, name),  # type: ignore[misc]
+                nameless=True,
             )
             if waiting is not None:
                 await waiting

@@ -97,7 +97,7 @@ async def test_a_group_is_listed_and_described_with_its_members_and_its_lag(
         (listed,) = (await firn("group", "list", "--json")).json
         assert listed == {
             "group": "readers",
-            "type": "Classic",
+            "type": "classic",
             "protocol_type": "consumer",
             "state": "Stable",
             "coordinator": 1,
