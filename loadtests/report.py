@@ -17,7 +17,7 @@ from loadtests.results import Case, Group, Results, load
 from loadtests.targets import verdicts
 from loadtests.workloads import GROUPS
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 COLUMNS = {
     "mb_per_s": ("MB/s", "{:,.1f}"),
     "records_per_s": ("records/s", "{:,.0f}"),
@@ -50,10 +50,14 @@ RATIO_OF = ("mb_per_s", "records_per_s", "server_cpu_s_per_gb", "p99_ms")
 
 
 def write(results: Results, path: Path) -> Path:
-    """Write the page and its plots. ``path`` is the JSON's. Answers the page's path."""
+    """Write the page and its plots. ``path`` is the JSON's; a file that is not the laboratory's own has its page beside it.
+
+    Answers the page's path.
+    """
+    path = path.resolve()
     drawn = plots.draw(results, path.parent / path.stem)
-    page = HERE / "RESULTS.md"
-    page.write_text(text(results, path, {name: file.relative_to(HERE) for name, file in drawn.items()}))
+    page = (HERE if path.parent == HERE / "results" else path.parent) / "RESULTS.md"
+    page.write_text(text(results, path, {name: file.relative_to(page.parent) for name, file in drawn.items()}))
     return page
 
 
@@ -61,7 +65,7 @@ def text(results: Results, path: Path, drawn: Mapping[str, Path]) -> str:
     """The page."""
     parts = [
         "# Results of the laboratory",
-        f"Written by `make bench` from [{path.name}](results/{path.name}), which has every figure with its lowest and "
+        f"Written by `make bench` from [{path.name}]({path.parent.name}/{path.name}), which has every figure with its lowest and "
         "highest round. How the laboratory works and how to read it: [README.md](README.md).",
         _conditions(results),
         _targets(results),
