@@ -38,7 +38,6 @@ from app.errors import (
 from app.hot.checkpoints import LEADER_EPOCHS_FILE, EpochStart, encode_leader_epochs
 from app.hot.cleaning.job import CleanedSegment
 from app.hot.cleaning.selection import RolledSegment
-from app.hot.cleaning.swapping import put_in_place
 from app.hot.directory import LogDirectory, run_to_end
 from app.hot.epochs import LeaderEpochs
 from app.hot.files import (
@@ -54,8 +53,8 @@ from app.hot.indexes import (
     TIME_ENTRY_BYTES,
     AbortedTransaction,
     SegmentIndex,
-    encode_aborted,
 )
+from app.hot.preparation import codec_of, needs_preparation, prepare
 from app.hot.producers import (
     BATCHES_KEPT,
     SEQUENCE_MASK,
@@ -77,24 +76,19 @@ from app.hot.recovery import (
     replay_producers,
     snapshot_path,
 )
+from app.hot.segment_list import SegmentHold, SegmentList, has_stale_index
 from app.hot.segments import (
-    DELETED_SUFFIX,
-    INDEX_SUFFIX,
     RELATIVE_OFFSET_MAX,
-    SEGMENT_SUFFIXES,
-    TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     Segment,
     SegmentView,
     finish_times,
 )
-from app.hot.state_file import LogState, ProducerState, SegmentState
+from app.hot.state_file import LogState, ProducerState
 from app.hot.syncing import SyncItem, SyncPlan, plan_aborted_write, plan_index_write
-from app.limits import KIB, MIB
+from app.limits import MIB
 from app.records.batch import (
-    CODEC_MASK,
     CONTROL,
-    HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
@@ -105,10 +99,7 @@ from app.records.batch import (
     parse_header,
     rewrite_header,
 )
-from app.records.builder import recompress
-from app.records.compression import Codec
 from app.records.control import ControlType, build_marker, parse_marker
-from app.records.record import iter_records
 from app.units import (
     NO_TIMESTAMP,
     LeaderEpoch,
@@ -126,12 +117,6 @@ T = TypeVar("T")
 WRITE_BACK_BYTES: Final = 32 * MIB
 """Unsynced bytes at which a sync starts by itself, so that appends never meet the kernel's dirty-page throttling."""
 
-CURSORS_MAX: Final = 128
-"""Places where readers of one partition left off; further ones are found through the index again."""
-
-_WINDOW_BYTES: Final = 4 * KIB
-"""Read at once while looking for the bounds of a range."""
-
 SNAPSHOT_PRODUCERS_MAX: Final = 5_000
 """Producers up to which a sync on the way takes a snapshot too; of more, copying them would hold up the loop, and only rolls do."""
 
@@ -139,15 +124,6 @@ _PLACE: Final = Struct(">qii")
 """Base offset, batch length, leader epoch: how a batch begins."""
 _BASE_OFFSET: Final = Struct(">q")
 _EPOCH: Final = Struct(">i")
-
-_CODECS: Final = {
-    "uncompressed": Codec.NONE,
-    "none": Codec.NONE,
-    "gzip": Codec.GZIP,
-    "snappy": Codec.SNAPPY,
-    "lz4": Codec.LZ4,
-    "zstd": Codec.ZSTD,
-}
 
 
 class AppendResult(NamedTuple):
@@ -166,23 +142,6 @@ _new_result: Final[Callable[[type[AppendResult], tuple[int, int, int, bool]], Ap
 """Makes an ``AppendResult`` at half the price of calling it."""
 
 
-class SegmentHold:
-    """Keeps a segment's file from being unlinked or truncated until ``release``."""
-
-    __slots__ = ("_released", "segment")
-
-    def __init__(self, segment: Segment) -> None:
-        self.segment = segment
-        self._released = False
-        segment.holds += 1
-
-    def release(self) -> None:
-        """Give it back; a second call does nothing."""
-        if not self._released:
-            self._released = True
-            self.segment.holds -= 1
-
-
 class PartitionLog:
     """The local log of one partition, led or followed by this broker."""
 
@@ -198,6 +157,7 @@ class PartitionLog:
         "_dirty_since_ms",
         "_end_offset",
         "_epochs",
+        "_files",
         "_flush_messages",
         "_flushes_early",
         "_generation",
@@ -282,8 +242,9 @@ class PartitionLog:
         self._producers.decide_below(self._high_watermark)
 
     def _adopt(self, loaded: LoadedLog) -> None:
-        self._segments = loaded.segments
-        self._bases: list[int] = [segment.base_offset for segment in loaded.segments]
+        self._files = SegmentList(self._directory, self.path, loaded.segments)
+        self._segments = self._files.segments
+        self._bases = self._files.bases
         self._active = loaded.segments[-1]
         self._epochs = loaded.epochs
         self._producers = loaded.producers
@@ -352,7 +313,7 @@ class PartitionLog:
     @property
     def size_bytes(self) -> int:
         """Bytes of batches on this disk."""
-        return sum(segment.size_bytes for segment in self._segments)
+        return self._files.size_bytes
 
     @property
     def producers(self) -> ProducerStates:
@@ -382,18 +343,7 @@ class PartitionLog:
 
     def segments(self) -> Sequence[SegmentView]:
         """The segments on this disk, oldest first; the last is the active one."""
-        return [self._view(segment) for segment in self._segments]
-
-    def _view(self, segment: Segment) -> SegmentView:
-        return SegmentView(
-            base_offset=segment.base_offset,
-            end_offset=Offset(segment.end_offset),
-            size_bytes=segment.size_bytes,
-            max_timestamp=TimestampMs(segment.max_timestamp),
-            path=segment.handle.path,
-            active=segment is self._active,
-            first_append_ms=TimestampMs(segment.first_append_ms),
-        )
+        return self._files.views()
 
     # --- settings and leadership ------------------------------------------------------------------------------------
 
@@ -410,7 +360,7 @@ class PartitionLog:
         self._append_time = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
         self._memory = config.firn_durability is Durability.MEMORY
         self._flush_messages = config.flush_messages
-        self._codec = None if config.compression_type == "producer" else _CODECS[config.compression_type]
+        self._codec = codec_of(config)
         self._needs_preparation = self._codec is not None or config.compacted
         self._plain = not self._needs_preparation and not self._append_time
         self._flushes_early = config.flush_messages < LONG_MAX
@@ -479,45 +429,11 @@ class PartitionLog:
 
     def needs_preparation(self, records: memoryview) -> bool:
         """Whether ``prepare_append`` has work to do: recompression, or keys to look at. Cheap."""
-        if not self._needs_preparation:
-            return False
-        if self.config.compacted or self._codec is None or len(records) < HEADER_BYTES:
-            return True
-        return records[22] & CODEC_MASK != self._codec or parse_header(records).size_bytes != len(records)
+        return self._needs_preparation and needs_preparation(records, self.config, self._codec)
 
     def prepare_append(self, records: memoryview) -> bytearray:
-        """Produced records in the shape in which this topic keeps them; run it in the pool, before ``append_as_leader``.
-
-        Pure: nothing of the log is changed. ``records`` may be dropped afterwards.
-
-        Raises: as ``check_batches``; ProtocolError INVALID_RECORD for damaged compression or, in a compacted topic, a record
-        without a key; RequestRejected MESSAGE_TOO_LARGE if a batch is too large once recompressed.
-        """
-        parts: list[bytes | memoryview] = []
-        config = self.config
-        levels = {
-            Codec.GZIP: None if config.compression_gzip_level == -1 else config.compression_gzip_level,
-            Codec.LZ4: config.compression_lz4_level,
-            Codec.ZSTD: config.compression_zstd_level,
-        }
-        for position, header in check_batches(records, max_batch_bytes=self._max_batch_bytes):
-            batch: bytes | memoryview = records[position : position + header.size_bytes]
-            if config.compacted:
-                try:
-                    if any(record.key is None for record in iter_records(batch)):
-                        raise ProtocolError("a record without a key in a compacted topic", ErrorCode.INVALID_RECORD)
-                except CorruptionError as error:
-                    raise ProtocolError(str(error), ErrorCode.INVALID_RECORD) from error
-            if self._codec is not None and header.codec != self._codec:
-                batch = recompress(batch, self._codec, levels.get(self._codec))
-                if len(batch) > self._max_batch_bytes:
-                    raise RequestRejected(
-                        ErrorCode.MESSAGE_TOO_LARGE,
-                        f"a record batch of {len(batch)} bytes, recompressed, is over max.message.bytes, which is "
-                        f"{self._max_batch_bytes}",
-                    )
-            parts.append(batch)
-        return bytearray().join(parts)
+        """As ``preparation.prepare``; run it in the pool, before ``append_as_leader``. Nothing of the log is changed."""
+        return prepare(records, self.config)
 
     def append_as_leader(self, records: memoryview, *, now_ms: int, prepared: bool = False) -> AppendResult:
         """Check, place and write produced batches. Synchronous; one write; cost per batch.
@@ -954,8 +870,7 @@ class PartitionLog:
         assert old.index is not None
         finish_times(old, old.index)
         self._pending_snapshots[base_offset] = self._producers.rows()
-        self._segments.append(segment)
-        self._bases.append(base_offset)
+        self._files.append(segment)
         self._active = segment
         self._names_dirty = True
         self._directory.metrics.rolls.value += 1
@@ -1016,15 +931,7 @@ class PartitionLog:
 
     def unsynced_segments(self) -> list[Segment]:
         """Segments with bytes that no sync has covered, oldest first."""
-        unsynced = []
-        for segment in reversed(self._segments):
-            if segment.synced_bytes >= segment.size_bytes:
-                if segment.size_bytes:
-                    break
-                continue
-            unsynced.append(segment)
-        unsynced.reverse()
-        return unsynced
+        return self._files.unsynced()
 
     async def flush(self) -> None:
         """Make everything up to the present log end durable, with its indexes and producer state; the recovery point follows.
@@ -1221,41 +1128,17 @@ class PartitionLog:
         """
         if self._refusal is not None:
             raise self._refusal
-        for segment in list(self._segments):
-            if segment.max_timestamp < timestamp or segment.end_offset <= self._log_start_offset or segment.deleted:
-                continue
-            try:
-                found = await self._reader.search(segment, timestamp, self._log_start_offset)
-            except CorruptionError:
-                if not segment.handle.deleted:
-                    raise
-                found = None
-            if segment.handle.deleted:
-                # Compacted meanwhile: by its name another file may have been read.
-                return await self.offset_for_timestamp(timestamp)
-            if found is not None:
-                return found
-        return None
+        return await self._reader.offset_for_timestamp(timestamp, self._log_start_offset)
 
     async def max_timestamp_offset(self) -> tuple[TimestampMs, Offset] | None:
         """Timestamp and offset of the first record with the greatest timestamp on this disk; None if there is none."""
-        candidates = [segment for segment in self._segments if segment.max_timestamp >= 0]
-        if not candidates:
-            return None
-        newest = max(candidate.max_timestamp for candidate in candidates)
-        return await self.offset_for_timestamp(newest)
+        newest = max(segment.max_timestamp for segment in self._segments)
+        return await self.offset_for_timestamp(newest) if newest >= 0 else None
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Aborted transactions that overlap ``[start_offset, end_offset)``, in order of their markers: what a reader at
         read_committed must filter."""
-        found: list[AbortedTransaction] = []
-        for segment in self._segments[max(0, bisect_right(self._bases, start_offset) - 1) :]:
-            for entry in self._reader.aborted_of(segment):
-                if entry.last_offset >= start_offset and entry.first_offset < end_offset:
-                    found.append(entry)
-                if entry.last_stable_offset >= end_offset:
-                    return found
-        return found
+        return self._reader.aborted_transactions(start_offset, end_offset)
 
     def producer_snapshot(self, at_offset: int) -> bytes:
         """The producer state as of ``at_offset`` (the log end, or a segment's base), in Kafka's ``.snapshot`` format.
@@ -1298,16 +1181,12 @@ class PartitionLog:
 
     def hold(self, segment: SegmentView | Segment | int) -> SegmentHold:
         """Keep a segment's file as it is until the hold is released. Raises: ConflictError if it is gone already."""
-        base_offset = segment if isinstance(segment, int) else segment.base_offset
-        for candidate in self._segments:
-            if candidate.base_offset == base_offset and not candidate.replacing:
-                return SegmentHold(candidate)
-        raise ConflictError(f"segment {base_offset} of {self.topic}-{self.partition} is not on this disk")
+        return self._files.hold(segment if isinstance(segment, int) else segment.base_offset)
 
     @property
     def held(self) -> bool:
         """Whether any segment has a copy outstanding."""
-        return any(segment.holds for segment in self._segments)
+        return self._files.held
 
     def release(self, hold: SegmentHold) -> None:
         """The same as ``hold.release()``."""
@@ -1332,15 +1211,13 @@ class PartitionLog:
             return []
         first = self._bases[count]
         fs = self._directory.fs
-        dropped = [self._view(segment) for segment in self._segments[:count]]
+        dropped = self._files.views(count)
         try:
             rows = self._pending_snapshots.get(first)
             if rows:
                 # What producers did in the segments that go is known from nowhere else once they have gone.
                 replace_file(fs, snapshot_path(self.path, Offset(first)), encode_snapshot(rows), durable=True)
-            for segment in self._segments[:count]:
-                self._discard(segment)
-            del self._segments[:count], self._bases[:count]
+            self._files.discard_oldest(count)
             for snapshot in list_snapshots(fs.list_dir(self.path)):
                 if snapshot < first:
                     unlink_quietly(fs, snapshot_path(self.path, snapshot))
@@ -1350,36 +1227,9 @@ class PartitionLog:
             del self._pending_snapshots[pending]
         return dropped
 
-    def _discard(self, segment: Segment) -> None:
-        """Take a segment's files out of the directory now, and free their bytes later, off the loop."""
-        segment.deleted = True
-        self._directory.indexes.forget(segment)
-        self._directory.descriptors.delete(segment.handle)
-        fs = self._directory.fs
-        for suffix in SEGMENT_SUFFIXES:
-            path = segment.path(suffix)
-            try:
-                fs.rename(path, path + DELETED_SUFFIX)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                failure = storage_error(error, f"cannot delete {path}")
-                self._directory.go_offline(str(failure))
-                raise failure from error
-            self._directory.throw_away(path + DELETED_SUFFIX)
-
     def rolled_segments(self) -> list[RolledSegment]:
         """All but the active segment, for the choice of what to compact."""
-        return [
-            RolledSegment(
-                segment.base_offset,
-                segment.end_offset,
-                segment.size_bytes,
-                segment.max_timestamp,
-                segment.rolling_timestamp,
-            )
-            for segment in self._segments[:-1]
-        ]
+        return self._files.rolled()
 
     def keep_for_replacement(self, holds: Sequence[SegmentHold]) -> None:
         """Nobody but whoever has these holds may hold their segments from now on, as they will be replaced.
@@ -1388,14 +1238,11 @@ class PartitionLog:
         """
         if self._refusal is not None:
             raise self._refusal
-        if any(hold.segment.holds > 1 for hold in holds):
-            raise ConflictError(f"a segment of {self.topic}-{self.partition} is being copied; try again")
-        for hold in holds:
-            hold.segment.replacing = True
+        self._files.keep_for_replacement(holds)
 
     async def quiet(self) -> None:
         """Wait until no sync is about to write index files of a rolled segment."""
-        while self._syncing is not None and any(self._stale_index(segment) for segment in self._segments[:-1]):
+        while self._syncing is not None and any(map(has_stale_index, self._segments[:-1])):
             await asyncio.shield(self._syncing)
 
     def replace_segments(self, holds: Sequence[SegmentHold], cleaned: CleanedSegment) -> None:
@@ -1407,35 +1254,7 @@ class PartitionLog:
         """
         if self._refusal is not None:
             raise self._refusal  # a topic made again under the same name has the same paths
-        old = [hold.segment for hold in holds]
-        first = self._segments.index(old[0])
-        end = first + len(old)
-        assert self._segments[first:end] == old, self
-        assert end < len(self._segments), self
-        for hold in holds:
-            hold.release()
-        segment = new_segment(self._directory.descriptors, self.path, old[0].base_offset)
-        segment.end_offset = old[-1].end_offset
-        segment.size_bytes = segment.synced_bytes = cleaned.size_bytes
-        segment.max_timestamp = cleaned.max_timestamp
-        segment.max_timestamp_offset = cleaned.max_timestamp_offset
-        segment.rolling_timestamp = cleaned.rolling_timestamp
-        segment.bytes_since_index_entry = cleaned.bytes_since_index_entry
-        segment.first_append_ms = old[0].first_append_ms
-        segment.index = None
-        if cleaned.has_aborted:
-            segment.aborted = None
-        for gone in old:
-            # The first goes first: as long as it is there, recovery knows that all are.
-            self._discard(gone)
-        try:
-            put_in_place(self._directory.fs, self.path, segment.base_offset)
-        except OSError as error:
-            failure = storage_error(error, f"cannot put a compacted segment of {self.path} in place")
-            self._directory.go_offline(str(failure))
-            raise failure from error
-        self._segments[first:end] = [segment]
-        self._bases[first:end] = [segment.base_offset]
+        self._files.replace(holds, cleaned)
 
     def advance_log_start(self, offset: int) -> None:
         """Raise the log start offset (DeleteRecords, retention); local segments that end at or below it go.
@@ -1503,8 +1322,7 @@ class PartitionLog:
             # The cut is at a batch's edge at or below the offset; the segment's base is surely no higher.
             self._lower_recovery_point(self._bases[max(0, bisect_right(self._bases, offset) - 1)])
             while len(self._segments) > 1 and self._segments[-1].base_offset >= offset:
-                self._discard(self._segments.pop())
-                self._bases.pop()
+                self._files.discard_newest()
             segment = self._segments[-1]
             if segment.end_offset > offset:
                 self._truncate_segment(segment, offset)
@@ -1548,24 +1366,22 @@ class PartitionLog:
         segment.size_bytes = position
         segment.end_offset = end_offset
         # The loader reads it all again; the index files spare it a walk over the whole segment.
-        fs = self._directory.fs
-        replace_file(fs, segment.path(INDEX_SUFFIX), index.encode_offsets(), durable=False)
-        replace_file(fs, segment.path(TIME_INDEX_SUFFIX), index.encode_times(), durable=False)
+        self._files.write_indexes(segment, index)
         aborted = [entry for entry in self._reader.aborted_of(segment) if entry.last_offset < end_offset]
-        if aborted or fs.exists(segment.path(TRANSACTION_INDEX_SUFFIX)):
-            replace_file(
-                fs, segment.path(TRANSACTION_INDEX_SUFFIX), b"".join(map(encode_aborted, aborted)), durable=True
-            )
+        if aborted or self._directory.fs.exists(segment.path(TRANSACTION_INDEX_SUFFIX)):
+            self._files.write_aborted(segment, aborted)
 
     def _reload(self) -> None:
         """Read everything from the files again, as after a clean stop."""
         synced_bytes = {segment.base_offset: segment.synced_bytes for segment in self._segments}
         recovery_point, first_append_ms = self._recovery_point, self._segments[-1].first_append_ms
         for segment in self._segments:
-            self._write_index_files(segment)
-            self._directory.indexes.forget(segment)
-            segment.deleted = True
-            self._directory.descriptors.delete(segment.handle)
+            index = segment.index
+            if index is not None and segment.size_bytes and segment.index_written < len(index.offsets):
+                self._files.write_indexes(segment, index)
+            if segment.aborted and segment.aborted_written < len(segment.aborted):
+                self._files.write_aborted(segment, segment.aborted)
+        self._files.close()
         loaded = load_log(
             self._directory.fs,
             self._directory.descriptors,
@@ -1574,6 +1390,7 @@ class PartitionLog:
             recovery_point=FOR_EVER,
             log_start_offset=self._log_start_offset,
             now_ms=TimestampMs(first_append_ms),
+            cleaned=self.cleaned_end_offset is not None,
         )
         for segment in loaded.segments:
             segment.synced_bytes = min(segment.size_bytes, synced_bytes.get(segment.base_offset, 0))
@@ -1583,16 +1400,6 @@ class PartitionLog:
             self._set_roll_times(self._active)
         self._checkpoint_wanted = True
         self._directory.syncer.request(self)
-
-    def _write_index_files(self, segment: Segment) -> None:
-        fs = self._directory.fs
-        index = segment.index
-        if index is not None and segment.size_bytes and segment.index_written < len(index.offsets):
-            replace_file(fs, segment.path(INDEX_SUFFIX), index.encode_offsets(), durable=False)
-            replace_file(fs, segment.path(TIME_INDEX_SUFFIX), index.encode_times(), durable=False)
-        if segment.aborted and segment.aborted_written < len(segment.aborted):
-            data = b"".join(map(encode_aborted, segment.aborted))
-            replace_file(fs, segment.path(TRANSACTION_INDEX_SUFFIX), data, durable=True)
 
     def truncate_fully_and_start_at(
         self,
@@ -1616,7 +1423,7 @@ class PartitionLog:
         try:
             self._lower_recovery_point(0)
             for segment in self._segments:
-                self._discard(segment)
+                self._files.discard(segment)
             for snapshot in list_snapshots(fs.list_dir(self.path)):
                 unlink_quietly(fs, snapshot_path(self.path, snapshot))
             segment = new_segment(self._directory.descriptors, self.path, Offset(offset))
@@ -1652,20 +1459,13 @@ class PartitionLog:
         Raises: StorageUnavailable.
         """
         await self.flush()
-        if self._since_checkpoint_bytes or any(self._stale_index(segment) for segment in self._segments):
+        if self._since_checkpoint_bytes or any(map(has_stale_index, self._segments)):
             self._checkpoint_wanted = True
             await self.sync()
         state = self.state()
         self.refuse(StorageUnavailable(f"the log of {self.topic}-{self.partition} is closed"))
         self._close_files()
         return state
-
-    @staticmethod
-    def _stale_index(segment: Segment) -> bool:
-        index = segment.index
-        return index is not None and (
-            len(index.offsets) > segment.index_written or len(index.times) > segment.times_written
-        )
 
     def abandon(self) -> None:
         """Close the files without syncing: the partition is deleted, or the directory is offline."""
@@ -1676,10 +1476,7 @@ class PartitionLog:
     def _close_files(self) -> None:
         self._directory.logs.pop(self, None)
         self._directory.syncer.cancel(self)
-        for segment in self._segments:
-            segment.deleted = True
-            self._directory.indexes.forget(segment)
-            self._directory.descriptors.delete(segment.handle)
+        self._files.close()
 
     def state(self) -> LogState:
         """A copy of what is in memory, for the state file of a clean stop."""
@@ -1687,20 +1484,7 @@ class PartitionLog:
             self._log_start_offset,
             # An epoch without a record is not in the checkpoint either: it is written with the first.
             [(epoch, start) for epoch, start in self._epochs.entries() if start < self._end_offset],
-            [
-                SegmentState(
-                    segment.base_offset,
-                    segment.end_offset,
-                    segment.size_bytes,
-                    segment.max_timestamp,
-                    segment.max_timestamp_offset,
-                    segment.rolling_timestamp,
-                    segment.first_append_ms,
-                    segment.bytes_since_index_entry,
-                    segment.aborted is None or bool(segment.aborted),
-                )
-                for segment in self._segments
-            ],
+            self._files.states(),
             [
                 ProducerState(
                     producer_id,

@@ -311,6 +311,35 @@ class LogReader:
         except OSError as error:
             raise storage_error(error, f"cannot read {path}") from error
 
+    async def offset_for_timestamp(self, timestamp: int, log_start_offset: int) -> tuple[TimestampMs, Offset] | None:
+        """As ``PartitionLog.offset_for_timestamp``."""
+        for segment in list(self._segments):
+            if segment.max_timestamp < timestamp or segment.end_offset <= log_start_offset or segment.deleted:
+                continue
+            try:
+                found = await self.search(segment, timestamp, log_start_offset)
+            except CorruptionError:
+                if not segment.handle.deleted:
+                    raise
+                found = None
+            if segment.handle.deleted:
+                # Compacted meanwhile: by its name another file may have been read.
+                return await self.offset_for_timestamp(timestamp, log_start_offset)
+            if found is not None:
+                return found
+        return None
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """As ``PartitionLog.aborted_transactions``."""
+        found: list[AbortedTransaction] = []
+        for segment in self._segments[max(0, bisect_right(self._bases, start_offset) - 1) :]:
+            for entry in self.aborted_of(segment):
+                if entry.last_offset >= start_offset and entry.first_offset < end_offset:
+                    found.append(entry)
+                if entry.last_stable_offset >= end_offset:
+                    return found
+        return found
+
 
 class _LoadedIndex(NamedTuple):
     entries: SegmentIndex

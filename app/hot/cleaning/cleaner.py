@@ -20,8 +20,9 @@ from app.hot.cleaning.swapping import commit
 from app.hot.cleaning.work import CleanerWork
 from app.hot.directory import run_to_end
 from app.hot.files import FileSystem, storage_error
-from app.hot.log import PartitionLog, SegmentHold
+from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
+from app.hot.segment_list import SegmentHold
 from app.metrics import Labels, Registry
 from app.seams import BlockingPool, Clock
 from app.units import Offset

@@ -1,0 +1,247 @@
+"""The segments of one log as a list of files: which there are, who holds them, how they go and what takes their place.
+
+A log owns its list and calls it from the event loop alone; everything here is synchronous. Files go by being renamed, in
+microseconds; their bytes are freed later, in the pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.errors import ConflictError, FirnError
+from app.hot.cleaning.job import CleanedSegment
+from app.hot.cleaning.selection import RolledSegment
+from app.hot.cleaning.swapping import put_in_place
+from app.hot.directory import LogDirectory
+from app.hot.files import replace_file, storage_error
+from app.hot.indexes import AbortedTransaction, SegmentIndex, encode_aborted
+from app.hot.recovery import new_segment
+from app.hot.segments import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    Segment,
+    SegmentView,
+)
+from app.hot.state_file import SegmentState
+from app.units import Offset, TimestampMs
+
+
+class SegmentHold:
+    """Keeps a segment's file from being unlinked or truncated until ``release``."""
+
+    __slots__ = ("_released", "segment")
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self._released = False
+        segment.holds += 1
+
+    def release(self) -> None:
+        """Give it back; a second call does nothing."""
+        if not self._released:
+            self._released = True
+            self.segment.holds -= 1
+
+
+class SegmentList:
+    """At least one segment, in order of offset; the last is active."""
+
+    __slots__ = ("_directory", "_path", "bases", "segments")
+
+    def __init__(self, directory: LogDirectory, path: str, segments: list[Segment]) -> None:
+        self._directory = directory
+        self._path = path
+        self.segments = segments
+        self.bases: list[int] = [segment.base_offset for segment in segments]
+        """Base offsets of ``segments``. Both lists are changed in place: readers keep them."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.segments)
+
+    def append(self, segment: Segment) -> None:
+        self.segments.append(segment)
+        self.bases.append(segment.base_offset)
+
+    # --- what others may know ---------------------------------------------------------------------------------------
+
+    def views(self, count: int | None = None) -> list[SegmentView]:
+        """The oldest ``count`` segments, or all, as of now."""
+        active = self.segments[-1]
+        return [
+            SegmentView(
+                base_offset=segment.base_offset,
+                end_offset=Offset(segment.end_offset),
+                size_bytes=segment.size_bytes,
+                max_timestamp=TimestampMs(segment.max_timestamp),
+                path=segment.handle.path,
+                active=segment is active,
+                first_append_ms=TimestampMs(segment.first_append_ms),
+            )
+            for segment in self.segments[:count]
+        ]
+
+    def rolled(self) -> list[RolledSegment]:
+        """All but the active one, for the choice of what to compact."""
+        return [
+            RolledSegment(
+                segment.base_offset,
+                segment.end_offset,
+                segment.size_bytes,
+                segment.max_timestamp,
+                segment.rolling_timestamp,
+            )
+            for segment in self.segments[:-1]
+        ]
+
+    def states(self) -> list[SegmentState]:
+        """A copy of all of them for the state file of a clean stop."""
+        return [
+            SegmentState(
+                segment.base_offset,
+                segment.end_offset,
+                segment.size_bytes,
+                segment.max_timestamp,
+                segment.max_timestamp_offset,
+                segment.rolling_timestamp,
+                segment.first_append_ms,
+                segment.bytes_since_index_entry,
+                segment.aborted is None or bool(segment.aborted),
+            )
+            for segment in self.segments
+        ]
+
+    def unsynced(self) -> list[Segment]:
+        """Those with bytes that no sync has covered, oldest first."""
+        unsynced = []
+        for segment in reversed(self.segments):
+            if segment.synced_bytes >= segment.size_bytes:
+                if segment.size_bytes:
+                    break
+                continue
+            unsynced.append(segment)
+        unsynced.reverse()
+        return unsynced
+
+    # --- holds ------------------------------------------------------------------------------------------------------
+
+    def hold(self, base_offset: int) -> SegmentHold:
+        """Keep a segment's file as it is until the hold is released. Raises: ConflictError if it is gone, or about to be."""
+        for segment in self.segments:
+            if segment.base_offset == base_offset and not segment.replacing:
+                return SegmentHold(segment)
+        raise ConflictError(f"segment {base_offset} of {self._path} is not on this disk")
+
+    @property
+    def held(self) -> bool:
+        return any(segment.holds for segment in self.segments)
+
+    # --- going ------------------------------------------------------------------------------------------------------
+
+    def discard(self, segment: Segment) -> None:
+        """Take a segment's files out of the directory now, and free their bytes later. The lists still have it.
+
+        Raises: StorageUnavailable; the directory is offline then.
+        """
+        segment.deleted = True
+        self._directory.indexes.forget(segment)
+        self._directory.descriptors.delete(segment.handle)
+        fs = self._directory.fs
+        for suffix in SEGMENT_SUFFIXES:
+            path = segment.path(suffix)
+            try:
+                fs.rename(path, path + DELETED_SUFFIX)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise self._offline(error, f"cannot delete {path}") from error
+            self._directory.throw_away(path + DELETED_SUFFIX)
+
+    def discard_oldest(self, count: int) -> None:
+        """Drop so many from the start. Raises: as ``discard``."""
+        for segment in self.segments[:count]:
+            self.discard(segment)
+        del self.segments[:count], self.bases[:count]
+
+    def discard_newest(self) -> None:
+        """Drop the active one. Raises: as ``discard``."""
+        self.discard(self.segments.pop())
+        self.bases.pop()
+
+    def close(self) -> None:
+        """Close every file; readers at work finish."""
+        for segment in self.segments:
+            segment.deleted = True
+            self._directory.indexes.forget(segment)
+            self._directory.descriptors.delete(segment.handle)
+
+    # --- being replaced by compaction -------------------------------------------------------------------------------
+
+    def keep_for_replacement(self, holds: Sequence[SegmentHold]) -> None:
+        """Nobody but whoever has these holds may hold their segments from now on, as they will be replaced.
+
+        Raises: ConflictError if somebody else does already.
+        """
+        if any(hold.segment.holds > 1 for hold in holds):
+            raise ConflictError(f"a segment of {self._path} is being copied; try again")
+        for hold in holds:
+            hold.segment.replacing = True
+
+    def replace(self, holds: Sequence[SegmentHold], cleaned: CleanedSegment) -> None:
+        """As ``PartitionLog.replace_segments``. Raises: StorageUnavailable; the directory is offline then."""
+        old = [hold.segment for hold in holds]
+        first = self.segments.index(old[0])
+        end = first + len(old)
+        assert self.segments[first:end] == old, self._path
+        assert end < len(self.segments), self._path
+        for hold in holds:
+            hold.release()
+        segment = new_segment(self._directory.descriptors, self._path, old[0].base_offset)
+        segment.end_offset = old[-1].end_offset
+        segment.size_bytes = segment.synced_bytes = cleaned.size_bytes
+        segment.max_timestamp = cleaned.max_timestamp
+        segment.max_timestamp_offset = cleaned.max_timestamp_offset
+        segment.rolling_timestamp = cleaned.rolling_timestamp
+        segment.bytes_since_index_entry = cleaned.bytes_since_index_entry
+        segment.first_append_ms = old[0].first_append_ms
+        segment.index = None
+        if cleaned.has_aborted:
+            segment.aborted = None
+        for gone in old:
+            # The first goes first: as long as it is there, recovery knows that all are.
+            self.discard(gone)
+        try:
+            put_in_place(self._directory.fs, self._path, segment.base_offset)
+        except OSError as error:
+            raise self._offline(error, f"cannot put a compacted segment of {self._path} in place") from error
+        self.segments[first:end] = [segment]
+        self.bases[first:end] = [segment.base_offset]
+
+    # --- side files -------------------------------------------------------------------------------------------------
+
+    def write_indexes(self, segment: Segment, index: SegmentIndex) -> None:
+        """Write both sparse indexes whole. Raises: OSError."""
+        fs = self._directory.fs
+        replace_file(fs, segment.path(INDEX_SUFFIX), index.encode_offsets(), durable=False)
+        replace_file(fs, segment.path(TIME_INDEX_SUFFIX), index.encode_times(), durable=False)
+
+    def write_aborted(self, segment: Segment, aborted: Sequence[AbortedTransaction]) -> None:
+        """Write the transaction index whole, durably. Raises: OSError."""
+        data = b"".join(map(encode_aborted, aborted))
+        replace_file(self._directory.fs, segment.path(TRANSACTION_INDEX_SUFFIX), data, durable=True)
+
+    def _offline(self, error: OSError, what: str) -> FirnError:
+        failure = storage_error(error, what)
+        self._directory.go_offline(str(failure))
+        return failure
+
+
+def has_stale_index(segment: Segment) -> bool:
+    """Whether entries of its sparse indexes are not in the files yet."""
+    index = segment.index
+    return index is not None and (
+        len(index.offsets) > segment.index_written or len(index.times) > segment.times_written
+    )
