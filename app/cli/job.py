@@ -42,6 +42,12 @@ def archive(
     warehouse: Annotated[
         Path, typer.Option("--warehouse", help="Folder of the SQLite catalog that is used if none is given.")
     ] = Path("firn-warehouse"),
+    value: Annotated[
+        str, typer.Option("--value", metavar="KIND", help="Decode values: json or avro. Bad records are kept aside.")
+    ] = "",
+    schema: Annotated[
+        str, typer.Option("--schema", help="JSON: 'name type, …', inferred if not given. Avro: the schema, or @FILE.")
+    ] = "",
     file_mib: Annotated[int, typer.Option("--file-mib", min=1, help="About so much of records in a file.")] = 256,
     workers: Workers = None,
     as_json: Json = False,
@@ -52,13 +58,19 @@ def archive(
     """
     if bool(to) == bool(iceberg):
         raise ConfigError("Say where to archive to: either --to or --iceberg.")
+    if value and iceberg:
+        raise ConfigError("Values are decoded into Parquet files only: leave --value out, or write --to.")
     with _needing_spark_extra():
-        from pyspark_firn.jobs.archive import archive_iceberg, archive_parquet
+        from pyspark_firn.jobs.archive import ValuesWanted, archive_iceberg, archive_parquet
         from pyspark_firn.jobs.running import ProcessRunner
+    text = Path(schema[1:]).read_text() if schema.startswith("@") else schema
+    wanted = ValuesWanted(value, text or None) if value else None
     runner = ProcessRunner(workers)
     with _reporting("archive", shown=not as_json) as report:
         if to:
-            summary = archive_parquet(store, topic, to, runner, part_bytes=file_mib * MIB, progress=report)
+            summary = archive_parquet(
+                store, topic, to, runner, part_bytes=file_mib * MIB, values=wanted, progress=report
+            )
         else:
             with _needing_spark_extra():
                 from pyspark_firn.jobs.iceberg import local_catalog
@@ -74,6 +86,7 @@ def archive(
         say(
             f"{count_text(summary.records, 'record')} in {count_text(summary.files, 'file')},"
             f" {bytes_text(summary.bytes)}, of {topic} in {summary.target}."
+            + (f" {count_text(summary.bad_records, 'record')} could not be decoded." if summary.bad_records else "")
         )
 
 

@@ -22,9 +22,10 @@ from typing import Any, Final
 from app.errors import ConfigError, CorruptionError
 from app.limits import MIB
 from app.metadata.manifest_state import ManifestState
-from app.objectstore.api import AlreadyExists
+from app.objectstore.api import AlreadyExists, ObjectMissing
 from app.objectstore.url import DirectoryLocation, parse_store_url
 from app.units import PartitionIndex, TopicId, TopicIdPartition
+from pyspark_firn.batch import plan as plan_read
 from pyspark_firn.columns import HEADERS, KAFKA_COLUMNS, arrow_schema
 from pyspark_firn.jobs.archive_plan import (
     FORMAT_VERSION,
@@ -34,8 +35,17 @@ from pyspark_firn.jobs.archive_plan import (
     decode_document,
     decode_plan,
 )
-from pyspark_firn.jobs.parquet_files import WrittenFile, file_system, write_days
+from pyspark_firn.jobs.parquet_files import DayWriter, WrittenFile, file_system
 from pyspark_firn.jobs.running import Runner
+from pyspark_firn.jobs.values import (
+    SAMPLE_RECORDS,
+    ValueDecoder,
+    ValueShape,
+    avro_shape,
+    decode_shape,
+    inferred_json_shape,
+    json_shape,
+)
 from pyspark_firn.memory import keep_freed_memory
 from pyspark_firn.options import Isolation, parse_read_options
 from pyspark_firn.planning import PartitionRange, boundary_segments, plan_splits
@@ -47,6 +57,7 @@ from pyspark_firn.splits import StoredSplit
 COLUMNS: Final = (*KAFKA_COLUMNS, HEADERS)
 PART_BYTES_DEFAULT: Final = 256 * MIB
 """Of records before compression in one file, about."""
+BAD_SUFFIX: Final = "_bad"
 SPLIT_BYTES: Final = 1 << 40
 """A part is read in one go."""
 
@@ -64,6 +75,8 @@ class ArchiveSummary:
     parts: int = 0
     files: int = 0
     records: int = 0
+    bad_records: int = 0
+    """That could not be decoded, and lie aside with the reason."""
     bytes: int = 0
     ends: dict[int, int] = field(default_factory=dict)
     """Next offset of each partition."""
@@ -82,13 +95,15 @@ class PartTask:
     topic: str
     split: StoredSplit | None
     part: ArchivePart
-    columns: tuple[str, ...]
+    shape: ValueShape | None = None
+    """How to decode values; None: they are archived as they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartDone:
     part: ArchivePart
     files: tuple[WrittenFile, ...]
+    bad_files: tuple[WrittenFile, ...] = ()
 
 
 def write_part(task: PartTask) -> PartDone:
@@ -98,10 +113,20 @@ def write_part(task: PartTask) -> PartDone:
     name = f"{task.part.partition:05d}-{task.part.start:020d}-{task.part.end:020d}"
     if task.split is None:
         return PartDone(task.part, ())
+    schema = arrow_schema(COLUMNS)
+    decoder = ValueDecoder(task.shape, schema) if task.shape is not None else None
+    good = DayWriter(files, f"{root}/{task.folder}", name, decoder.good_schema if decoder else schema)
+    bad = DayWriter(files, f"{root}/{task.folder}{BAD_SUFFIX}", name, decoder.bad_schema if decoder else schema)
     with StoreSession(task.store) as session:
-        reader = SplitReader(session, task.columns, Isolation.READ_COMMITTED, fail_on_data_loss=True)
-        written = write_days(files, f"{root}/{task.folder}", name, reader.read(task.split), arrow_schema(task.columns))
-    return PartDone(task.part, tuple(written))
+        reader = SplitReader(session, COLUMNS, Isolation.READ_COMMITTED, fail_on_data_loss=True)
+        for batch in reader.read(task.split):
+            if decoder is None:
+                good.add(batch)
+            else:
+                kept, aside = decoder.split(batch)
+                good.add(kept)
+                bad.add(aside)
+    return PartDone(task.part, tuple(good.close()), tuple(bad.close()))
 
 
 def archive_parquet(
@@ -111,9 +136,13 @@ def archive_parquet(
     runner: Runner,
     *,
     part_bytes: int = PART_BYTES_DEFAULT,
+    values: ValuesWanted | None = None,
     progress: Progress | None = None,
 ) -> ArchiveSummary:
     """Write what is in the store and not yet in ``<target>/<topic>/``; ``target`` is an address like a store's.
+
+    With ``values``, they are decoded to the column ``data``; records that cannot be decoded go to ``<target>/<topic>_bad/``
+    with the column ``reason``. The first run fixes the shape (``_firn/shape.json``).
 
     Safe to repeat, to kill, and to run twice at the same time. Raises: ConfigError, CorruptionError, StorageUnavailable.
     """
@@ -135,7 +164,8 @@ def archive_parquet(
                     summary.ends = _ends(done)
                     return summary
                 plan = _put_plan(sink, topic, run, plan)
-            tasks = list(_tasks(source, snapshot, store, target, topic, plan))
+            shape = _shape(source, sink, store, topic, values, is_new=run == 0)
+            tasks = list(_tasks(source, snapshot, store, target, topic, plan, shape))
             finished: list[PartDone] = []
             for one in runner.run(write_part, tasks):
                 finished.append(one)
@@ -146,6 +176,73 @@ def archive_parquet(
             summary.ends = _ends(done) | plan.ends()
             if not resumed:
                 return summary
+
+
+@dataclass(frozen=True, slots=True)
+class ValuesWanted:
+    """How a user says what values are."""
+
+    kind: str
+    """``json`` or ``avro``."""
+    schema: str | None = None
+    """Fields as ``name type, …`` for JSON (None: inferred), an Avro schema for Avro."""
+
+    def given_shape(self) -> ValueShape | None:
+        """The shape, unless it is to be inferred. Raises: ConfigError."""
+        match self.kind, self.schema:
+            case "json", None:
+                return None
+            case "json", str(text):
+                return json_shape(text)
+            case "avro", str(text):
+                return avro_shape(text)
+            case "avro", None:
+                raise ConfigError("Avro values do not tell their schema: give it.")
+            case kind, _:
+                raise ConfigError(f"Values of kind {kind!r} are not known: write json or avro.")
+
+
+def _shape(
+    source: StoreSession, sink: StoreSession, store: str, topic: str, wanted: ValuesWanted | None, *, is_new: bool
+) -> ValueShape | None:
+    """The archive's shape: what its first run has written down. Raises: ConfigError if another is asked for."""
+    key = f"{topic}/_firn/shape.json"
+    try:
+        known = decode_shape(decode_document(sink.run(sink.store.get(key)), key))
+    except ObjectMissing:
+        known = None
+    given = wanted.given_shape() if wanted is not None else None
+    if known is not None:
+        if wanted is None or wanted.kind != known.kind or (given is not None and given != known):
+            raise ConfigError(
+                f"The archive of {topic} decodes its values as {known.kind} of the shape in {key}: say the same, or name another"
+                " target."
+            )
+        return known
+    if wanted is None:
+        return None
+    if not is_new:
+        raise ConfigError(f"The archive of {topic} holds values as they are: name another target to decode them.")
+    shape = given if given is not None else inferred_json_shape(_sample(source, store, topic))
+    try:
+        sink.run(sink.store.put_if_absent(key, shape.encode()))
+    except AlreadyExists:
+        return decode_shape(decode_document(sink.run(sink.store.get(key)), key))
+    return shape
+
+
+def _sample(source: StoreSession, store: str, topic: str) -> list[bytes | None]:
+    """Values of the first records of a topic."""
+    options = _read_options(store, topic)
+    values: list[bytes | None] = []
+    reader = SplitReader(source, ("value",), Isolation.READ_COMMITTED, fail_on_data_loss=True)
+    for split in plan_read(options):
+        if isinstance(split, StoredSplit):
+            for batch in reader.read(split):
+                values += batch.column(0).slice(0, SAMPLE_RECORDS - len(values)).to_pylist()
+                if len(values) >= SAMPLE_RECORDS:
+                    return values
+    return values
 
 
 def _read_options(store: str, topic: str) -> Any:
@@ -221,6 +318,9 @@ def _put_commit(
         "ends": dict(before) | plan.ends(),
         "records": sum(file["records"] for file in files),
         "files": files,
+        "bad_files": sorted(
+            (asdict(file) for one in finished for file in one.bad_files), key=lambda file: file["path"]
+        ),
     }
     try:
         sink.run(sink.store.put_if_absent(_key(topic, run, "commit"), json.dumps(document).encode()))
@@ -235,7 +335,7 @@ def _tasks(
     target: str,
     folder: str,
     plan: ArchivePlan,
-    columns: tuple[str, ...] = COLUMNS,
+    shape: ValueShape | None = None,
 ) -> Iterator[PartTask]:
     """The plan's parts with what the store holds of them now. Raises: CorruptionError if some of it is gone."""
     states = {int(one.partition.partition): one.state for one in snapshot.partitions}
@@ -247,7 +347,7 @@ def _tasks(
                 f" archive [{part.start}, {part.end}); archive into another target"
             )
         split = _split_of(source, snapshot, state, plan, part)
-        yield PartTask(store, target, folder, plan.topic, split, part, columns)
+        yield PartTask(store, target, folder, plan.topic, split, part, shape)
 
 
 def _split_of(
@@ -270,6 +370,7 @@ def _count(summary: ArchiveSummary, finished: list[PartDone]) -> None:
     for one in finished:
         summary.files += len(one.files)
         summary.records += sum(file.records for file in one.files)
+        summary.bad_records += sum(file.records for file in one.bad_files)
         summary.bytes += sum(file.bytes for file in one.files)
 
 

@@ -6,7 +6,7 @@ whole, so there the name is its own from the start. Writing a part again replace
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -99,32 +99,41 @@ class _DayFile:
         return int(self._files.get_file_info(self.path).size)
 
 
-def write_days(
-    files: fs.FileSystem, root: str, name: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema
-) -> list[WrittenFile]:
-    """Write record batches with a ``timestamp`` column as ``<root>/date=<day>/<name>[-<n>].parquet``."""
-    opened: dict[int, _DayFile] = {}
-    count: dict[int, int] = {}
-    done: list[WrittenFile] = []
+class DayWriter:
+    """Writes record batches with a ``timestamp`` column as ``<root>/date=<day>/<name>[-<n>].parquet``."""
 
-    def finish(day: int) -> None:
-        file = opened.pop(day)
-        size = file.close()
-        done.append(WrittenFile(file.path.removeprefix(f"{root}/"), _day_name(day), file.records, size))
+    def __init__(self, files: fs.FileSystem, root: str, name: str, schema: pa.Schema) -> None:
+        self._files, self._root, self._name, self._schema = files, root, name, schema
+        self._opened: dict[int, _DayFile] = {}
+        self._count: dict[int, int] = {}
+        self._done: list[WrittenFile] = []
 
-    for batch in batches:
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Write the records of a batch, which may be of several days, or none."""
+        if not batch.num_rows:
+            return
         for day, part in _by_day(batch).items():
-            if day not in opened:
-                if len(opened) == OPEN_DAYS_MAX:
-                    finish(next(iter(opened)))
-                number = count.get(day, 0)
-                count[day] = number + 1
+            file = self._opened.get(day)
+            if file is None:
+                if len(self._opened) == OPEN_DAYS_MAX:
+                    self._finish(next(iter(self._opened)))
+                number = self._count.get(day, 0)
+                self._count[day] = number + 1
                 suffix = f"-{number}" if number else ""
-                opened[day] = _DayFile(files, f"{root}/date={_day_name(day)}/{name}{suffix}.parquet", schema)
-            opened[day].add(part)
-    for day in list(opened):
-        finish(day)
-    return done
+                path = f"{self._root}/date={_day_name(day)}/{self._name}{suffix}.parquet"
+                file = self._opened[day] = _DayFile(self._files, path, self._schema)
+            file.add(part)
+
+    def close(self) -> list[WrittenFile]:
+        """Make what is still open visible; answers every file."""
+        for day in list(self._opened):
+            self._finish(day)
+        return self._done
+
+    def _finish(self, day: int) -> None:
+        file = self._opened.pop(day)
+        size = file.close()
+        self._done.append(WrittenFile(file.path.removeprefix(f"{self._root}/"), _day_name(day), file.records, size))
 
 
 def _by_day(batch: pa.RecordBatch) -> Mapping[int, pa.RecordBatch]:

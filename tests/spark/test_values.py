@@ -1,0 +1,128 @@
+"""Values of an archive are decoded, or kept aside with the reason; never changed."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import fastavro
+import pyarrow.dataset as ds
+import pytest
+
+from app.errors import ConfigError
+from app.objectstore.directory import DirectoryStore
+from app.records.builder import build_batch
+from app.units import Offset, TopicId
+from pyspark_firn.jobs.archive import ValuesWanted, archive_parquet
+from pyspark_firn.jobs.running import ProcessRunner
+from tests.spark.conftest import Topic
+from tests.support.buckets import BucketBuilder
+
+NOW_MS = 1_700_000_000_000
+AVRO = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "note", "type": ["null", "string"]},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "lines", "type": {"type": "array", "items": "double"}},
+    ],
+}
+
+
+def topic_of(path: Path, values: Sequence[bytes | None]) -> Topic:
+    async def make() -> Topic:
+        bucket = await BucketBuilder.open(path)
+        topic_id = await bucket.create_topic("t")
+        await bucket.add_segment(topic_id, 0, [build_batch([(NOW_MS, None, value, ()) for value in values])])
+        return Topic(path, "t", topic_id)
+
+    return asyncio.run(make())
+
+
+def archived(tmp_path: Path, values: Sequence[bytes | None], wanted: ValuesWanted) -> tuple[list[dict], list[dict]]:  # type: ignore[type-arg]
+    topic = topic_of(tmp_path / "bucket", values)
+    summary = archive_parquet(topic.store, "t", (tmp_path / "lake").as_uri(), ProcessRunner(1), values=wanted)
+    good = ds.dataset(tmp_path / "lake" / "t", format="parquet").to_table().to_pylist()
+    folder = tmp_path / "lake" / "t_bad"
+    bad = ds.dataset(folder, format="parquet").to_table().to_pylist() if folder.exists() else []
+    assert (summary.records, summary.bad_records) == (len(good), len(bad))
+    return good, bad
+
+
+def test_json_of_a_given_schema_and_its_bad_records(tmp_path: Path) -> None:
+    values = [
+        b'{"id": 1, "name": "a", "more": 2}',
+        b'{"id": "x"}',
+        b"{",
+        None,
+        b'{"id": 2.5}',
+        b"[1]",
+        b'{"name": null}',
+    ]
+    good, bad = archived(tmp_path, values, ValuesWanted("json", "id bigint, name string"))
+    assert [(row["offset"], row["data"]) for row in good] == [
+        (0, {"id": 1, "name": "a"}),
+        (3, None),
+        (6, {"id": None, "name": None}),
+    ]
+    assert [(row["offset"], row["value"]) for row in bad] == [(n, values[n]) for n in (1, 2, 4, 5)]
+    assert all(row["reason"] for row in bad)
+
+
+def test_an_inferred_shape_is_fixed_by_the_first_run(tmp_path: Path) -> None:
+    values = [b'{"id": 1, "tags": ["x"], "at": {"lat": 1.5}}', b'{"id": 2, "extra": true}']
+    good, bad = archived(tmp_path, values, ValuesWanted("json"))
+    assert not bad
+    assert good[0]["data"] == {"id": 1, "tags": ["x"], "at": {"lat": 1.5}, "extra": None}
+    store, target = (tmp_path / "bucket").as_uri(), (tmp_path / "lake").as_uri()
+    assert archive_parquet(store, "t", target, ProcessRunner(1), values=ValuesWanted("json")).parts == 0
+    with pytest.raises(ConfigError, match="decodes its values as json"):
+        _grow_and_archive(tmp_path, None)
+
+
+def _grow_and_archive(tmp_path: Path, wanted: ValuesWanted | None) -> None:
+    async def grow() -> None:
+        builder = BucketBuilder(DirectoryStore(tmp_path / "bucket"), tmp_path / "bucket", 5)
+        [topic] = (tmp_path / "bucket" / "topics").iterdir()
+        batch = build_batch([(NOW_MS, None, b"{}", ())], base_offset=Offset(2))
+        await builder.add_segment(TopicId(uuid.UUID(topic.name)), 0, [batch])
+
+    asyncio.run(grow())
+    store, target = (tmp_path / "bucket").as_uri(), (tmp_path / "lake").as_uri()
+    archive_parquet(store, "t", target, ProcessRunner(1), values=wanted)
+
+
+def test_avro_of_a_given_schema_and_its_bad_records(tmp_path: Path) -> None:
+    def encoded(record: dict[str, object]) -> bytes:
+        stream = io.BytesIO()
+        fastavro.schemaless_writer(stream, fastavro.parse_schema(AVRO), record)
+        return stream.getvalue()
+
+    whole = encoded({"id": 7, "note": None, "at": NOW_MS, "lines": [1.0, 2.5]})
+    good, bad = archived(tmp_path, [whole, whole[:-3], whole + b"!"], ValuesWanted("avro", json.dumps(AVRO)))
+    [row] = good
+    assert (row["data"]["id"], row["data"]["lines"], row["data"]["note"]) == (7, [1.0, 2.5], None)
+    assert row["data"]["at"].timestamp() * 1000 == NOW_MS
+    assert [row["offset"] for row in bad] == [1, 2]
+    assert bad[1]["reason"] == "1 bytes follow the record"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sentence"),
+    [
+        (ValuesWanted("json", "id int8"), "no field of a schema"),
+        (ValuesWanted("avro"), "do not tell their schema"),
+        (ValuesWanted("avro", "{}"), "no Avro schema"),
+        (ValuesWanted("xml"), "write json or avro"),
+        (ValuesWanted("json"), "None of the first records is a JSON object"),
+    ],
+)
+def test_a_shape_that_cannot_be_is_said_in_a_sentence(tmp_path: Path, wanted: ValuesWanted, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        archived(tmp_path, [b"\x00\x01"], wanted)
