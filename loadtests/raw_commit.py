@@ -1,10 +1,9 @@
 """A load generator of committed offsets that is not the bottleneck: prebuilt OffsetCommit requests over one socket, pipelined.
 
-    python loadtests/raw_commit.py commit --port 9092 --topic t --groups 100 --partitions 1 --seconds 5 --server-pid 1234
-    python loadtests/raw_commit.py fill --port 9092 --topic t --offsets 1000000
+    python loadtests/raw_commit.py --port 9092 --topic t --groups 100 --partitions 1 --seconds 5 --server-pid 1234
 
-``commit`` commits for some groups in turns, as many consumers would; ``fill`` commits a number of different offsets, which a
-coordinator then has to load. Prints one JSON object. Speaks to any Kafka broker.
+Some groups commit in turns, as many consumers would; the topic has as many partitions as a request has offsets. Prints one JSON
+object. Speaks to any Kafka broker.
 """
 
 from __future__ import annotations
@@ -65,9 +64,7 @@ def prepare(wire: Wire, groups: list[str], topic: str) -> None:
             time.sleep(0.05)
 
 
-def run(
-    wire: Wire, frames: list[bytes], pipeline: int, seconds: float, count_max: int
-) -> tuple[int, float, list[float]]:
+def run(wire: Wire, frames: list[bytes], pipeline: int, seconds: float) -> tuple[int, float, list[float]]:
     """Send the frames in turns; answers how many were answered, in what time, and how long each took."""
     clock = time.perf_counter
     sent_at: deque[float] = deque()
@@ -76,8 +73,7 @@ def run(
     started = clock()
     while True:
         now = clock()
-        sending = now - started < seconds and sent < count_max
-        room = min(pipeline - (sent - received), count_max - sent) if sending else 0
+        room = pipeline - (sent - received) if now - started < seconds else 0
         if room > 0:
             wire.socket.sendall(b"".join(frames[(sent + place) % len(frames)] for place in range(room)))
             sent_at.extend([now] * room)
@@ -96,9 +92,9 @@ def commit(arguments: argparse.Namespace) -> dict[str, object]:
     groups = [f"group-{number}" for number in range(arguments.groups)]
     prepare(wire, groups, arguments.topic)
     frames = [frame(group, arguments.topic, range(arguments.partitions)) for group in groups]
-    run(wire, frames, arguments.pipeline, arguments.warm_up, 1 << 62)
+    run(wire, frames, arguments.pipeline, arguments.warm_up)
     before = family_cpu_seconds(arguments.server_pid) if arguments.server_pid else 0.0
-    count, seconds, latencies = run(wire, frames, arguments.pipeline, arguments.seconds, 1 << 62)
+    count, seconds, latencies = run(wire, frames, arguments.pipeline, arguments.seconds)
     report: dict[str, object] = {
         "commits": count,
         "commits_per_s": round(count / seconds),
@@ -112,33 +108,13 @@ def commit(arguments: argparse.Namespace) -> dict[str, object]:
     return report
 
 
-def fill(arguments: argparse.Namespace) -> dict[str, object]:
-    """Groups of ``--partitions`` offsets each, ``--per-commit`` offsets in a request."""
-    wire = Wire(arguments.host, arguments.port)
-    groups = [f"group-{number}" for number in range(arguments.offsets // arguments.partitions)]
-    prepare(wire, groups[:1], arguments.topic)
-    step = arguments.per_commit
-    frames = [
-        frame(group, arguments.topic, range(start, min(start + step, arguments.partitions)))
-        for group in groups
-        for start in range(0, arguments.partitions, step)
-    ]
-    for group in groups[:200]:
-        prepare(wire, [group], arguments.topic)
-    count, seconds, _ = run(wire, frames, arguments.pipeline, float("inf"), len(frames))
-    return {"commits": count, "offsets": len(groups) * arguments.partitions, "seconds": round(seconds, 2)}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("work", choices=("commit", "fill"))
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--groups", type=int, default=100)
     parser.add_argument("--partitions", type=int, default=1, help="offsets of a group that are committed")
-    parser.add_argument("--per-commit", type=int, default=100, help="offsets in a request of fill")
-    parser.add_argument("--offsets", type=int, default=1_000_000)
     parser.add_argument("--pipeline", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--warm-up", type=float, default=1.0)
@@ -147,7 +123,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.cpu >= 0:
         os.sched_setaffinity(0, {arguments.cpu})
-    print(json.dumps({"commit": commit, "fill": fill}[arguments.work](arguments)))
+    print(json.dumps(commit(arguments)))
 
 
 if __name__ == "__main__":

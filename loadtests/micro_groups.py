@@ -1,0 +1,108 @@
+"""What loading committed offsets costs, without a network: seconds for a million, and the longest that the loop is held.
+
+    python -m loadtests.micro_groups [--offsets 1000000] [--directory DIR]
+
+Twice: with one offset in each batch, which is what a consumer of one partition leaves, and with a hundred. Compaction keeps
+batches as they are, so the first is what a broker has to expect.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import resource
+import shutil
+import tempfile
+import time
+import uuid
+
+from app.broker.runtime import SystemClock, ThreadPool
+from app.configs import BrokerConfig, TopicConfig
+from app.coordinator.partition import CoordinatedLog, RawRecord
+from app.coordinator.topics import CONSUMER_OFFSETS
+from app.groups.offsets import offset_key, offset_value
+from app.groups.shard import GroupShard
+from app.hot.files import PosixFileSystem
+from app.hot.manager import LogManager
+from app.units import PartitionIndex, TopicId
+
+NOW_MS = 1_700_000_000_000
+OFFSETS_PER_GROUP = 1_000
+ROUNDS = 3
+
+
+class _Turn:
+    """Takes timers and does nothing with them."""
+
+    now_ms = NOW_MS
+
+    def set_timer(self, key: object, delay_ms: int) -> None: ...
+
+
+def _fill(log: CoordinatedLog, offsets: int, per_batch: int) -> None:
+    batch: list[RawRecord] = []
+    for number in range(offsets):
+        group, partition = divmod(number, OFFSETS_PER_GROUP)
+        batch.append((offset_key(f"group-{group}", "topic", partition), offset_value(number, 0, "", NOW_MS)))
+        if len(batch) == per_batch:
+            log.append(batch, now_ms=NOW_MS)
+            batch = []
+    if batch:
+        log.append(batch, now_ms=NOW_MS)
+
+
+async def _load(log: CoordinatedLog) -> tuple[float, float, float, int]:
+    """Seconds, CPU seconds, longest slice in milliseconds, groups."""
+    shard = GroupShard(PartitionIndex(0), BrokerConfig, random.Random(1))
+    began, cpu, longest = time.perf_counter(), time.process_time(), 0.0
+    turned = began
+    async for batches in log.replay():
+        for batch in batches:
+            shard.load(batch)
+        now = time.perf_counter()
+        longest, turned = max(longest, now - turned), now
+    shard.loaded(_Turn())  # type: ignore[arg-type]
+    longest = max(longest, time.perf_counter() - turned)
+    return time.perf_counter() - began, time.process_time() - cpu, longest * 1e3, len(shard.groups)
+
+
+async def measure(directory: str, offsets: int) -> None:
+    for per_batch in (1, 100):
+        path = tempfile.mkdtemp(dir=directory)
+        pool = ThreadPool(2)
+        manager = LogManager(path, PosixFileSystem(), pool, SystemClock(), random.Random(1))
+        manager.lock()
+        await manager.load_all()
+        config = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=104_857_600)
+        log = CoordinatedLog(
+            manager.create(CONSUMER_OFFSETS.name, TopicId(uuid.UUID(int=7)), PartitionIndex(0), config)
+        )
+        _fill(log, offsets, per_batch)
+        rounds = sorted([await _load(log) for _ in range(ROUNDS)])
+        seconds, cpu, longest_ms, groups = rounds[ROUNDS // 2]
+        memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(
+            f"{offsets:,} offsets of {groups:,} groups, {per_batch} in a batch: {seconds:.2f} s ({cpu:.2f} s CPU), "
+            f"at most {longest_ms:.0f} ms at a time, {memory_mb:.0f} MB at most",
+            flush=True,
+        )
+        await manager.close()
+        pool.close()
+        shutil.rmtree(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--offsets", type=int, default=1_000_000)
+    parser.add_argument("--directory", help="where the log is written (a temporary folder)")
+    arguments = parser.parse_args()
+    directory = tempfile.mkdtemp(prefix="firn-micro-", dir=arguments.directory)
+    try:
+        asyncio.run(measure(directory, arguments.offsets))
+    finally:
+        shutil.rmtree(directory)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Committed offsets: how many OffsetCommits a broker takes on a core."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import partial
+
+from loadtests.lab import NOT_TIERED, Lab, show
+from loadtests.measuring import LOAD_CORE, LoadFailed, Report, alternate, make_topic
+from loadtests.results import Case
+from loadtests.system import ROOT, System
+
+GROUPS = 100
+TOPIC = "committed"
+OFFSETS_PER_COMMIT = (1, 10)
+
+
+def commits(lab: Lab) -> list[Case]:
+    """Requests of 1 and of 10 offsets by 100 groups over one connection, pipelined; a case for each."""
+    cases = []
+    with lab.systems() as systems:
+        for system, peer in systems.items():
+            make_topic(peer, TOPIC, partitions=max(OFFSETS_PER_COMMIT), **NOT_TIERED.get(system, {}))
+        for offsets in OFFSETS_PER_COMMIT:
+            runs = {system: partial(_commit, lab, peer, offsets) for system, peer in systems.items()}
+            for run in runs.values():
+                run()  # warm-up
+            found = alternate(runs, lab.effort.variant_rounds)
+            name = f"OffsetCommit of {offsets}"
+            show(name, found)
+            cases.append(Case(name, found, {"offsets": offsets, "groups": GROUPS}))
+    return cases
+
+
+def _commit(lab: Lab, peer: System, offsets: int) -> Report:
+    arguments = ("--host", peer.host, "--port", str(peer.port), "--topic", TOPIC, "--server-pid", str(peer.pid))
+    options = ("--groups", str(GROUPS), "--partitions", str(offsets), "--seconds", str(lab.effort.seconds))
+    command = [sys.executable, str(ROOT / "loadtests" / "raw_commit.py"), *arguments, *options]
+    done = subprocess.run([*command, "--cpu", str(LOAD_CORE)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise LoadFailed(f"OffsetCommit at {peer.name}: {done.stderr.strip()[-300:]}")
+    report: Report = json.loads(done.stdout)
+    return report
