@@ -41,8 +41,11 @@ from app.wire.framing import request_frame
 from app.wire.header import parse_response_header
 from app.wire.produce import decode_produce_response, encode_produce_request
 from loadtests.processes import family_cpu_seconds
+from loadtests.raw_transactions import PRODUCE_VERSION as TRANSACTIONAL_VERSION
+from loadtests.raw_transactions import RawTransactions
 
 INT32 = Struct(">i")
+PRODUCER_POSITION = 43
 SEQUENCE_POSITION = 53
 CRC_POSITION = 17
 CRC_START = 21
@@ -51,6 +54,7 @@ EARLIEST_LOCAL = -4
 NOT_READY = (3, 6)
 """UNKNOWN_TOPIC_OR_PARTITION and NOT_LEADER_OR_FOLLOWER, which a partition answers that was made just now."""
 READY_TIMEOUT_S = 30.0
+PRODUCE_VERSION = 9
 
 
 class Wire:
@@ -94,7 +98,13 @@ def percentiles(latencies: list[float]) -> dict[str, float]:
 
 
 def make_batch(
-    record_count: int, batch_bytes: int, producer_id: int, rng: random.Random, codec: Codec = Codec.NONE
+    record_count: int,
+    batch_bytes: int,
+    producer_id: int,
+    rng: random.Random,
+    codec: Codec = Codec.NONE,
+    *,
+    transactional: bool = False,
 ) -> bytearray:
     """One batch of about ``batch_bytes``: of incompressible values, or with a codec of JSON that long before it."""
     value_bytes = max(1, (batch_bytes - HEADER_BYTES) // record_count - 10)
@@ -115,7 +125,7 @@ def make_batch(
     fields: dict[str, Any] = (
         {} if producer_id < 0 else {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0}
     )
-    return bytearray(build_batch(records, codec=codec, **fields))
+    return bytearray(build_batch(records, codec=codec, transactional=transactional, **fields))
 
 
 def ensure_topic(wire: Wire, topic: str) -> int:
@@ -142,14 +152,14 @@ def special_offsets(wire: Wire, topic: str, partitions: int, special: int) -> li
     return [found[p].offset for p in range(partitions)]
 
 
-def first_answer(wire: Wire, request: bytearray) -> int:
+def first_answer(wire: Wire, version: int, request: bytearray) -> int:
     """Produce once, again and again while a new partition's leader is not ready; how many bytes the answer has."""
     deadline = time.monotonic() + READY_TIMEOUT_S
     while True:
         wire.socket.sendall(request)
         answer = wire.read_frame()
-        body = answer[parse_response_header(answer, ApiKey.PRODUCE, 9).body_start :]
-        found = decode_produce_response(9, body).responses[0].partition_responses[0]
+        body = answer[parse_response_header(answer, ApiKey.PRODUCE, version).body_start :]
+        found = decode_produce_response(version, body).responses[0].partition_responses[0]
         if not found.error_code:
             return 4 + len(answer)
         if found.error_code not in NOT_READY or time.monotonic() > deadline:
@@ -162,20 +172,29 @@ def produce(arguments: argparse.Namespace) -> dict[str, object]:
     wire = Wire(arguments.host, arguments.port)
     partitions = ensure_topic(wire, arguments.topic)
     producer_id = -1
-    if arguments.idempotent:
+    transactions: RawTransactions | None = None
+    version = PRODUCE_VERSION
+    if arguments.commit_ms:
+        transactions = RawTransactions(wire, arguments.topic, arguments.commit_ms)
+        version, producer_id = TRANSACTIONAL_VERSION, transactions.producer_id
+    elif arguments.idempotent:
         producer_id = wire.ask(
             ApiKey.INIT_PRODUCER_ID, 4, InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         ).producer_id
-    batch = make_batch(arguments.records, arguments.batch_bytes, producer_id, rng, CODEC_NAMES[arguments.codec])
+    codec = CODEC_NAMES[arguments.codec]
+    batch = make_batch(
+        arguments.records, arguments.batch_bytes, producer_id, rng, codec, transactional=transactions is not None
+    )
     requests: list[bytearray] = []
     for partition in range(partitions):
         pieces = encode_produce_request(
-            9,
+            version,
             1,
             "raw-load",
             [(arguments.topic, [(partition, memoryview(batch))])],
             acks=arguments.acks,
             timeout_ms=30_000,
+            transactional_id=None if transactions is None else transactions.transactional_id,
         )
         requests.append(bytearray(b"".join(pieces)))
     start = bytes(requests[0]).index(bytes(batch))
@@ -183,12 +202,15 @@ def produce(arguments: argparse.Namespace) -> dict[str, object]:
     batch_end = start + len(batch)
     pack_sequence = Struct(">i").pack_into
     pack_crc = Struct(">I").pack_into
+    pack_producer = Struct(">qh").pack_into
 
     def next_request(place: int) -> bytearray:
         request = requests[place % partitions]
         if producer_id >= 0:
             partition = place % partitions
             pack_sequence(request, start + SEQUENCE_POSITION, sequences[partition])
+            if transactions is not None:
+                pack_producer(request, start + PRODUCER_POSITION, transactions.producer_id, transactions.epoch)
             sequences[partition] = (sequences[partition] + arguments.records) & 0x7FFFFFFF
             pack_crc(request, start + CRC_POSITION, crc32c(memoryview(request)[start + CRC_START : batch_end]))
         return request
@@ -196,16 +218,18 @@ def produce(arguments: argparse.Namespace) -> dict[str, object]:
     # The first answers say how long an answer is and that every partition takes requests.
     answer_bytes = 0
     for place in range(partitions):
-        answer_bytes = first_answer(wire, next_request(place))
+        answer_bytes = first_answer(wire, version, next_request(place))
 
     def run(seconds: float, requests_max: int = 0) -> tuple[int, float, list[float]]:
         sent_at: deque[float] = deque()
         latencies: list[float] = []
         pending = bytearray()
-        count = received = 0
+        count = received = committed = 0
         clock = time.perf_counter
         started = clock()
         deadline = started + seconds
+        if transactions is not None:
+            transactions.begin()
         joined = {n: b"".join(requests[0] for _ in range(n)) for n in range(1, arguments.pipeline + 1)}
         plain = producer_id < 0 and partitions == 1
         rate = arguments.rate
@@ -219,6 +243,18 @@ def produce(arguments: argparse.Namespace) -> dict[str, object]:
                 room = requests_max - count
                 if not room:
                     deadline = now
+            if transactions is not None and (now >= transactions.due_s or now >= deadline):
+                room = 0  # what is in flight has to be answered first
+                if count == received:
+                    if count > committed:
+                        transactions.commit()
+                        sequences[:] = [0] * partitions
+                        committed = count
+                    else:
+                        transactions.begin()
+                    if now >= deadline:
+                        break
+                    continue
             if now < deadline and room > 0:
                 if plain:
                     wire.socket.sendall(joined[room])
@@ -398,6 +434,7 @@ def main() -> None:
     group.add_argument("--megabytes", type=int, default=0, help="stop after so much instead of after --seconds")
     group.add_argument("--codec", choices=tuple(CODEC_NAMES), default="none")
     group.add_argument("--idempotent", action="store_true", help="with a producer id and sequences")
+    group.add_argument("--commit-ms", type=float, default=0, help="transactional, with a commit so often")
     group.add_argument("--rate", type=float, default=0, help="requests per second at most; 0 is as fast as it goes")
     group = parser.add_argument_group("fetch")
     group.add_argument("--max-bytes", type=int, default=1 << 20, help="for each partition")

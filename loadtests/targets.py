@@ -88,11 +88,14 @@ TARGETS = (
     *_produce("produce 1 KB", 3.0),
     *_produce("produce 16 KB", 2.0),
     *_produce("produce 1 MB", 1.3),
-    Target(
-        "a commit every 100 ms: rate against the idempotent producer's",
-        _ratio("a commit every 100 ms, Firn", "mb_per_s", "idempotent", "transactional"),
-        0.8,
-        True,
+    *(
+        Target(
+            f"{size}, a commit every 100 ms: rate against without transactions",
+            _ratio(f"{size}, a commit every 100 ms, Firn", "mb_per_s", "idempotent", "transactional"),
+            0.8,
+            True,
+        )
+        for size in ("produce 1 KB", "produce 16 KB", "produce 1 MB")
     ),
     Target(f"{REBALANCE}: heartbeat intervals", _value(REBALANCE, "rebalance_intervals"), 3, False, "intervals"),
     Target(f"{REBALANCE}: CPU of the coordinator", _value(REBALANCE, "rebalance_cpu_s"), 5, False, "s"),

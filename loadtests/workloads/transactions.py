@@ -1,4 +1,4 @@
-"""What transactions cost a producer: librdkafka idempotent, and transactional with a commit every 100 ms."""
+"""What transactions cost a producer: idempotent, and transactional with a commit every 100 ms, in turns."""
 
 from __future__ import annotations
 
@@ -7,38 +7,55 @@ import subprocess
 from functools import partial
 
 from loadtests.lab import NOT_TIERED, Lab, python_on, show
-from loadtests.measuring import LOAD_CORE, LoadFailed, Report, alternate, make_topic
+from loadtests.measuring import LOAD_CORE, LoadFailed, Report, alternate, generate, make_topic
 from loadtests.results import Case
 from loadtests.system import ROOT, System
+from loadtests.workloads.produce import SIZES, options_of
 
 COMMIT_MS = 100
 KINDS = {"idempotent": 0, "transactional": COMMIT_MS}
 
 
 def commits(lab: Lab) -> list[Case]:
-    """Records of 1,000 bytes to one partition, as fast as the client goes, both kinds in turns; a case per system."""
+    """Requests of three sizes to one partition from the raw generator, then librdkafka; a case per system.
+
+    A commit waits for what is in flight. librdkafka fills a queue of 100 MB meanwhile, which a commit has to wait for: with it the
+    client is what is measured.
+    """
     cases = []
     with lab.systems() as systems:
         for system, peer in systems.items():
-            make_topic(peer, "plain", **NOT_TIERED.get(system, {}))
-            make_topic(peer, "transactions", **NOT_TIERED.get(system, {}))
-            runs = {kind: partial(_produce, lab, peer, commit_ms) for kind, commit_ms in KINDS.items()}
-            for run in runs.values():
-                run()  # warm-up
-            found = alternate(runs, lab.effort.variant_rounds)
-            name = f"a commit every {COMMIT_MS} ms, {system}"
-            show(name, found)
-            cases.append(Case(name, found, {"commit_ms": COMMIT_MS}))
+            for size in SIZES:
+                topic = size.replace(" ", "-")
+                for kind in KINDS:
+                    make_topic(peer, f"{topic}-{kind}", **NOT_TIERED.get(system, {}))
+                options = options_of(size) | {"seconds": lab.effort.variant_seconds, "warm_up": 0.5}
+                runs = {
+                    kind: partial(generate, peer, "produce", f"{topic}-{kind}", commit_ms=commit_ms, **options)
+                    for kind, commit_ms in KINDS.items()
+                }
+                cases.append(_case(lab, f"{size}, a commit every {COMMIT_MS} ms, {system}", runs))
+            for kind in KINDS:
+                make_topic(peer, kind, **NOT_TIERED.get(system, {}))
+            clients = {kind: partial(_rdkafka, lab, peer, kind) for kind in KINDS}
+            cases.append(_case(lab, f"librdkafka, a commit every {COMMIT_MS} ms, {system}", clients))
     return cases
 
 
-def _produce(lab: Lab, peer: System, commit_ms: int) -> Report:
-    topic = "transactions" if commit_ms else "plain"
-    arguments = ("--bootstrap", peer.bootstrap, "--topic", topic, "--server-pid", str(peer.pid))
-    options = ("--seconds", str(lab.effort.seconds), "--commit-ms", str(commit_ms))
+def _case(lab: Lab, name: str, runs: dict[str, partial[Report]]) -> Case:
+    for run in runs.values():
+        run()  # warm-up
+    found = alternate(runs, lab.effort.variant_rounds)
+    show(name, found)
+    return Case(name, found, {"commit_ms": COMMIT_MS})
+
+
+def _rdkafka(lab: Lab, peer: System, kind: str) -> Report:
+    arguments = ("--bootstrap", peer.bootstrap, "--topic", kind, "--server-pid", str(peer.pid))
+    options = ("--seconds", str(lab.effort.variant_seconds), "--commit-ms", str(KINDS[kind]))
     command = python_on(LOAD_CORE, "-m", "loadtests.client_load", "produce", *arguments, *options)
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     if done.returncode:
-        raise LoadFailed(f"{topic} at {peer.name}: {done.stderr.strip()[-300:]}")
+        raise LoadFailed(f"librdkafka, {kind} at {peer.name}: {done.stderr.strip()[-300:]}")
     report: Report = json.loads(done.stdout)
     return report

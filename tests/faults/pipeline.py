@@ -19,6 +19,8 @@ GROUP: Final = "pipeline"
 RECORDS_MAX: Final = 100
 """Of one transaction."""
 WAIT_S: Final = 20.0
+QUIET: Final = {"log_level": 2}
+"""A client says a lot about a broker that is down; that is no news here."""
 
 
 def transformed(value: bytes) -> bytes:
@@ -29,6 +31,7 @@ def run(bootstrap: str) -> None:
     """Until killed. Raises: KafkaException."""
     producer = Producer(
         {"bootstrap.servers": bootstrap, "transactional.id": GROUP, "transaction.timeout.ms": 10_000, "linger.ms": 0}
+        | QUIET
     )
     producer.init_transactions(WAIT_S)
     consumer = Consumer(
@@ -42,6 +45,7 @@ def run(bootstrap: str) -> None:
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
         }
+        | QUIET
     )
     consumer.subscribe([INPUT])
     while True:

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.faults.pipeline import INPUT, OUTPUT, transformed
+from tests.faults.pipeline import INPUT, OUTPUT, QUIET, transformed
 from tests.faults.served import ROOT, Served, clean_environment, serving, until
 
 PARTITIONS = 2
@@ -28,35 +28,29 @@ DRAIN_S = 90.0
 class Application:
     """The pipeline, as a process that is started again whenever it has ended."""
 
-    def __init__(self, broker: Served) -> None:
+    def __init__(self, broker: Served, errors: Path) -> None:
+        """``errors``: a file for what it writes to standard error."""
         self._broker = broker
+        self._errors = errors
         self.process: subprocess.Popen[bytes] | None = None
-        self.errors: list[str] = []
 
     def keep_running(self) -> None:
         if self.process is not None and self.process.poll() is None:
             return
-        self._note_end()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.pipeline", self._broker.bootstrap],
-            env=clean_environment(),
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        )
-
-    def _note_end(self) -> None:
-        if self.process is not None:
-            assert self.process.stderr is not None
-            self.errors.append(self.process.stderr.read().decode())
-            self.process.stderr.close()
+        with self._errors.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.faults.pipeline", self._broker.bootstrap],
+                env=clean_environment(),
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+            )
 
     def kill(self) -> None:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
-            self._note_end()
             self.process = None
 
 
@@ -67,7 +61,7 @@ class Source(threading.Thread):
         super().__init__()
         self.written: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
         self.stopping = threading.Event()
-        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True} | QUIET)
         self.failed: list[KafkaError] = []
 
     def run(self) -> None:
@@ -110,6 +104,7 @@ class Reader:
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
             }
+            | QUIET
         )
         self._consumer.assign([TopicPartition(OUTPUT, partition, 0) for partition in range(PARTITIONS)])
 
@@ -142,7 +137,7 @@ def run_pipeline(path: Path, *, kills: int, broker_kills: int, seed: int) -> Non
         topics = [NewTopic(name, PARTITIONS, 1) for name in (INPUT, OUTPUT)]
         for made in admin.create_topics(topics).values():
             made.result(20)
-        application = Application(broker)
+        application = Application(broker, path / "application.log")
         reader = Reader(broker.bootstrap)
 
         def reads(count: int) -> bool:
@@ -166,7 +161,7 @@ def run_pipeline(path: Path, *, kills: int, broker_kills: int, seed: int) -> Non
             application.kill()
             assert reader.values == wanted
         except AssertionError as error:
-            error.add_note("\n".join(application.errors[-3:]))
+            error.add_note((path / "application.log").read_text()[-2000:])
             raise
         finally:
             application.kill()
