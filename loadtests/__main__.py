@@ -28,7 +28,7 @@ from loadtests.lab import FULL, QUICK, TIER_AT_ONCE, Effort, Lab
 from loadtests.machine import commit, machine, slug, versions
 from loadtests.measuring import LoadFailed
 from loadtests.results import FORMAT, Group, Results, load, save
-from loadtests.system import SystemFailed
+from loadtests.system import SystemFailed, keep_priority
 from loadtests.targets import verdicts
 from loadtests.workloads import GROUPS
 
@@ -82,6 +82,7 @@ def main() -> None:
         parser.error(f"no group is called {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # what was started is then ended too
     effort = QUICK if arguments.quick else FULL
+    keep_priority(os.getpid())
     base = Path(tempfile.mkdtemp(prefix="firn-bench-", dir=arguments.directory))
     began = time.monotonic()
     where = machine(base)

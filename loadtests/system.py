@@ -45,6 +45,14 @@ def free_port() -> int:
         return port
 
 
+def keep_priority(pid: int) -> None:
+    """Give a process's session the niceness of this process: Linux schedules sessions as groups, and a niceness counts within
+    one only. Without effect where it does not."""
+    group = Path(f"/proc/{pid}/autogroup")
+    if os.nice(0) and group.exists():
+        group.write_text(str(os.nice(0)))
+
+
 @contextmanager
 def running(
     name: str,
@@ -72,6 +80,7 @@ def running(
             env=dict(os.environ) | dict(environment or {}),
             start_new_session=True,
         )
+        keep_priority(process.pid)
         try:
             while True:
                 if process.poll() is not None:
