@@ -15,11 +15,14 @@ from app.limits import MIB
 
 MMAP_THRESHOLD_BYTES: Final = 32 * MIB
 """Buffers below that come from the heap; it is the most that glibc allows."""
-TRIM_THRESHOLD_BYTES: Final = 96 * MIB
+TRIM_THRESHOLD_BYTES: Final = 48 * MIB
 """Free memory at the heap's end that is kept: what a task has in hand at a time."""
+ARENAS_MAX: Final = 1
+"""Heaps of the process: with one for each reading thread every one of them would keep that much."""
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
 
 
 @functools.cache
@@ -30,6 +33,9 @@ def keep_freed_memory() -> bool:
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is None:
         return False
-    return bool(set_option(_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)) and bool(
-        set_option(_M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)
+    wanted = (
+        (_M_ARENA_MAX, ARENAS_MAX),
+        (_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES),
+        (_M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES),
     )
+    return all([bool(set_option(name, value)) for name, value in wanted])

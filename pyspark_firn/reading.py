@@ -35,7 +35,7 @@ from pyspark_firn.options import Isolation
 from pyspark_firn.session import StoreSession
 from pyspark_firn.splits import StoredSplit, TailSplit
 
-IN_FLIGHT_BYTES: Final = 32 * MIB
+IN_FLIGHT_BYTES: Final = 16 * MIB
 """Stored bytes asked for and not yet decoded, of one task."""
 FOOTERS_AHEAD: Final = 8
 GET_DEADLINE_S: Final = 60.0
