@@ -24,7 +24,7 @@ from app.configs import BrokerConfig
 from app.errors import ConfigError, FencedError, FirnError, StorageFull
 from app.groups.coordinator import GroupCoordinator
 from app.handlers.context import Context
-from app.handlers.dispatch import api_table
+from app.handlers.dispatch import Apis
 from app.handlers.fetch_sessions import FetchSessions
 from app.handlers.metrics import ApiMetrics
 from app.handlers.producer_ids import ProducerIds
@@ -140,6 +140,7 @@ class Node:
         self.transactions: TransactionCoordinator = None  # type: ignore[assignment]
         self.load_report: LoadReport | None = None
         self._sweeping: Sweeping = None  # type: ignore[assignment]
+        self._apis: Apis = None  # type: ignore[assignment]
         self.cleaner: LogCleaner = None  # type: ignore[assignment]
         self.port = config.listen_port
 
@@ -262,9 +263,10 @@ class Node:
             store_samples=around.store_samples,
         )
         self.controller.on_change(self._count_generation)
+        self._apis = Apis()
         self.server = KafkaServer(
             self.context,
-            api_table(),
+            self._apis,
             connections_max=min(config.max_connections, max(16, around.descriptors_max // 2)),
         )
 
@@ -322,6 +324,7 @@ class Node:
                 background.append(tasks.create_task(self.cleaner.run()))
                 background.append(tasks.create_task(self._sweeping.run()))
                 background.append(tasks.create_task(self._watch_room()))
+                background.append(tasks.create_task(self._apis.load_all()))
                 self.groups.start(self.controller.image)
                 self.controller.on_change(self.groups.follow)
                 background.append(tasks.create_task(self.groups.run()))

@@ -1,58 +1,92 @@
 """Which function answers which API: the tables of the families put together.
 
+A family is imported when the first request for it comes, or a little after the start: the messages of all APIs together take a
+quarter of the time of a start to define, and the first answers need three of them.
+
 Produce and Fetch are not here: ``connection.py`` calls them with raw bytes.
 """
 
 from __future__ import annotations
 
-from app.handlers import (
-    api_versions,
-    cluster,
-    committed_offsets,
-    configs,
-    consumer_groups,
-    coordinators,
-    epochs,
-    firn_api,
-    groups,
-    log_dirs,
-    metadata,
-    offsets,
-    producer_ids,
-    topics,
-    transaction_listing,
-    transactional_offsets,
-    transactions,
-)
+import asyncio
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Final
+
 from app.handlers.api import Api, ApiTable
+from app.wire.apikeys import ApiKey
 
-FAMILIES: tuple[ApiTable, ...] = (
-    api_versions.APIS,
-    coordinators.APIS,
-    committed_offsets.APIS,
-    groups.APIS,
-    consumer_groups.APIS,
-    metadata.APIS,
-    cluster.APIS,
-    topics.APIS,
-    configs.APIS,
-    log_dirs.APIS,
-    offsets.APIS,
-    epochs.APIS,
-    firn_api.APIS,
-    producer_ids.APIS,
-    transactions.APIS,
-    transactional_offsets.APIS,
-    transaction_listing.APIS,
-)
-"""A new family adds its table here."""
+FAMILIES: Final[Mapping[str, tuple[ApiKey, ...]]] = {
+    "api_versions": (ApiKey.API_VERSIONS,),
+    "metadata": (ApiKey.METADATA,),
+    "producer_ids": (ApiKey.INIT_PRODUCER_ID,),
+    "offsets": (ApiKey.LIST_OFFSETS,),
+    "epochs": (ApiKey.OFFSET_FOR_LEADER_EPOCH,),
+    "coordinators": (ApiKey.FIND_COORDINATOR,),
+    "committed_offsets": (ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_DELETE),
+    "groups": (
+        ApiKey.JOIN_GROUP,
+        ApiKey.HEARTBEAT,
+        ApiKey.LEAVE_GROUP,
+        ApiKey.SYNC_GROUP,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.LIST_GROUPS,
+        ApiKey.DELETE_GROUPS,
+    ),
+    "consumer_groups": (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE),
+    "transactions": (
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        ApiKey.END_TXN,
+        ApiKey.WRITE_TXN_MARKERS,
+    ),
+    "transactional_offsets": (ApiKey.TXN_OFFSET_COMMIT,),
+    "transaction_listing": (ApiKey.DESCRIBE_PRODUCERS, ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS),
+    "cluster": (ApiKey.DESCRIBE_CLUSTER, ApiKey.DESCRIBE_TOPIC_PARTITIONS),
+    "topics": (ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS),
+    "configs": (
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.LIST_CONFIG_RESOURCES,
+    ),
+    "log_dirs": (ApiKey.DESCRIBE_LOG_DIRS, ApiKey.DELETE_RECORDS),
+    "firn_api": (ApiKey.FIRN_METRICS, ApiKey.FIRN_TIER_STATUS, ApiKey.FIRN_TIER_SEGMENTS),
+}
+"""Module of this package to the keys of its table ``APIS``, which must be the same. A new family adds its line here."""
+
+LOAD_PAUSE_S: Final = 0.02
+"""Between two families: importing one holds the loop for some milliseconds."""
 
 
-def api_table() -> dict[int, Api]:
-    """API key to its handler. Raises: AssertionError if two families answer one key."""
-    table: dict[int, Api] = {}
-    for family in FAMILIES:
-        for key, api in family.items():
-            assert int(key) not in table, key
-            table[int(key)] = api
-    return table
+class Apis(Mapping[int, Api]):
+    """API key to its handler."""
+
+    def __init__(self) -> None:
+        self._family_of = {int(key): family for family, keys in FAMILIES.items() for key in keys}
+        assert len(self._family_of) == sum(map(len, FAMILIES.values())), "two families answer one key"
+        self._loaded: dict[int, Api] = {}
+
+    def __getitem__(self, key: int) -> Api:
+        api = self._loaded.get(key)
+        if api is None:
+            self._load(self._family_of[key])
+            api = self._loaded[key]
+        return api
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._family_of)
+
+    def __len__(self) -> int:
+        return len(self._family_of)
+
+    async def load_all(self) -> None:
+        """Import what is left, one family at a time, before somebody has to wait for it."""
+        for family in FAMILIES:
+            self._load(family)
+            await asyncio.sleep(LOAD_PAUSE_S)
+
+    def _load(self, family: str) -> None:
+        table: ApiTable = import_module(f"app.handlers.{family}").APIS
+        assert set(table) == set(FAMILIES[family]), family
+        self._loaded.update((int(key), api) for key, api in table.items())

@@ -11,7 +11,7 @@ import pytest
 from app.configs import Durability, TopicConfig
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.context import Context, Request
-from app.handlers.dispatch import api_table
+from app.handlers.dispatch import Apis
 from app.records.builder import build_batch
 from app.wire.apikeys import ApiKey
 from tests.interop.peers import make, produce, request
@@ -24,7 +24,7 @@ FEW = {"offsets_topic_num_partitions": 2, "group_initial_rebalance_delay_ms": 0}
 
 async def ask(context: Context, key: ApiKey, version: int, message: Any) -> Any:
     """What the handler answers; what is only for now is asked again."""
-    api = api_table()[key]
+    api = Apis()[key]
     deadline = asyncio.get_running_loop().time() + DEADLINE_S
     while True:
         asked = Request(key, version, 1, "test", "127.0.0.1:1")

@@ -12,7 +12,7 @@ from typing import Any
 from app.configs import BrokerConfig, TopicConfig
 from app.errors import FirnError, RequestRejected, StorageUnavailable, kafka_code
 from app.handlers.context import Context, Request
-from app.handlers.dispatch import api_table
+from app.handlers.dispatch import Apis
 from app.handlers.fetch_sessions import FetchSessions
 from app.handlers.metrics import ApiMetrics
 from app.handlers.producer_ids import ProducerIds
@@ -118,7 +118,7 @@ class AdminBench:
         }
         missing = {field.name for field in fields(Context)} - parts.keys()
         self.context = Context(**parts, **dict.fromkeys(missing))
-        self._apis = api_table()
+        self._apis = Apis()
 
     async def ask(self, key: ApiKey, version: int, message: Any) -> Any:
         """The answer as a client of that version reads it; a refusal as the connection would send it."""

@@ -18,7 +18,7 @@ from app.configs import BrokerConfig, Durability, TopicConfig
 from app.errors import ErrorCode, RequestRejected
 from app.groups.coordinator import GroupCoordinator
 from app.handlers.context import Context
-from app.handlers.dispatch import api_table
+from app.handlers.dispatch import Apis
 from app.handlers.fetch_sessions import FetchSessions
 from app.handlers.metrics import ApiMetrics
 from app.handlers.producer_ids import ProducerIds
@@ -343,7 +343,7 @@ class Bench:
             advertised_port=9092,
             log_line=self.lines.append,
         )
-        self.server = KafkaServer(self.context, api_table(), connections_max=config.max_connections)
+        self.server = KafkaServer(self.context, Apis(), connections_max=config.max_connections)
         self.port = 0
 
     def counter(self, name: str, **labels: str) -> float:

@@ -8,7 +8,7 @@ import pytest
 
 from app.client.firn_api import MetricsRequest, MetricsResponse, pack, unpack
 from app.errors import ErrorCode
-from app.handlers.dispatch import api_table
+from app.handlers.dispatch import Apis
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
@@ -25,9 +25,23 @@ from tests.handlers.fakes import Bench
 
 
 def test_every_served_api_has_a_handler():
-    table = set(api_table())
+    table = set(Apis())
     assert {int(key) for key in SERVED} - table == {ApiKey.PRODUCE, ApiKey.FETCH}
     assert table - {int(key) for key in SERVED} == {int(key) for key in PRIVATE}
+
+
+def test_a_family_answers_the_keys_that_it_is_looked_up_by():
+    apis = Apis()
+    assert all(callable(apis[key].handle) for key in apis)
+    assert apis.get(32_767) is None
+
+
+async def test_families_are_imported_before_they_are_asked_for():
+    apis = Apis()
+    await apis.load_all()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Apis, "_load", None)
+        assert all(apis[key] for key in apis)
 
 
 @pytest.mark.parametrize("version", range(5))
