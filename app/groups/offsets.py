@@ -7,13 +7,13 @@ quick, so values that are loaded stay bytes until somebody asks for one of their
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from struct import Struct
 from struct import error as StructError  # noqa: N812 (it is a class)
 from typing import Final, NamedTuple
 
 from app.coordinator.partition import RawRecord
-from app.coordinator.records import GROUP_RECORDS, NUMBER, NUMBER_BYTES, CoordinatorRecord
+from app.coordinator.records import GROUP_RECORDS, NUMBER, NUMBER_BYTES
 from app.coordinator.schemas.classic_group import OffsetCommitKey
 from app.errors import CorruptionError
 from app.units import NO_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP, Offset, TimestampMs
@@ -105,10 +105,11 @@ _NONE: Final[Mapping[str, Mapping[int, CommittedOffset]]] = {}
 class _GroupOffsets:
     """The offsets of one group."""
 
-    __slots__ = ("_topics", "pending", "raw")
+    __slots__ = ("decoded", "pending", "raw")
 
     def __init__(self) -> None:
-        self._topics: Topics = {}
+        self.decoded: Topics = {}
+        """All but ``raw``."""
         self.raw: dict[bytes, bytes] = {}
         """Loaded and not asked for yet: values by what follows the group in their keys."""
         self.pending: dict[int, Topics] = {}
@@ -121,18 +122,18 @@ class _GroupOffsets:
             raw, self.raw = self.raw, {}
             for place, value in raw.items():
                 topic, partition = _parse_place(place)
-                self._topics.setdefault(topic, {})[partition] = parse_offset_value(value, Offset(0))
-        return self._topics
+                self.decoded.setdefault(topic, {})[partition] = parse_offset_value(value, Offset(0))
+        return self.decoded
 
     @property
     def is_blank(self) -> bool:
         """Whether nothing is to be remembered of it."""
-        return not (self.raw or self._topics or self.pending)
+        return not (self.raw or self.decoded or self.pending)
 
     @property
     def has_offsets(self) -> bool:
         """Whether anything is committed or pending. A transaction whose offsets were deleted is remembered until it ends."""
-        return bool(self.raw or self._topics or any(self.pending.values()))
+        return bool(self.raw or self.decoded or any(self.pending.values()))
 
 
 def _parse_place(place: bytes) -> tuple[str, int]:
@@ -149,7 +150,7 @@ def _parse_place(place: bytes) -> tuple[str, int]:
 class OffsetStore:
     """The offsets of all groups of one partition."""
 
-    __slots__ = ("_groups", "_loading", "_new", "_open")
+    __slots__ = ("_groups", "_loading", "_new", "_open", "newest_log_end")
 
     def __init__(self) -> None:
         self._groups: dict[str, _GroupOffsets] = {}
@@ -157,12 +158,15 @@ class OffsetStore:
         """Groups with pending offsets, by producer id."""
         self._loading: dict[bytes, _GroupOffsets] = {}
         self._new: list[str] = []
+        self.newest_log_end = Offset(0)
+        """Where in the log the newest offset's record ends."""
 
     # --- loading ----------------------------------------------------------------------------------------------------
 
     def load(self, records: Iterable[RawRecord], producer_id: int, log_end: Offset) -> list[RawRecord]:
         """Take in the offsets among records that were read from the log; answers the others. Raises: CorruptionError."""
         others: list[RawRecord] = []
+        self.newest_log_end = log_end
         loading = self._loading
         outside = producer_id == NO_PRODUCER_ID
         for record in records:
@@ -221,6 +225,7 @@ class OffsetStore:
         self, group_id: str, topic: str, partition: int, committed: CommittedOffset, producer_id: int = NO_PRODUCER_ID
     ) -> None:
         """An offset was committed, by the open transaction of ``producer_id`` if there is one."""
+        self.newest_log_end = max(self.newest_log_end, committed.log_end)
         group = self._groups.get(group_id)
         if group is None:
             group = self._groups[group_id] = _GroupOffsets()
@@ -307,12 +312,28 @@ class OffsetStore:
                         seen.add((topic, partition))
                         yield topic, partition
 
-    def tombstones(self, group_id: str) -> list[RawRecord]:
-        """The records that take all offsets of a group out of the log."""
-        return [
-            CoordinatorRecord(offset_key(group_id, topic, partition), None)
-            for topic, partition in self.places(group_id)
-        ]
+    def places_of(self, group_id: str, names: Collection[str]) -> Iterator[tuple[str, int, Offset]]:
+        """Topic, partition and end in the log of what is committed or pending of some topics, maybe more than once; what was
+        loaded only and is of other topics is not decoded. Raises: CorruptionError."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return
+        for place in group.raw:
+            topic, partition = _parse_place(place)
+            if topic in names:
+                yield topic, partition, Offset(0)
+        for topics in (group.decoded, *group.pending.values()):
+            for name in names:
+                for partition, committed in topics.get(name, {}).items():
+                    yield name, partition, committed.log_end
+
+    def count(self, group_id: str) -> int:
+        """How many offsets a group has, committed and pending."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return 0
+        decoded = (partitions for topics in (group.decoded, *group.pending.values()) for partitions in topics.values())
+        return len(group.raw) + sum(map(len, decoded))
 
 
 NO_COMMITTED_OFFSET: Final = CommittedOffset(NO_OFFSET, -1, "", NO_TIMESTAMP, NO_TIMESTAMP, NO_OFFSET)

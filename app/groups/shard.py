@@ -8,9 +8,7 @@ one type takes the place of another.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
-from enum import Enum
-from itertools import islice
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from typing import Any, Final
 
 from app.configs import BrokerConfig
@@ -20,7 +18,8 @@ from app.coordinator.schemas.classic_group import GroupMetadataKey
 from app.coordinator.shell import Reply, Turn
 from app.errors import ErrorCode, RequestRejected
 from app.groups import classic_in_consumer
-from app.groups.classic import CONSUMER_PROTOCOL, ClassicGroup, ClassicState, ClassicTimer, Join, Sync
+from app.groups.classic import CONSUMER_PROTOCOL, ClassicGroup, ClassicTimer, Join, Sync
+from app.groups.cleanup import Chore, OffsetCleanup
 from app.groups.consumer import JOINING, LEAVING, Client, ConsumerGroup, Member, MemberTimer
 from app.groups.consumer_records import KEY_TYPES, GroupEpoch, from_bytes, to_bytes
 from app.groups.group import Group
@@ -33,11 +32,6 @@ from app.units import NO_PRODUCER_ID, NO_TIMESTAMP, Offset, PartitionIndex, Time
 from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from app.wire.apis.join_group import JoinGroupResponse
 from app.wire.apis.sync_group import SyncGroupResponse
-
-MINUTE_MS: Final = 60_000
-
-EXPIRY_GROUPS_AT_ONCE: Final = 200
-"""Groups that a search for expired offsets looks at before the event loop turns."""
 
 TOMBSTONES_PER_BATCH: Final = 1_000
 
@@ -52,12 +46,6 @@ EPOCHS_FROM: Final = 9
 
 CommittedPartition = tuple[int, int, int, str | None]
 """Partition, offset, leader epoch, metadata: what a commit says."""
-
-
-class Chore(Enum):
-    """What is due beside groups, whose timers have keys of their own."""
-
-    EXPIRY = "expiry"
 
 
 class GroupShard:
@@ -79,8 +67,7 @@ class GroupShard:
         self.offsets = OffsetStore()
         self._nameless: dict[str, ClassicGroup] = {}
         """Groups of which only offsets were loaded so far."""
-        self._looking: Iterator[str] | None = None
-        """Groups that the present search for expired offsets has still to look at."""
+        self._cleanup = OffsetCleanup(self.groups, self.offsets, config, self._forget_offsets, self._forget_group)
 
     # --- loading ------------------------------------------------------------------------------------------------------
 
@@ -131,7 +118,7 @@ class GroupShard:
         self._nameless = {}
         for group in self.groups.values():
             group.loaded(turn)
-        turn.set_timer(Chore.EXPIRY, self.config().offsets_retention_check_interval_ms)
+        self._cleanup.start(turn)
 
     def unloaded(self, turn: Turn) -> None:
         for group in self.groups.values():
@@ -145,8 +132,8 @@ class GroupShard:
                 group.due(turn, key)
         elif isinstance(key, MemberTimer):
             self._consumer_member_due(turn, key)
-        elif key is Chore.EXPIRY:
-            self._expire(turn)
+        elif isinstance(key, Chore):
+            self._cleanup.due(turn, key)
 
     # --- which groups there are ---------------------------------------------------------------------------------------
 
@@ -451,76 +438,11 @@ class GroupShard:
             for topic, partition in some:
                 self.offsets.delete(group_id, topic, partition)
 
+    def _forget_group(self, turn: Turn, group: Group) -> None:
+        """Take a group without members and offsets out of the log. Raises: what an append raises."""
+        turn.append(self.tombstones(group))
+        del self.groups[group.group_id]
+
     def topics_deleted(self, turn: Turn, names: Collection[str]) -> None:
-        """Topics are gone: nobody can go on where he was in them. Raises: what an append raises."""
-        for group_id in self.offsets.group_ids():
-            gone = [place for place in self.offsets.places(group_id) if place[0] in names]
-            self._forget_offsets(turn, group_id, gone)
-
-    # --- expiry -------------------------------------------------------------------------------------------------------
-
-    def _expire(self, turn: Turn) -> None:
-        """Look at some groups for offsets that nobody has used for ``offsets.retention.minutes``, and for groups with nothing left.
-
-        A group whose records cannot be written is looked at again in the next round.
-        """
-        if self._looking is None:
-            self._looking = iter(list(self.groups))
-        some = list(islice(self._looking, EXPIRY_GROUPS_AT_ONCE))
-        for group_id in some:
-            group = self.groups.get(group_id)
-            if group is not None:
-                try:
-                    self._expire_group(turn, group)
-                except RequestRejected:
-                    continue
-        if some:
-            turn.set_timer(Chore.EXPIRY, 0)
-        else:
-            self._looking = None
-            turn.set_timer(Chore.EXPIRY, self.config().offsets_retention_check_interval_ms)
-
-    def _expire_group(self, turn: Turn, group: Group) -> None:
-        retention_ms = self.config().offsets_retention_minutes * MINUTE_MS
-        group_id = group.group_id
-        topics = self.offsets.topics(group_id)
-        gone: list[tuple[str, int]] = []
-        left = False
-        for topic, partitions in topics.items():
-            used = group.subscribes_to(topic)
-            for partition, committed in partitions.items():
-                since_ms = None if used else _unused_since_ms(group, committed)
-                if since_ms is None or self.offsets.is_pending(group_id, topic, partition):
-                    left = True
-                elif (
-                    turn.now_ms >= committed.expires_ms
-                    if committed.expires_ms != NO_TIMESTAMP
-                    else turn.now_ms - since_ms >= retention_ms
-                ):
-                    gone.append((topic, partition))
-                else:
-                    left = True
-        self._forget_offsets(turn, group_id, gone)
-        if not left and group.is_empty and not self.offsets.has_pending(group_id) and not _is_expected(group):
-            turn.append(self.tombstones(group))
-            del self.groups[group_id]
-
-
-def _unused_since_ms(group: Group, committed: CommittedOffset) -> int | None:
-    """Since when nobody has used an offset of a topic that no member reads; None while it may be used."""
-    if not isinstance(group, ClassicGroup) or not group.protocol_type:
-        return committed.committed_ms
-    if group.state is ClassicState.EMPTY:
-        return group.since_ms if group.since_ms >= 0 else committed.committed_ms
-    if (
-        group.state is ClassicState.STABLE
-        and group.protocol_type == CONSUMER_PROTOCOL
-        and group.subscribed_topics is not None
-    ):
-        return committed.committed_ms
-    return None
-
-
-def _is_expected(group: Group) -> bool:
-    """Whether somebody was given a member id of the group and is about to join."""
-    return isinstance(group, ClassicGroup) and bool(group.pending_joins)
+        """Topics are gone: nobody can go on where he was in them."""
+        self._cleanup.topics_deleted(turn, names)

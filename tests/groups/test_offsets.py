@@ -229,10 +229,12 @@ def test_offsets_of_deleted_topics_go() -> None:
         bench.commit(topic, 0, 5)
         bench.commit(topic, 1, 5, producer_id=7)
     bench.do(lambda shard, turn: shard.topics_deleted(turn, {"t"}))
+    bench.commit("t", 2, 9)  # of a topic made anew
+    bench.advance(1)
     bench.end_transaction(7, commit=True)
-    assert bench.committed() == {("u", 0): 5, ("u", 1): 5}
+    assert bench.committed() == {("u", 0): 5, ("u", 1): 5, ("t", 2): 9}
     bench.restart()
-    assert bench.committed() == {("u", 0): 5, ("u", 1): 5}
+    assert bench.committed() == {("u", 0): 5, ("u", 1): 5, ("t", 2): 9}
 
 
 # --- expiry -----------------------------------------------------------------------------------------------------------
