@@ -38,4 +38,4 @@ def keep_freed_memory() -> bool:
         (_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES),
         (_M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES),
     )
-    return all([bool(set_option(name, value)) for name, value in wanted])
+    return all(bool(set_option(name, value)) for name, value in wanted)
