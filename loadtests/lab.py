@@ -13,12 +13,12 @@ from pathlib import Path
 from loadtests.firn_peer import firn_running
 from loadtests.kafka_peer import PeerMissing, kafka_running
 from loadtests.measuring import SERVER_CORE, Report, alternate, generate, generators
-from loadtests.processes import family_memory_mb
+from loadtests.processes import family_cpu_seconds, family_memory_mb
 from loadtests.results import Case
 from loadtests.system import System
 
 TIER_AT_ONCE = {"remote.log.manager.task.interval.ms": "1000", "log.retention.check.interval.ms": "1000"}
-WARM_UP_SLICES_MAX = 6
+WARM_UP_SLICES_MAX = 9
 WARM_UP_RISE = 1.1
 """A slice that is not faster than all before it by so much ends the warm-up."""
 NOT_TIERED = {"Firn": {"remote_storage_enable": "false"}}
@@ -128,17 +128,18 @@ class Lab:
         return Case(name, found, dict(parameters or {}))
 
     def _warm_up(self, peer: System, work: str, topic: str, options: dict[str, object], *, brief: bool) -> None:
-        """Run the load until its rate no longer rises: Java compiles on the same core, and a busy machine gives it less."""
-        seconds = self.warm_up_s(peer.name)
-        slice_s = min(4.0, seconds) if brief else max(1.0, seconds / 3)
-        best = 0.0
-        for turn in range(WARM_UP_SLICES_MAX):
+        """Run the load until Kafka has spent its warm-up in CPU time, which is what Java's compiler needs, and its rate rises no
+        more; on a busy machine that takes longer by the clock."""
+        seconds = min(4.0, self.warm_up_s(peer.name)) if brief else self.warm_up_s(peer.name)
+        slice_s = max(1.0, seconds / 3)
+        began, best = family_cpu_seconds(peer.pid), 0.0
+        for _ in range(WARM_UP_SLICES_MAX):
             rate = generate(peer, work, topic, **options | {"seconds": slice_s, "warm_up": 0})["mb_per_s"]
-            if turn * slice_s >= (0 if brief else seconds - slice_s) and rate < best * WARM_UP_RISE:
-                break
-            best = max(best, rate)
             if peer.name != "Kafka" or self.quick:
                 break
+            if family_cpu_seconds(peer.pid) - began >= seconds and rate < best * WARM_UP_RISE:
+                break
+            best = max(best, rate)
 
 
 def show(name: str, reports: Mapping[str, Report]) -> None:
