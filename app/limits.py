@@ -44,6 +44,14 @@ DECOMPRESSED_BATCH_BYTES_MAX: Final = 256 * MIB
 RECORD_HEADERS_MAX: Final = 100_000
 """Headers of a single record."""
 
+# --- groups ---------------------------------------------------------------------------------------------------------
+
+GROUP_PENDING_MEMBERS_MAX: Final = 10_000
+"""Member ids of one classic group that were given out and not joined with yet: asking for one costs a client nothing."""
+
+OFFSETS_PER_COMMIT_MAX: Final = 20_000
+"""Offsets in one OffsetCommit: they are one record batch, which must fit in ``max.message.bytes`` anyway."""
+
 # --- numbered logs and segments -------------------------------------------------------------------------------------
 
 LOG_ENTRY_BYTES_MAX: Final = 8 * MIB

@@ -27,7 +27,7 @@ from app.units import (
 if TYPE_CHECKING:
     from app.hot.log import PartitionLog
 
-REPLAY_READ_BYTES: Final = 256 * KIB
+REPLAY_READ_BYTES: Final = 128 * KIB
 """Read and decoded between two turns of the event loop: some 2,000 records, a few milliseconds."""
 
 REPLAY_TRIES_MAX: Final = 10

@@ -32,6 +32,7 @@ from app.coordinator.records import GROUP_RECORDS, CoordinatorRecord
 from app.coordinator.schemas.classic_group import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 from app.errors import ErrorCode, RequestRejected
 from app.groups.group import GroupType
+from app.limits import GROUP_PENDING_MEMBERS_MAX
 from app.wire.apis.join_group import JoinGroupResponse, JoinGroupResponseMember
 from app.wire.apis.sync_group import SyncGroupResponse
 
@@ -400,6 +401,9 @@ class ClassicGroup:
             else:
                 self._replace_static(turn, join, self.members[known], member_id, reply)
         elif join.requires_member_id:
+            if len(self.pending_joins) >= GROUP_PENDING_MEMBERS_MAX:
+                turn.answer(reply, refused_join(ErrorCode.GROUP_MAX_SIZE_REACHED))
+                return
             self.pending_joins.add(member_id)
             turn.set_timer(ClassicTimer(ClassicDue.MEMBER, self.group_id, member_id), join.session_timeout_ms)
             turn.answer(reply, refused_join(ErrorCode.MEMBER_ID_REQUIRED, member_id))

@@ -11,6 +11,7 @@ from app.groups.offsets import NO_COMMITTED_OFFSET, CommittedOffset
 from app.groups.shard import CommittedPartition, GroupShard
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
+from app.limits import OFFSETS_PER_COMMIT_MAX
 from app.units import NO_TOPIC_ID
 from app.wire.apikeys import ApiKey
 from app.wire.apis.offset_commit import (
@@ -55,6 +56,12 @@ def commit(
 
     Raises: RequestRejected for the request as a whole.
     """
+    offsets_count = sum(len(topic.partitions) for topic in message.topics)
+    if offsets_count > OFFSETS_PER_COMMIT_MAX:
+        raise RequestRejected(
+            ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+            f"{offsets_count} offsets in a commit, which takes {OFFSETS_PER_COMMIT_MAX} at most",
+        )
     by_id = request.api_version >= TOPIC_IDS_FROM
     image = context.image
     metadata_max = context.config.offset_metadata_max_bytes

@@ -12,6 +12,7 @@ from app.configs import Durability, TopicConfig
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.context import Context, Request
 from app.handlers.dispatch import Apis
+from app.limits import OFFSETS_PER_COMMIT_MAX
 from app.records.builder import build_batch
 from app.wire.apikeys import ApiKey
 from tests.interop.peers import make, produce, request
@@ -92,6 +93,17 @@ async def test_clients_may_neither_write_to_the_topic_nor_cut_it(tmp_path: Path)
             answer = await asyncio.to_thread(raw.ask, key, 2, request(key, topics=topics, timeout_ms=1000))
             assert answer.topics[0].partitions[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
         assert broker.log("__consumer_offsets").log_end_offset == 0
+
+
+async def test_a_commit_of_too_many_offsets_is_refused_at_once(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, **FEW) as broker:
+        await broker.create_topic("t")
+        await find(broker)
+        message = commit("g", "t", 0, 1)
+        message.topics[0].partitions *= OFFSETS_PER_COMMIT_MAX + 1
+        answer = await ask(broker.node.context, ApiKey.OFFSET_COMMIT, 8, message)
+        assert {part.error_code for part in answer.topics[0].partitions} == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
+        assert await committed(broker.node.context, "g") == {}
 
 
 @pytest.mark.parametrize("durability", [Durability.MEMORY, Durability.DISK])

@@ -9,6 +9,7 @@ import pytest
 from app.coordinator.records import GROUP_RECORDS
 from app.coordinator.schemas.classic_group import GroupMetadataKey, GroupMetadataValue
 from app.errors import ErrorCode, RequestRejected
+from app.groups import classic
 from app.groups.classic import ClassicState, subscribed_topics
 from tests.groups.shards import (
     CONFIG,
@@ -196,6 +197,16 @@ def test_a_group_that_is_loaded_with_too_many_members_joins_anew() -> None:
     bench.config = replace(CONFIG, group_max_size=2)
     bench.restart()
     assert bench.group.state is ClassicState.PREPARING_REBALANCE
+
+
+def test_member_ids_are_not_given_out_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classic, "GROUP_PENDING_MEMBERS_MAX", 3)
+    bench = ShardBench()
+    for _ in range(3):
+        assert answered(bench.join(requires_member_id=True)).error_code == ErrorCode.MEMBER_ID_REQUIRED
+    assert answered(bench.join(requires_member_id=True)).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    bench.advance(SESSION_MS)
+    assert answered(bench.join(requires_member_id=True)).error_code == ErrorCode.MEMBER_ID_REQUIRED
 
 
 def test_joining_with_an_id_that_nobody_was_given_is_refused() -> None:
