@@ -33,6 +33,8 @@ SETTLE_WAIT_S: Final = 0.1
 ATTRIBUTES_LOW_BYTE: Final = 22
 PRODUCER: Final = Struct(">qh")
 PRODUCER_POSITION: Final = 43
+SEQUENCE: Final = Struct(">i")
+SEQUENCE_POSITION: Final = 53
 
 ASK_AGAIN: Final = frozenset(
     {
@@ -138,6 +140,17 @@ def check_admitted(
         context.transactions.check_partition(transactional_id, writer, log.topic_partition)
     except RequestRejected as error:
         raise told(version, error) from error
+    if (
+        version >= ADDS_PARTITIONS
+        and writer.producer_id not in log.producers.entries
+        and SEQUENCE.unpack_from(records, SEQUENCE_POSITION)[0] != 0
+    ):
+        # Every transaction of the second protocol counts from 0. This is not its first batch here: that one was refused while the
+        # transaction before was being ended, and comes again.
+        raise RequestRejected(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"the first batch of a transaction in {log.topic_partition} has sequence 0",
+        )
 
 
 def told(version: int, error: RequestRejected) -> RequestRejected:

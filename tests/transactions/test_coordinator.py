@@ -137,6 +137,16 @@ def test_a_first_protocol_client_names_its_partitions_first() -> None:
     in_world(test)
 
 
+def test_a_batch_cannot_overtake_the_first_of_its_transaction() -> None:
+    async def test(world: World) -> None:
+        first = await world.transactions.initialize("t", TIMEOUT_MS, None)
+        assert await produce(world, first, "a", 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert await produce(world, first, "a", 0) is ErrorCode.NONE
+        assert await produce(world, first, "a", 1) is ErrorCode.NONE
+
+    in_world(test)
+
+
 def test_with_disk_durability_each_step_is_stored_before_the_next_begins() -> None:
     async def test(world: World) -> None:
         first = await world.transactions.initialize("t", TIMEOUT_MS, None)
