@@ -134,6 +134,37 @@ def audit(
 
 
 @app.command()
+def compact(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    store: Store,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="No broker runs: take the right to write the manifests from it.")
+    ] = False,
+    by_key: Annotated[
+        bool, typer.Option("--by-key", help="Keep only the newest value of each key; records without one stay.")
+    ] = False,
+    target_mib: Annotated[int, typer.Option("--target-mib", min=1, help="Records in a merged segment, at most.")] = 512,
+    as_json: Json = False,
+) -> None:
+    """Merge a topic's small segments in the store, at the same offsets.
+
+    Works while no broker runs; one that keeps its signs of life in Redis cannot be seen, so make sure.
+    """
+    if not offline:
+        raise ConfigError("Compaction beside a running broker does not exist yet: stop the brokers and say --offline.")
+    with _needing_spark_extra():
+        from pyspark_firn.jobs.compact import compact_offline
+    summary = compact_offline(store, topic, target_bytes=target_mib * MIB, by_key=by_key)
+    if as_json:
+        print_json(summary.as_json())
+    else:
+        say(
+            f"{count_text(summary.segments_before, 'segment')} of {topic} are {count_text(summary.segments_after)} now,"
+            f" {bytes_text(summary.bytes_before)} of records {bytes_text(summary.bytes_after)}."
+        )
+
+
+@app.command()
 def replay(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     store: Store,

@@ -1,0 +1,358 @@
+"""``compact --offline``: small segments of a topic merged, or only the newest value of each key kept, while no broker runs.
+
+A new segment covers exactly the offsets of those it replaces, and takes their place in one entry of the manifest: a consumer sees
+the old ones or the new one, never a mixture. The order is the broker's own: COPY_STARTED durable → upload → every input is still
+COPY_FINISHED → one entry with the inputs' DELETE_STARTED and the output's COPY_FINISHED. The objects of what was replaced are
+deleted by the broker when it is back, so whoever has planned with them can still read them.
+
+The right to write a manifest is taken by a SEAL, so a broker that was only silent finds out by its next write. Killed at any
+point, the job leaves an output that nobody reads, which the broker's sweeper removes; running it again goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from app.errors import ConfigError, ConflictError
+from app.hot.files import PosixFileSystem
+from app.limits import MIB
+from app.metadata import layout
+from app.metadata.cluster import ClusterImage, TopicImage
+from app.metadata.liveness import SILENCE_MS_MAX, ObjectLiveness
+from app.metadata.manifest import SegmentEntry, SegmentManifest, SegmentState
+from app.metadata.manifest_state import Change, ManifestState
+from app.objectstore.directory import DirectPool
+from app.records.batch import LOG_APPEND_TIME, BatchHeader, iter_headers, parse_header
+from app.records.builder import build_batch
+from app.records.record import Record, iter_records
+from app.tiering.segment_format import AbortedTransaction, SegmentFooter, check_stored_chunk
+from app.tiering.store_work import InlineStoreWork, UploadJob, unfold_chunk
+from app.tiering.verify import read_checked_footer
+from app.units import (
+    NO_LEADER_EPOCH,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    PartitionIndex,
+    SegmentId,
+    TimestampMs,
+    TopicIdPartition,
+)
+from pyspark_firn.session import StoreSession, SystemClock
+
+TARGET_BYTES_DEFAULT: Final = 512 * MIB
+CHUNK_BYTES: Final = 4 * MIB
+DIGEST_BYTES: Final = 16
+"""Of a key: keys are told apart by 128 bits, as the broker's cleaner does."""
+KEYS_MAX: Final = 50_000_000
+"""Different keys of one partition that fit in memory."""
+
+
+@dataclass(slots=True)
+class CompactSummary:
+    """What a compaction has done."""
+
+    topic: str
+    segments_before: int = 0
+    segments_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    records_dropped: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    entry: SegmentEntry
+    key: str
+    footer: SegmentFooter
+
+
+def groups_of(state: ManifestState, target_bytes: int, *, by_key: bool) -> list[list[SegmentEntry]]:
+    """Runs of neighbours worth replacing, each of at most ``target_bytes`` of records. Pure.
+
+    Merging takes runs of two segments and more; by key every segment is looked into, alone if it has no room for another.
+    """
+    groups: list[list[SegmentEntry]] = []
+    current: list[SegmentEntry] = []
+    size = 0
+    for entry in state.finished:
+        joins = current and current[-1].end_offset == entry.base_offset and size + entry.raw_bytes <= target_bytes
+        if not joins:
+            if current:
+                groups.append(current)
+            current, size = [], 0
+        current.append(entry)
+        size += entry.raw_bytes
+    if current:
+        groups.append(current)
+    return groups if by_key else [group for group in groups if len(group) > 1]
+
+
+def compact_offline(
+    store: str, topic: str, *, target_bytes: int = TARGET_BYTES_DEFAULT, by_key: bool = False
+) -> CompactSummary:
+    """Compact every partition of a topic. Raises: ConfigError (a broker lives, no such topic), ConflictError (another has
+    written the manifest meanwhile), CorruptionError, StorageUnavailable, FencedError."""
+    summary = CompactSummary(topic)
+    with StoreSession(store) as session:
+        image = session.run(session.metadata.cluster())
+        found = image.topic(topic)
+        if found is None:
+            raise ConfigError(f"There is no topic {topic!r} in {store}.")
+        session.run(_check_silence(session, image))
+        for index in range(len(found.partitions)):
+            _Compaction(session, found, PartitionIndex(index), target_bytes, by_key=by_key, summary=summary).run()
+    return summary
+
+
+async def _check_silence(session: StoreSession, image: ClusterImage) -> None:
+    """Raises: ConfigError if a broker has given a sign of life in the store lately."""
+    liveness = ObjectLiveness(session.store, rng=random.Random(), clock=SystemClock())
+    for broker in image.brokers.values():
+        age_ms = await liveness.age_ms(broker.broker_id, broker.directory_id)
+        if age_ms is not None and age_ms < SILENCE_MS_MAX:
+            raise ConfigError(
+                f"Broker {broker.broker_id} has given a sign of life {age_ms / 1000:.0f} s ago: stop it, or wait until it has been"
+                f" silent for {SILENCE_MS_MAX / 1000:.0f} s."
+            )
+
+
+class _Compaction:
+    """Of one partition."""
+
+    def __init__(
+        self,
+        session: StoreSession,
+        topic: TopicImage,
+        index: PartitionIndex,
+        target_bytes: int,
+        *,
+        by_key: bool,
+        summary: CompactSummary,
+    ) -> None:
+        self._session = session
+        self._partition = TopicIdPartition(topic.topic_id, index)
+        self._leader_epoch = topic.partitions[index].leader_epoch
+        self._target_bytes = target_bytes
+        self._by_key = by_key
+        self._summary = summary
+
+    def run(self) -> None:
+        manifest = self._session.run(self._opened_manifest())
+        self._summary.segments_before += len(manifest.finished)
+        self._summary.bytes_before += sum(entry.raw_bytes for entry in manifest.finished)
+        groups = groups_of(manifest.state, self._target_bytes, by_key=self._by_key)
+        if groups:
+            self._session.run(manifest.seal(self._leader_epoch))
+            newest = self._newest_of_keys(manifest) if self._by_key else None
+            for group in groups:
+                self._replace(manifest, [self._input(entry) for entry in group], newest)
+        self._summary.segments_after += len(manifest.finished)
+        self._summary.bytes_after += sum(entry.raw_bytes for entry in manifest.finished)
+
+    async def _opened_manifest(self) -> SegmentManifest:
+        manifest = SegmentManifest(
+            self._session.store,
+            *self._partition,
+            writer_id=f"compact-{uuid.uuid4()}",
+            broker_id=BrokerId(-1),
+            leader_epoch=self._leader_epoch,
+            rng=random.Random(),
+            clock=SystemClock(),
+        )
+        await manifest.load()
+        return manifest
+
+    def _input(self, entry: SegmentEntry) -> _Input:
+        key = entry.object_key(*self._partition)
+        footer, _ = self._session.run(read_checked_footer(self._session.store, self._partition, entry, key))
+        return _Input(entry, key, footer)
+
+    # --- records ----------------------------------------------------------------------------------------------------
+
+    def _batches(self, one: _Input) -> Iterator[tuple[BatchHeader, memoryview]]:
+        for chunk in one.footer.chunks:
+            end = chunk.position + chunk.stored_bytes
+            stored = self._session.run(self._session.store.get_range(one.key, chunk.position, end))
+            check_stored_chunk(stored, chunk, one.key)
+            raw = memoryview(unfold_chunk(stored, chunk, one.key))
+            for position, header in iter_headers(raw):
+                yield header, raw[position : position + header.size_bytes]
+
+    def _newest_of_keys(self, manifest: SegmentManifest) -> dict[bytes, int]:
+        """Offset of the newest committed record of every key that the store holds. Raises: ConfigError if they are too many."""
+        newest: dict[bytes, int] = {}
+        for entry in list(manifest.finished):
+            one = self._input(entry)
+            for header, batch in self._batches(one):
+                if header.is_control or _is_aborted(header, one.footer.aborted):
+                    continue
+                for record in iter_records(batch):
+                    if record.key is not None:
+                        newest[_digest(record.key)] = record.offset
+            if len(newest) > KEYS_MAX:
+                raise ConfigError(
+                    f"{self._partition} has more than {KEYS_MAX:,} keys, which is more than fit in memory."
+                )
+        return newest
+
+    def _kept(self, one: _Input, newest: dict[bytes, int] | None, *, is_first: bool) -> Iterator[bytes | memoryview]:
+        """The batches of an input that go into the output, rewritten where records of theirs are dropped."""
+        if newest is None:
+            yield from (batch for _, batch in self._batches(one))
+            return
+        for header, batch in self._batches(one):
+            if header.is_control or not header.record_count:
+                is_first = False
+                yield batch
+                continue
+            records = list(iter_records(batch))
+            aborted = _is_aborted(header, one.footer.aborted)
+            kept = [
+                record
+                for record in records
+                if not aborted and (record.key is None or newest[_digest(record.key)] == record.offset)
+            ]
+            self._summary.records_dropped += len(records) - len(kept)
+            if len(kept) == len(records):
+                yield batch
+            elif kept or is_first:
+                # The first batch stays, if need be without records: a segment begins with its base offset.
+                yield _rewritten(header, kept)
+            is_first = False
+
+    # --- the swap ---------------------------------------------------------------------------------------------------
+
+    def _replace(self, manifest: SegmentManifest, inputs: Sequence[_Input], newest: dict[bytes, int] | None) -> None:
+        with tempfile.TemporaryDirectory(prefix="firn-compact-") as folder:
+            path = Path(folder) / "segment.log"
+            written = 0
+            dropped_before = self._summary.records_dropped
+            with path.open("wb") as file:
+                end = inputs[0].entry.base_offset
+                for number, one in enumerate(inputs):
+                    for batch in self._kept(one, newest, is_first=number == 0):
+                        written += file.write(batch)
+                        end = parse_header(batch).end_offset
+                if end < inputs[-1].entry.end_offset:
+                    written += file.write(_empty_end(inputs[-1]))
+            if len(inputs) == 1 and self._summary.records_dropped == dropped_before:
+                return  # Nothing to gain.
+            self._session.run(self._upload_and_swap(manifest, inputs, path, written))
+
+    async def _upload_and_swap(
+        self, manifest: SegmentManifest, inputs: Sequence[_Input], path: Path, log_bytes: int
+    ) -> None:
+        segment_id = SegmentId(uuid.uuid4())
+        first, last = inputs[0], inputs[-1]
+        started = SegmentEntry.started(
+            segment_id, first.entry.base_offset, last.entry.end_offset, broker_id=BrokerId(-1)
+        ).replace(leader_epochs=_epochs(one.entry for one in inputs))
+        await manifest.copy_started(started)
+        aborted = sorted({transaction for one in inputs for transaction in one.footer.aborted}, key=_first_offset)
+        work = InlineStoreWork(self._session.store, PosixFileSystem(), DirectPool(), random.Random())
+        uploaded = await work.upload_segment(
+            UploadJob(
+                key=layout.segment_key(*self._partition, started.base_offset, segment_id),
+                segment_id=segment_id.bytes,
+                topic_id=self._partition.topic_id.bytes,
+                partition=self._partition.partition,
+                path=str(path),
+                log_bytes=log_bytes,
+                base_offset=started.base_offset,
+                end_offset=started.end_offset,
+                leader_epochs=[(one.epoch, one.start_offset) for one in last.footer.leader_epochs],
+                aborted=[
+                    (one.producer_id, one.first_offset, one.last_offset, one.last_stable_offset) for one in aborted
+                ],
+                producer_snapshot=last.footer.producer_snapshot,
+                compression="auto",
+                chunk_bytes=CHUNK_BYTES,
+                created_ms=SystemClock().now_ms(),
+            )
+        )
+        finished = started.replace(
+            state=SegmentState.COPY_FINISHED,
+            min_timestamp=TimestampMs(uploaded.min_timestamp),
+            max_timestamp=TimestampMs(uploaded.max_timestamp),
+            record_count=uploaded.record_count,
+            raw_bytes=uploaded.raw_bytes,
+            size_bytes=uploaded.size_bytes,
+            footer_position=uploaded.footer_position,
+            footer_bytes=uploaded.size_bytes - uploaded.footer_position,
+            chunk_count=uploaded.chunk_count,
+            aborted_transaction_count=len(aborted),
+            changed_ms=SystemClock().now_ms(),
+        )
+
+        def swap(state: ManifestState) -> list[Change]:
+            changes: list[Change] = []
+            for one in inputs:
+                now = state.get(one.entry.segment_id)
+                if now is None or now.state is not SegmentState.COPY_FINISHED:
+                    raise ConflictError(f"segment {one.entry.segment_id} was deleted while it was being compacted")
+                changes.append(now.replace(state=SegmentState.DELETE_STARTED, changed_ms=finished.changed_ms))
+            return [*changes, finished]
+
+        await manifest.change(swap)
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.blake2b(key, digest_size=DIGEST_BYTES).digest()
+
+
+def _first_offset(transaction: AbortedTransaction) -> tuple[int, int]:
+    return transaction.first_offset, transaction.producer_id
+
+
+def _is_aborted(header: BatchHeader, aborted: Sequence[AbortedTransaction]) -> bool:
+    return header.is_transactional and any(
+        header.producer_id == one.producer_id and one.first_offset <= header.base_offset <= one.last_offset
+        for one in aborted
+    )
+
+
+def _rewritten(header: BatchHeader, kept: Sequence[Record]) -> bytes:
+    """The batch with only some of its records, at the same offsets and of the same producer."""
+    return build_batch(
+        [record[1:] for record in kept],
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+        codec=header.codec if kept else 0,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        transactional=header.is_transactional,
+        log_append_time=header.max_timestamp if header.attributes & LOG_APPEND_TIME else None,
+        offset_deltas=[record.offset - header.base_offset for record in kept],
+        last_offset_delta=header.last_offset_delta,
+    )
+
+
+def _empty_end(last: _Input) -> bytes:
+    """A batch without records that covers the last offset of a segment: a segment ends where its last batch does."""
+    return build_batch(
+        [],
+        base_offset=Offset(last.entry.end_offset - 1),
+        last_offset_delta=0,
+        leader_epoch=last.footer.leader_epochs[-1].epoch if last.footer.leader_epochs else NO_LEADER_EPOCH,
+    )
+
+
+def _epochs(entries: Iterable[SegmentEntry]) -> tuple[tuple[LeaderEpoch, Offset], ...]:
+    """Leader epochs of neighbours as those of one segment."""
+    merged: dict[LeaderEpoch, Offset] = {}
+    for entry in entries:
+        for epoch, start in entry.leader_epochs:
+            merged.setdefault(epoch, start)
+    return tuple(sorted(merged.items()))

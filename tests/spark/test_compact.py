@@ -1,0 +1,164 @@
+"""``compact --offline``: the same records at the same offsets in fewer objects, or the newest of each key; a broker goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.broker.runtime import SystemClock
+from app.client.cluster import ClusterClient
+from app.client.consumer import Consumer
+from app.client.producer import Producer
+from app.errors import ConfigError
+from app.metadata.cluster import BrokerRecord, broker_change
+from app.metadata.liveness import SILENCE_MS_MAX, ObjectLiveness
+from app.objectstore.directory import DirectoryStore
+from app.records.builder import build_batch
+from app.records.control import ControlType, control_key, control_value
+from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicIdPartition, TopicPartition
+from pyspark_firn.jobs.compact import compact_offline
+from pyspark_firn.jobs.inspection import inspect
+from pyspark_firn.jobs.running import ProcessRunner
+from pyspark_firn.session import StoreSession
+from tests.spark.conftest import Topic, read
+from tests.support.broker import running_broker
+from tests.support.buckets import BucketBuilder
+
+NOW_MS = 1_700_000_000_000
+
+
+def live_entries(topic: Topic) -> int:
+    with StoreSession(topic.store) as session:
+        state = session.run(session.metadata.manifest(TopicIdPartition(topic.topic_id, PartitionIndex(0))))
+        return len(state.finished)
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Topic:
+    """Six segments of 50 records under ten keys and none, every codec, one transaction that aborted."""
+
+    async def make() -> Topic:
+        bucket = await BucketBuilder.open(tmp_path / "bucket")
+        topic_id = await bucket.create_topic("t")
+        for number in range(6):
+            made = []
+            base = number * 50
+            for start in range(base, base + 50, 10):
+                records = [
+                    (NOW_MS + n, None if n % 11 == 0 else b"k%d" % (n * n % 10), b"v%d" % n, ())
+                    for n in range(start, start + 10)
+                ]
+                made.append(build_batch(records, base_offset=Offset(start), codec=(start // 10) % 5))
+            aborted = []
+            if number == 3:
+                producer = {"producer_id": ProducerId(9), "producer_epoch": ProducerEpoch(0), "transactional": True}
+                made[1] = build_batch(
+                    [(NOW_MS, b"k1", b"never", ())] * 9, base_offset=Offset(160), base_sequence=0, **producer
+                )
+                marker = (NOW_MS, control_key(ControlType.ABORT), control_value(0), ())
+                made.insert(2, build_batch([marker], base_offset=Offset(169), control=True, **producer))
+                aborted = [(9, 160, 169, 169)]
+            await bucket.add_segment(topic_id, 0, made, chunk_bytes=700, aborted=aborted)
+        return Topic(tmp_path / "bucket", "t", topic_id)
+
+    return asyncio.run(make())
+
+
+def newest_of_keys(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    newest = {row["key"]: row["offset"] for row in rows if row["key"] is not None}
+    return [row for row in rows if row["key"] is None or newest[row["key"]] == row["offset"]]
+
+
+def test_merged_segments_hold_the_same_records(topic: Topic) -> None:
+    before = read(topic)
+    summary = compact_offline(topic.store, "t", target_bytes=3000)
+    assert (summary.segments_before, summary.segments_after, summary.records_dropped) == (6, live_entries(topic), 0)
+    assert summary.segments_after < 6
+    assert read(topic) == before
+    found = inspect(topic.store, ProcessRunner(1))
+    assert found.is_sound
+    assert compact_offline(topic.store, "t", target_bytes=3000).segments_after == summary.segments_after
+
+
+def test_by_key_the_newest_of_each_key_is_left(topic: Topic) -> None:
+    before = read(topic)
+    compact_offline(topic.store, "t", by_key=True)
+    assert read(topic) == newest_of_keys(before)
+    assert inspect(topic.store, ProcessRunner(1)).is_sound
+    assert compact_offline(topic.store, "t", by_key=True).records_dropped == 0
+
+
+def test_a_living_broker_is_left_alone(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def age(self: ObjectLiveness, broker_id: Any, directory_id: Any) -> int:
+        return SILENCE_MS_MAX - 1
+
+    monkeypatch.setattr(ObjectLiveness, "age_ms", age)
+    asyncio.run(_register(topic))
+    with pytest.raises(ConfigError, match="sign of life"):
+        compact_offline(topic.store, "t")
+
+
+async def _register(topic: Topic) -> None:
+    builder = BucketBuilder(DirectoryStore(topic.path), topic.path, 3)
+    await builder._cluster.load()
+    await builder._cluster.seal(builder._cluster.next_sequence)
+    record = BrokerRecord(1, uuid.uuid4(), uuid.uuid4(), 1, (), None, TimestampMs(0))
+    await builder._cluster.append(builder._cluster.next_sequence, [broker_change(1, record)])
+
+
+async def consumed(port: int) -> list[tuple[int, bytes | None, bytes | None]]:
+    partition = TopicPartition("t", PartitionIndex(0))
+    found = []
+    async with ClusterClient([("127.0.0.1", port)], rng=random.Random(1)) as cluster:
+        end = (await cluster.list_offsets({partition: -1}))[partition].offset
+        async with Consumer(cluster) as consumer:
+            consumer.assign({partition: Offset(0)})
+            while consumer.position(partition) < end:
+                for batch in await consumer.poll(10_000):
+                    found += [(record.offset, record.key, record.value) for record in batch.records()]
+    return found
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+async def test_a_broker_that_comes_back_serves_the_new_segments_and_goes_on(tmp_path: Path, by_key: bool) -> None:
+    settings = {"remote_log_manager_task_interval_ms": 50, "log_retention_check_interval_ms": 50}
+
+    async def produce(port: int, start: int, end: int) -> None:
+        async with (
+            ClusterClient([("127.0.0.1", port)], rng=random.Random(1)) as cluster,
+            Producer(cluster, SystemClock(), batch_bytes=8000) as producer,
+        ):
+            for number in range(start, end):
+                await producer.send("t", b"%d " % number * 100, key=b"k%d" % (number % 37))
+            await producer.flush()
+
+    async def tiered(broker: Any, beyond: int) -> None:
+        async with asyncio.timeout(60):
+            while broker.log("t").local_log_start_offset <= beyond:
+                await asyncio.sleep(0.05)
+
+    async with running_broker(tmp_path, **settings) as broker:
+        await broker.create_topic("t", segment_bytes="1048576", local_retention_ms="0", firn_tier_max_lag_ms="600000")
+        await produce(broker.port, 0, 12_000)
+        await tiered(broker, 8000)
+        before = await consumed(broker.port)
+    summary = await asyncio.to_thread(
+        compact_offline, (tmp_path / "store").as_uri(), "t", target_bytes=3 << 20, by_key=by_key
+    )
+    assert summary.segments_after < summary.segments_before
+    async with running_broker(tmp_path, **settings) as broker:
+        after = await consumed(broker.port)
+        if by_key:
+            kept = set(after)
+            assert kept < set(before)
+            assert {key: value for _, key, value in before} == {key: value for _, key, value in after}
+        else:
+            assert after == before
+        await produce(broker.port, 12_000, 20_000)
+        await tiered(broker, 14_000)
+        assert (await consumed(broker.port))[: len(after)] == after
