@@ -1,0 +1,307 @@
+"""The shell: leadership, loading, time, and answers that wait until what they say is stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from app.configs import Durability, TopicConfig
+from app.coordinator.partition import ReplayedBatch
+from app.coordinator.shell import Coordinator, Reply, Turn
+from app.coordinator.topics import CONSUMER_OFFSETS
+from app.errors import ErrorCode, RequestRejected, StorageFull, StorageUnavailable
+from app.hot.files import FileSystem
+from app.hot.manager import LogManager
+from app.metadata.cluster import ClusterImage
+from app.units import BrokerId, LeaderEpoch, PartitionIndex
+from tests.groups.bench import image_of, topic_id
+from tests.hot.helpers import GatedPool, InlinePool, ManualClock, manager_over, running, sim
+
+NAME = CONSUMER_OFFSETS.name
+ZERO = PartitionIndex(0)
+DEADLINE_S = 10
+
+
+@dataclass
+class Ledger:
+    """A shard as simple as can be: a list of words."""
+
+    partition: int
+    words: list[bytes] = field(default_factory=list)
+    is_loaded: bool = False
+    parked: Reply[str] | None = None
+
+    def load(self, batch: ReplayedBatch) -> None:
+        self.words += [key for key, _ in batch.records]
+
+    def loaded(self, turn: Turn) -> None:
+        self.is_loaded = True
+
+    def due(self, turn: Turn, key: Any) -> None:
+        turn.append([(b"due %d" % key, b"")])
+        self.words.append(b"due %d" % key)
+
+    def unloaded(self, turn: Turn) -> None:
+        if self.parked is not None:
+            turn.answer(self.parked, "not any more")
+
+    def say(self, turn: Turn, word: bytes) -> int:
+        turn.append([(word, b"")])
+        self.words.append(word)
+        return len(self.words)
+
+
+class Bench:
+    def __init__(self, manager: LogManager, durability: Durability) -> None:
+        self.manager = manager
+        self.config = TopicConfig(cleanup_policy=frozenset({"compact"}), firn_durability=durability)
+        self.lines: list[str] = []
+        self.made: list[Ledger] = []
+        self.coordinator: Coordinator[Ledger] = Coordinator(
+            CONSUMER_OFFSETS,
+            self._make,
+            broker_id=BrokerId(1),
+            logs=manager,
+            clock=ManualClock(),
+            log_line=self.lines.append,
+        )
+
+    def _make(self, partition: PartitionIndex) -> Ledger:
+        self.made.append(Ledger(partition))
+        return self.made[-1]
+
+    def create(self, partition: int = 0) -> Any:
+        return self.manager.create(NAME, topic_id(NAME), PartitionIndex(partition), self.config)
+
+    def say(self, word: bytes, partition: PartitionIndex = ZERO) -> Any:
+        return self.coordinator.perform(partition, lambda shard, turn: shard.say(turn, word))
+
+    def code(self) -> ErrorCode:
+        try:
+            self.coordinator.look(ZERO, lambda shard: shard)
+        except RequestRejected as error:
+            return error.code
+        return ErrorCode.NONE
+
+
+@asynccontextmanager
+async def bench_over(
+    fs: FileSystem | None = None, durability: Durability = Durability.MEMORY, pool: Any = None
+) -> AsyncIterator[Bench]:
+    """A coordinator that runs; nothing is led yet."""
+    manager = manager_over(fs or sim(), pool=pool or InlinePool())
+    bench = Bench(manager, durability)
+    await manager.load_all(lambda _: bench.config)
+    async with running(manager):
+        task = asyncio.create_task(bench.coordinator.run())
+        await asyncio.sleep(0)
+        try:
+            yield bench
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled() and task.exception() is not None:
+                raise task.exception()  # type: ignore[misc]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    deadline = asyncio.get_running_loop().time() + DEADLINE_S
+    while not holds():
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.001)
+
+
+async def serving(bench: Bench) -> None:
+    await until(lambda: not bench.coordinator.loading)
+
+
+def led(partitions: int = 1, life: int = 0) -> ClusterImage:
+    return image_of({NAME: partitions}, lives={NAME: life})
+
+
+async def test_a_partition_serves_once_it_is_led_and_loaded_and_not_before_nor_after() -> None:
+    async with bench_over() as bench:
+        bench.create()
+        assert bench.code() is ErrorCode.NOT_COORDINATOR
+        with pytest.raises(RequestRejected) as refused:
+            bench.coordinator.partition_of("g")
+        assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        bench.coordinator.follow(led())
+        assert bench.coordinator.partition_of("g") == 0
+        assert bench.code() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await serving(bench)
+        assert bench.say(b"one") == 1
+        bench.coordinator.follow(led())  # nothing has changed
+        assert bench.say(b"two") == 2
+        bench.coordinator.follow(ClusterImage())
+        assert bench.code() is ErrorCode.NOT_COORDINATOR
+        bench.coordinator.follow(led())
+        await serving(bench)
+        assert bench.made[-1].words == [b"one", b"two"]
+        assert len(bench.made) == 2
+
+
+async def test_a_log_that_is_made_later_is_waited_for() -> None:
+    async with bench_over() as bench:
+        bench.coordinator.follow(led(2))
+        bench.create(1)
+        await until(lambda: len(bench.coordinator.shards()) == 1)
+        assert bench.code() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        bench.create(0)
+        await serving(bench)
+        assert sorted(partition for partition, _ in bench.coordinator.shards()) == [0, 1]
+
+
+async def test_a_topic_made_anew_under_the_name_is_another() -> None:
+    async with bench_over() as bench:
+        bench.create()
+        bench.coordinator.follow(led())
+        await serving(bench)
+        bench.say(b"old")
+        bench.manager.delete(NAME, 0)
+        bench.manager.create(NAME, topic_id(NAME, 1), ZERO, bench.config)
+        bench.coordinator.follow(led(life=1))
+        await serving(bench)
+        assert bench.made[-1].words == []
+
+
+async def test_an_answer_waits_until_all_that_was_appended_is_stored() -> None:
+    pool = GatedPool()
+    pool.gate.set()
+    async with bench_over(durability=Durability.DISK, pool=pool) as bench:
+        log = bench.create()
+        bench.coordinator.follow(led())
+        await serving(bench)
+        pool.gate.clear()
+        waiting = asyncio.ensure_future(bench.say(b"one"))
+        # What appends nothing says what is not stored yet, so it waits too.
+        reading = asyncio.ensure_future(bench.coordinator.perform(ZERO, lambda shard, _: list(shard.words)))  # type: ignore[arg-type]
+        asked = asyncio.ensure_future(
+            bench.coordinator.request(ZERO, lambda shard, turn, reply: turn.answer(reply, f"{len(shard.words)}"))
+        )
+        await until(lambda: pool.waiting > 0)
+        assert not waiting.done()
+        assert not reading.done()
+        assert not asked.done()
+        assert log.high_watermark == 0
+        pool.gate.set()
+        assert await waiting == 1
+        assert await reading == [b"one"]
+        assert await asked == "1"
+
+
+async def test_a_reply_may_come_in_a_later_turn() -> None:
+    async with bench_over() as bench:
+        bench.create()
+        bench.coordinator.follow(led())
+        await serving(bench)
+
+        def park(shard: Ledger, turn: Turn, reply: Reply[str]) -> None:
+            shard.parked = reply
+
+        def answer(shard: Ledger, turn: Turn) -> None:
+            assert shard.parked is not None
+            turn.answer(shard.parked, "now")
+            shard.parked = None
+
+        asked = asyncio.create_task(bench.coordinator.request(ZERO, park))
+        await until(lambda: bench.made[-1].parked is not None)
+        bench.coordinator.perform(ZERO, answer)
+        assert await asked == "now"
+        asked = asyncio.create_task(bench.coordinator.request(ZERO, park))
+        await until(lambda: bench.made[-1].parked is not None)
+        bench.coordinator.on_resign(ZERO)
+        assert await asked == "not any more"
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (StorageFull("full"), ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (StorageUnavailable("gone"), ErrorCode.NOT_COORDINATOR),
+        (RequestRejected(ErrorCode.MESSAGE_TOO_LARGE), ErrorCode.UNKNOWN_SERVER_ERROR),
+        (RequestRejected(ErrorCode.INVALID_PRODUCER_EPOCH), ErrorCode.INVALID_PRODUCER_EPOCH),
+    ],
+)
+async def test_an_append_that_fails_changes_nothing_and_says_how_to_go_on(
+    failure: Exception, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with bench_over() as bench:
+        log = bench.create()
+        bench.coordinator.follow(led())
+        await serving(bench)
+
+        def fail(*_: object, **__: object) -> None:
+            raise failure
+
+        with monkeypatch.context() as broken:
+            broken.setattr(type(log), "append_from_coordinator", fail)
+            with pytest.raises(RequestRejected) as refused:
+                bench.say(b"lost")
+        assert refused.value.code is code
+        assert bench.made[-1].words == []
+        assert bench.say(b"kept") == 1
+
+
+async def test_what_cannot_be_stored_is_forgotten_and_the_log_is_asked_again() -> None:
+    pool = GatedPool()
+    pool.gate.set()
+    async with bench_over(durability=Durability.DISK, pool=pool) as bench:
+        log = bench.create()
+        bench.coordinator.follow(led())
+        await serving(bench)
+        pool.gate.clear()
+        waiting = asyncio.ensure_future(bench.say(b"one"))
+        await until(lambda: pool.waiting > 0)
+        log.refuse(StorageUnavailable("the disk is gone"))
+        with pytest.raises(RequestRejected) as refused:
+            await waiting
+        assert refused.value.code is ErrorCode.NOT_COORDINATOR
+        assert bench.code() is ErrorCode.NOT_COORDINATOR
+        assert any("is read again" in line for line in bench.lines)
+        pool.gate.set()
+
+
+async def test_timers_are_served_in_turns_and_many_of_them() -> None:
+    async with bench_over() as bench:
+        bench.create()
+        bench.coordinator.follow(led())
+        await serving(bench)
+
+        def set_many(shard: Ledger, turn: Turn) -> None:
+            for number in range(1000):
+                turn.set_timer(number, number % 7)
+            turn.set_timer(5000, 3_600_000)
+            turn.cancel_timer(0)
+
+        bench.coordinator.perform(ZERO, set_many)
+        words = bench.made[-1].words
+        await until(lambda: len(words) == 999)
+        assert sorted(words) == sorted(b"due %d" % number for number in range(1, 1000))
+
+
+async def test_a_log_that_is_damaged_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with bench_over() as bench:
+        log = bench.create()
+        bench.coordinator.follow(led())
+        await serving(bench)
+        bench.say(b"one")
+        bench.coordinator.on_resign(ZERO)
+
+        async def fail(*_: object, **__: object) -> None:
+            raise StorageUnavailable("cannot read")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(type(log), "read_when_ready", fail)
+            broken.setattr("app.coordinator.shell.RELOAD_S", 0.01)
+            bench.coordinator.on_leader(ZERO, LeaderEpoch(1))
+            await until(lambda: bench.code() is ErrorCode.NOT_COORDINATOR)
+            await until(lambda: len(bench.lines) > 1)
+        await serving(bench)
+        assert bench.made[-1].words == [b"one"]
+        assert "cannot be read, will try again" in bench.lines[0]
