@@ -6,11 +6,19 @@ buffer that has been used costs nothing. So buffers are kept, up to a bound, in 
 
 from __future__ import annotations
 
+import ctypes
+from typing import Final
+
 from app.limits import KIB, MIB
 
-BUFFER_BYTES_MIN = 32 * KIB
-FREE_BYTES_MAX = 64 * MIB
+BUFFER_BYTES_MIN: Final = 32 * KIB
+FREE_BYTES_MAX: Final = 64 * MIB
 """Unused buffers kept for the next user, over all sizes: about forty frames of 1 MB."""
+
+_allocate = ctypes.pythonapi.PyByteArray_FromStringAndSize
+"""``bytearray(n)`` writes zeros, which costs the loop half a second for a frame of 100 MiB that only was announced."""
+_allocate.restype = ctypes.py_object
+_allocate.argtypes = [ctypes.c_char_p, ctypes.c_ssize_t]
 
 
 class BufferPool:
@@ -35,7 +43,8 @@ class BufferPool:
         if free:
             self._free_bytes -= capacity
             return free.pop()
-        return memoryview(bytearray(capacity))
+        fresh: bytearray = _allocate(None, capacity)
+        return memoryview(fresh)
 
     def give_back(self, buffer: memoryview) -> None:
         """Return a whole buffer of ``take`` for the next user; dropped if enough are kept already."""

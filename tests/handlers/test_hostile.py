@@ -6,6 +6,8 @@ import asyncio
 import random
 from typing import Any
 
+import psutil
+
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
 from tests.handlers.fakes import Bench
@@ -35,11 +37,13 @@ async def test_random_bytes_do_no_harm(start, connect):
 async def test_a_frame_that_is_promised_and_never_sent_costs_no_memory_but_its_count(start, connect):
     bench = await start(queued_max_request_bytes=1 << 30)
     clients = [await connect(bench) for _ in range(8)]
+    before = psutil.Process().memory_info().rss
     for client in clients:
         client.writer.write((100 << 20).to_bytes(4, "big") + b"\0\0\0\x09\0\0\0\1" + b"\0" * 100)
     async with asyncio.timeout(5):
         while bench.server._frame_bytes < 8 * (100 << 20):
             await asyncio.sleep(0)
+    assert psutil.Process().memory_info().rss - before < 50 << 20
     for client in clients:
         await client.close()
     async with asyncio.timeout(5):
