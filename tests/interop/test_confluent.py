@@ -400,12 +400,5 @@ def test_a_group_waits_for_its_coordinator_without_wearing_the_broker_out(quiet:
         assert quiet.cpu_s() - before < 1
 
 
-def test_a_transaction_is_refused_plainly(quiet: Served) -> None:
-    producer = Producer({"bootstrap.servers": quiet.bootstrap, "transactional.id": "t"})
-    with pytest.raises(KafkaException) as caught:
-        producer.init_transactions(3)
-    assert caught.value.args[0].retriable() or caught.value.args[0].fatal()
-
-
 def test_a_local_start_is_told_apart_from_the_start(quiet: Served, local_start: int) -> None:
     assert offset_of(quiet.port, "cold", EARLIEST_LOCAL) == local_start

@@ -113,7 +113,7 @@ async def test_a_write_whose_answer_was_lost_finds_itself() -> None:
 
 
 async def test_a_server_that_does_not_answer_ends_with_the_deadline() -> None:
-    async with scripted(HANG, deadline_s=0.3, attempt_timeout_s=0.1) as (server, store, _):
+    async with scripted(HANG, deadline_s=1.5, attempt_timeout_s=0.5) as (server, store, _):
         with pytest.raises(StorageUnavailable, match="no answer in time"):
             await store.get("k")
         assert 1 <= len(server.requests) <= ATTEMPTS_MAX
