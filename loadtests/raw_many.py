@@ -38,6 +38,7 @@ from loadtests.raw_load import (
     CRC_START,
     INT32,
     PARTITION_ANSWER,
+    PRODUCE_VERSION,
     SEQUENCE_POSITION,
     Wire,
     ensure_topic,
@@ -69,7 +70,7 @@ class Producing:
             CODEC_NAMES[arguments.codec],
         )
         pieces = encode_produce_request(
-            9,
+            PRODUCE_VERSION,
             1,
             "raw-many",
             [(arguments.topic, [(place % partitions, memoryview(batch))])],
@@ -82,7 +83,7 @@ class Producing:
         self.records, self.sequence = arguments.records, 0
         self.sent_at: deque[float] = deque()
         self.over = 0
-        self.answer_bytes = first_answer(self.wire, self.next_request())
+        self.answer_bytes = first_answer(self.wire, PRODUCE_VERSION, self.next_request())
         self.error_position = 4 + 5 + 1 + 1 + len(arguments.topic) + 1 + 4
 
     def next_request(self) -> bytearray:
