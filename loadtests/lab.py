@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from loadtests.firn_peer import firn_running
 from loadtests.kafka_peer import PeerMissing, kafka_running
@@ -21,7 +22,7 @@ TIER_AT_ONCE = {"remote.log.manager.task.interval.ms": "1000", "log.retention.ch
 WARM_UP_SLICES_MAX = 9
 WARM_UP_RISE = 1.1
 """A slice that is not faster than all before it by so much ends the warm-up."""
-NOT_TIERED = {"Firn": {"remote_storage_enable": "false"}}
+NOT_TIERED: Mapping[str, Mapping[str, Any]] = {"Firn": {"remote_storage_enable": "false"}}
 """Topic settings by system where tiering is not what is measured: Kafka's topics are not tiered unless they say so."""
 
 
@@ -106,8 +107,8 @@ class Lab:
         bare: Mapping[str, Callable[[], Report]] | None = None,
         variant: bool = False,
         warm: bool = True,
-        by_system: Mapping[str, Mapping[str, object]] | None = None,
-        **options: object,
+        by_system: Mapping[str, Mapping[str, Any]] | None = None,
+        **options: Any,
     ) -> Case:
         """The same generator against each system in turns, with bare limits among them; shown as it is found."""
         rounds, seconds = self.effort.rounds, self.effort.seconds
@@ -127,7 +128,7 @@ class Lab:
         show(name, found)
         return Case(name, found, dict(parameters or {}))
 
-    def _warm_up(self, peer: System, work: str, topic: str, options: dict[str, object], *, brief: bool) -> None:
+    def _warm_up(self, peer: System, work: str, topic: str, options: dict[str, Any], *, brief: bool) -> None:
         """Run the load until Kafka has spent its warm-up in CPU time, which is what Java's compiler needs, and its rate rises no
         more; on a busy machine that takes longer by the clock."""
         seconds = min(4.0, self.warm_up_s(peer.name)) if brief else self.warm_up_s(peer.name)

@@ -34,7 +34,7 @@ class LoadFailed(Exception):
 
 
 def start_generator(
-    system: System, work: str, topic: str, *, core: int = LOAD_CORE, **options: object
+    system: System, work: str, topic: str, *, core: int = LOAD_CORE, **options: Any
 ) -> subprocess.Popen[str]:
     """Start a raw load generator against ``system``; ``core`` -1 leaves it unpinned. ``finish`` gives its report."""
     flags = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
@@ -58,9 +58,9 @@ def finish(generator: subprocess.Popen[str]) -> Report:
     return report
 
 
-def generate(system: System, work: str, topic: str, **options: object) -> Report:
+def generate(system: System, work: str, topic: str, **options: Any) -> Report:
     """One run of a raw load generator against ``system``, on the load's core. Raises: LoadFailed."""
-    return finish(start_generator(system, work, topic, **options))  # type: ignore[arg-type]
+    return finish(start_generator(system, work, topic, **options))
 
 
 def make_topic(system: System, topic: str, partitions: int = 1, **config: str) -> None:
@@ -78,9 +78,7 @@ def drop_topic(system: System, topic: str) -> None:
         admin.delete_topics([topic])[topic].result(TOPIC_TIMEOUT_S)
 
 
-def generators(
-    systems: Mapping[str, System], work: str, topic: str, **options: object
-) -> dict[str, Callable[[], Report]]:
+def generators(systems: Mapping[str, System], work: str, topic: str, **options: Any) -> dict[str, Callable[[], Report]]:
     """The same run of the generator for each system, to be taken in turns."""
     return {name: partial(generate, system, work, topic, **options) for name, system in systems.items()}
 

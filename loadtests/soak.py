@@ -213,7 +213,7 @@ def soak(directory: Path, seconds: float, rng: random.Random) -> Outcome:
         _settle(outcome, tails)
         for tail in tails:
             tail.stop()
-        outcome.wrong += [one.wrong for one in (*tails, replay) if one.wrong]
+        outcome.wrong += [wrong for wrong in (*(tail.wrong for tail in tails), replay.wrong) if wrong]
         outcome.wrong += [error for book in (KEPT, EXPIRING) for error in book.errors[:3]]
         outcome.facts |= {
             "produced": sum(len(book.offsets) for book in (KEPT, EXPIRING)),

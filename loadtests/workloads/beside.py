@@ -51,8 +51,7 @@ def _beside(lab: Lab, peer: System) -> dict[str, Report]:
         """Both at once; rates added, latencies the worse of the two."""
         each = rate / len(LIVE)
         running = [
-            start_generator(peer, "produce", topic, seconds=seconds, warm_up=1, rate=each, **options)  # type: ignore[arg-type]
-            for topic in LIVE
+            start_generator(peer, "produce", topic, seconds=seconds, warm_up=1, rate=each, **options) for topic in LIVE
         ]
         reports = [finish(one) for one in running]
         return {

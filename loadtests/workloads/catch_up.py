@@ -55,7 +55,7 @@ def _beside(lab: Lab, peer: System) -> Report:
     options = {key: value for key, value in options_of("produce 16 KB").items() if key != "pipeline"}
     tail = start_generator(
         peer, "end-to-end", "missed", seconds=lab.effort.seconds + 2, rate=RATE, warm_up=0.5, **options
-    )  # type: ignore[arg-type]
+    )
     time.sleep(1.0)  # the tail's own start
     started = time.perf_counter()
     read = generate(peer, "fetch", "missed", once=True, seconds=60, warm_up=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from typing import Any
 
 from loadtests.bare_limits import FILE_BYTES, PIECE_BYTES, bare
 from loadtests.lab import NOT_TIERED, Lab
@@ -35,7 +36,7 @@ def hot(lab: Lab) -> list[Case]:
         path.unlink()
         for consumers in CONSUMERS[1:] if lab.quick else CONSUMERS:
             name = f"hot fetch, {consumers} consumers"
-            options: dict[str, object] = {"max_bytes": 1 << 20, "connections": consumers}
+            options: dict[str, Any] = {"max_bytes": 1 << 20, "connections": consumers}
             parameters = {"consumers": consumers}
             cases.append(
                 lab.compare(name, systems, "fetch-many", "hot", parameters=parameters, variant=True, **options)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from loadtests.bare_limits import bare
 from loadtests.lab import NOT_TIERED, Lab
@@ -20,7 +22,7 @@ CODECS = ("gzip", "snappy", "lz4", "zstd")
 FLUSH_EVERY_MESSAGE = {"Firn": {"firn_durability": "disk"}, "Kafka": {"flush_messages": "1"}}
 
 
-def options_of(size: str) -> dict[str, object]:
+def options_of(size: str) -> dict[str, Any]:
     """Flags of the generator for one of ``SIZES``: idempotent, acks=all."""
     batch_bytes, records, pipeline = SIZES[size]
     return {"batch_bytes": batch_bytes, "records": records, "pipeline": pipeline, "idempotent": True}
@@ -56,8 +58,8 @@ def variants(lab: Lab) -> list[Case]:
     with lab.systems() as systems:
 
         def case(
-            name: str, work: str = "produce", partitions: int = 1, settings: dict[str, dict[str, str]] | None = None,
-            **changed: object,
+            name: str, work: str = "produce", partitions: int = 1, settings: Mapping[str, Mapping[str, Any]] | None = None,
+            **changed: Any,
         ) -> None:  # fmt: skip
             topic = name.replace(" ", "-").replace(",", "").replace("=", "-")
             for system, peer in systems.items():

@@ -7,6 +7,7 @@ import shutil
 import signal
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from loadtests import many_segments
 from loadtests.lab import Lab
@@ -21,7 +22,7 @@ def run(lab: Lab) -> list[Case]:
     """Metadata, one Produce to and one hot Fetch of every partition."""
     cases = []
 
-    def case(name: str, reports: list[Report], **parameters: object) -> None:
+    def case(name: str, reports: list[Report], **parameters: Any) -> None:
         found = median(reports)
         cases.append(Case(f"start, {name}", {"Firn": found}, parameters))
         print(
