@@ -64,7 +64,7 @@ def variants(lab: Lab) -> list[Case]:
             topic = name.replace(" ", "-").replace(",", "").replace("=", "-")
             for system, peer in systems.items():
                 own = (settings or {}).get(system, {})
-                make_topic(peer, topic, partitions, **NOT_TIERED.get(system, {}) | own)
+                make_topic(peer, topic, partitions, **{**NOT_TIERED.get(system, {}), **own})
             options = (plain if "acks" in changed else base) | changed
             parameters = {"changed": name}
             cases.append(lab.compare(name, systems, work, topic, parameters=parameters, variant=True, **options))
