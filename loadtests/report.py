@@ -46,6 +46,7 @@ COLUMNS = {
     "with_5000_mb": ("5,000 add MB", "{:,.1f}"),
 }
 """Figures that the tables show, in their order; the JSON has all."""
+BUSY_LOAD = 1.5
 RATIO_OF = ("mb_per_s", "records_per_s", "server_cpu_s_per_gb", "p99_ms")
 
 
@@ -95,6 +96,14 @@ def _conditions(results: Results) -> str:
         ("commit of Firn", ", ".join(commits)),
         ("effort", ", ".join(efforts)),
     ]
+    busiest = max((group.load_at_start for group in results.groups.values()), default=0.0)
+    busy = (
+        f"\n\n**The machine was busy**: up to {busiest:.0f} processes wanted one of its {results.machine.get('cores')} cores when a "
+        "group began. Rates and latencies are those of what was left of it, in turns; they say little about a quiet machine, "
+        "and Java, which compiles while it runs, suffers more than its share. CPU a request and a GB are sounder."
+        if busiest > BUSY_LOAD
+        else ""
+    )
     return (
         "## Conditions\n\n"
         + _table(("", ""), rows)
@@ -102,6 +111,7 @@ def _conditions(results: Results) -> str:
         "otherwise. Figures are medians of the rounds, rates with the lowest and highest of them. The CPU is that of all "
         "processes of the server, from `/proc`. Each group says how busy the machine was when it began: with a load well above "
         "0 the CPU figures are to be trusted more than rates and latencies. Figures of two groups are not comparable."
+        + busy
     )
 
 
