@@ -98,7 +98,7 @@ def _conditions(results: Results) -> str:
     ]
     busiest = max((group.load_at_start for group in results.groups.values()), default=0.0)
     busy = (
-        f"\n\n**The machine was busy**: up to {busiest:.0f} processes wanted one of its {results.machine.get('cores')} cores when a "
+        f"\n\n**The machine was busy**: up to {busiest:.0f} processes wanted a core when a "
         "group began. Rates and latencies are those of what was left of it, in turns; they say little about a quiet machine, "
         "and Java, which compiles while it runs, suffers more than its share. CPU a request and a GB are sounder."
         if busiest > BUSY_LOAD
