@@ -298,7 +298,8 @@ class PartitionLog:
         if self._producers.has_transactions:
             unstable = self._producers.first_unstable_offset
             if unstable is not None and unstable < self._high_watermark:
-                return unstable
+                # Where it began may have been deleted (DeleteRecords).
+                return Offset(max(unstable, self._log_start_offset))
         return Offset(self._high_watermark)
 
     @property

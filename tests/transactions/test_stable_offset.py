@@ -44,6 +44,21 @@ async def test_the_oldest_open_transaction_holds_the_last_stable_offset_back() -
     await manager.close()
 
 
+async def test_the_last_stable_offset_is_not_below_the_log_start() -> None:
+    manager = manager_over(sim())
+    await manager.load_all()
+    log = new_log(manager)
+    append(log, 1, 0)
+    append(log, 1, 1)
+    append(log, 1, 2)
+    log.advance_log_start(2)
+    assert (log.log_start_offset, log.last_stable_offset, log.high_watermark) == (2, 2, 3)
+    mark(log, 1, ControlType.ABORT)
+    assert log.last_stable_offset == 4
+    assert [(one.producer_id, one.first_offset) for one in log.aborted_transactions(2, 4)] == [(1, 0)]
+    await manager.close()
+
+
 @pytest.mark.parametrize("durability", [Durability.MEMORY, Durability.DISK])
 @pytest.mark.parametrize("clean", [True, False])
 async def test_a_restart_keeps_what_is_open_and_what_is_decided(durability: Durability, clean: bool) -> None:
