@@ -44,18 +44,25 @@ def settings_used() -> dict[str, dict[str, str]]:
     }
 
 
-def run_group(name: str, base: Path, effort: Effort) -> Group:
-    """One group in a folder of its own, which is gone afterwards."""
+Failure = LoadFailed | SystemFailed | SystemExit
+
+
+def run_group(name: str, base: Path, effort: Effort) -> tuple[Group, Failure | None]:
+    """One group in a folder of its own, which is gone afterwards; and why it did not come to its end, if it did not."""
     print(f"\n--- {name}: {GROUPS[name].title}", flush=True)
     directory = base / name
     directory.mkdir(parents=True)
     lab = Lab(directory, effort)
     began, started, busy = datetime.datetime.now(datetime.UTC), time.monotonic(), os.getloadavg()[0]
+    failure: Failure | None = None
     try:
         cases = GROUPS[name].run(lab)
+    except (LoadFailed, SystemFailed, SystemExit) as trouble:
+        failure, cases = trouble, lab.kept
+        lab.note(f"This group did not come to its end: {str(failure)[-300:]}")
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    return Group(
+    group = Group(
         commit=commit(),
         began=began.isoformat(timespec="seconds"),
         seconds=round(time.monotonic() - started, 1),
@@ -64,6 +71,7 @@ def run_group(name: str, base: Path, effort: Effort) -> Group:
         notes=lab.notes,
         cases=cases,
     )
+    return group, failure
 
 
 def main() -> None:
@@ -96,13 +104,14 @@ def main() -> None:
     failed = False
     try:
         for name in (name for name in GROUPS if name in wanted):
-            try:
-                results.groups[name] = run_group(name, base, effort)
-            except (LoadFailed, SystemFailed) as failure:
-                failed = True
-                print(f"{name} FAILED: {failure}", flush=True)
+            group, failure = run_group(name, base, effort)
+            if group.cases or failure is None:
+                results.groups[name] = group
             results.groups = {name: results.groups[name] for name in GROUPS if name in results.groups}
             save(results, path)
+            failed |= failure is not None
+            if isinstance(failure, SystemExit):
+                break
     finally:
         shutil.rmtree(base, ignore_errors=True)
     if arguments.quick:

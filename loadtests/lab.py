@@ -60,6 +60,8 @@ class Lab:
     base: Path
     effort: Effort
     notes: list[str] = field(default_factory=list)
+    kept: list[Case] = field(default_factory=list)
+    """Cases that were compared so far: what is left of a group that does not come to its end."""
 
     def note(self, line: str) -> None:
         """Say what was left out, here and in the results."""
@@ -126,7 +128,9 @@ class Lab:
         for system, peer in systems.items():
             found[system]["memory_mb"] = family_memory_mb(peer.pid)
         show(name, found)
-        return Case(name, found, dict(parameters or {}))
+        case = Case(name, found, dict(parameters or {}))
+        self.kept.append(case)
+        return case
 
     def _warm_up(self, peer: System, work: str, topic: str, options: dict[str, Any], *, brief: bool) -> None:
         """Run the load until Kafka has spent its warm-up in CPU time, which is what Java's compiler needs, and its rate rises no
