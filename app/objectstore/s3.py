@@ -220,7 +220,7 @@ class S3Store:
                     region,
                     partial(_frozen_credentials, session),
                     connect_timeout_s=CONNECT_TIMEOUT_S,
-                    timeout_s=self._attempt_timeout_s,
+                    timeout_s=self._attempt_timeout_s / 2,  # the rest of an attempt is for asking again
                 )
         except (ProfileNotFound, ConfigParseError, InvalidRegionError, PartialCredentialsError, ValueError) as error:
             raise ConfigError(f"no S3 client can be made for {location}: {error}") from error
@@ -251,8 +251,8 @@ class S3Store:
         async def send() -> bytes:
             nonlocal bulk
             if bulk is not None:
-                found = await bulk.read(key, start, end)
-                bulk = None  # tried once: if need be, aiobotocore says what is wrong
+                short_cut, bulk = bulk, None  # tried once: if need be, aiobotocore says what is wrong
+                found = await short_cut.read(key, start, end)
                 if found is not None:
                     return found
             answer = await self._client.get_object(**self._object(key), Range=f"bytes={start}-{end - 1}")

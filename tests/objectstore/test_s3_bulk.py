@@ -9,7 +9,7 @@ import pytest
 from app.errors import StorageUnavailable
 from app.objectstore.api import ObjectMissing, RangeUnsatisfiable
 from app.objectstore.s3_bulk import BULK_BYTES_MIN, FAILURES_MAX
-from tests.objectstore.scripted_server import CUT, Request, answer, refusal
+from tests.objectstore.scripted_server import CUT, HANG, Request, answer, refusal
 from tests.objectstore.test_s3 import scripted
 
 pytestmark = pytest.mark.usefixtures("aws_credentials")
@@ -54,6 +54,12 @@ async def test_a_small_range_does_not() -> None:
 )
 async def test_what_the_short_cut_cannot_do_is_asked_again(trouble: bytes) -> None:
     async with scripted(trouble, GOOD) as (server, store, _):
+        assert await store.get_range("k", START, END) == CONTENT[START:END]
+    assert [is_short_cut(request) for request in server.requests] == [True, False]
+
+
+async def test_a_short_cut_that_hangs_is_not_tried_again() -> None:
+    async with scripted(HANG, GOOD, attempt_timeout_s=2.0) as (server, store, _):
         assert await store.get_range("k", START, END) == CONTENT[START:END]
     assert [is_short_cut(request) for request in server.requests] == [True, False]
 
