@@ -93,7 +93,7 @@ class Machine:
             firn_read_ahead_bytes=4000,
             firn_log_dir_free_bytes_min=0,
             offsets_topic_num_partitions=2,
-            log_cleaner_backoff_ms=700,
+            log_cleaner_backoff_ms=150,
             transaction_state_log_num_partitions=2,
             group_min_session_timeout_ms=100,
             group_initial_rebalance_delay_ms=50,

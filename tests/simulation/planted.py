@@ -14,6 +14,9 @@ from app.coordinator.partition import CoordinatedLog, ReplayedBatch
 from app.groups.classic import ClassicGroup
 from app.groups.shard import GroupShard
 from app.hot import recovery
+from app.hot.cleaning import cleaner, compaction
+from app.hot.cleaning.plain import PlainEngine
+from app.hot.cleaning.swapping import SWAP_SUFFIX
 from app.hot.log import PartitionLog
 from app.hot.producers import ProducerStates
 from app.metadata.append_attempt import AppendAttempt, PutOutcome, ReadBack, ReadOutcome
@@ -264,6 +267,32 @@ def commits_what_is_to_be_aborted_in_a_second_partition(patch: pytest.MonkeyPatc
     patch.setattr(MarkerWriter, "write", torn)
 
 
+def drops_the_newest_of_each_key(patch: pytest.MonkeyPatch) -> None:
+    def stays(engine: PlainEngine, record: Any, tombstones_go: bool) -> bool:
+        return record.offset > engine.latest_offset or engine._newest.get(record.key) != record.offset
+
+    patch.setattr(PlainEngine, "_stays", stays)
+
+
+def drops_a_swap_that_was_cut_off(patch: pytest.MonkeyPatch) -> None:
+    def drop(fs: Any, directory: str, names: Any) -> list[str]:
+        for name in names:
+            if name.endswith(SWAP_SUFFIX):
+                fs.unlink(f"{directory}/{name}")
+        return []
+
+    patch.setattr(recovery, "complete", drop)
+
+
+def does_not_sync_what_compaction_wrote(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(compaction._Output, "finish", lambda _output: None)
+
+
+def compacts_without_aborted_transactions(patch: pytest.MonkeyPatch) -> None:
+    job = cleaner.CleaningJob
+    patch.setattr(cleaner, "CleaningJob", lambda **fields: job(**{**fields, "aborted": []}))
+
+
 PLANTED: dict[str, Planted] = {
     "acks before sync": Planted(acks_before_sync, None, 10, ("INV-1",)),
     "local segments dropped before their manifest entry": Planted(
@@ -330,5 +359,13 @@ PLANTED: dict[str, Planted] = {
     "a transaction committed in one of its partitions": Planted(
         commits_what_is_to_be_aborted_in_a_second_partition, ("cut",), 30, ("INV-9",)
     ),
+    "the newest of each key dropped": Planted(drops_the_newest_of_each_key, ("cut",), 20, ("INV-10", "INV-8")),
+    "a swap that was cut off dropped": Planted(
+        drops_a_swap_that_was_cut_off, ("kill within",), 60, ("INV-10", "INV-8", "INV-1")
+    ),
+    "what compaction wrote not synced": Planted(
+        does_not_sync_what_compaction_wrote, ("power", "power within"), 60, ("INV-10", "INV-8", "INV-1", "liveness")
+    ),
+    "aborted records compacted like others": Planted(compacts_without_aborted_transactions, ("cut",), 40, ("INV-10",)),
     "producers forgotten with a restart": Planted(forgets_producers_with_every_restart, ("kill",), 30, ("INV-1",)),
 }

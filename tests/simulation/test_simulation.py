@@ -13,7 +13,7 @@ from tests.simulation.world import Outcome, run_seed
 
 ROOT = Path(__file__).parents[2]
 SEEDS_AT_ONCE = 15
-SEEDS = 150
+SEEDS = 90
 """Of the default suite; ``--seeds`` sets another number."""
 SLOW_SEEDS = 2400
 SLOW_SEEDS_FROM = 100_000

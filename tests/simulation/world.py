@@ -35,6 +35,7 @@ from tests.simulation.checkers import (
     NoGapNoOverlap,
     OneWriter,
 )
+from tests.simulation.compaction import KeyedReader, KeyedTopic, KeyedWriter
 from tests.simulation.groups import CommittedOffsets, Member
 from tests.simulation.history import PartitionHistory, Violation
 from tests.simulation.machine import Machine, Unreachable
@@ -165,6 +166,8 @@ class World:
         if self.transactional:
             self.topics_come_and_go = False
             self._promise_to_survive(coordinated.random() < 0.5)
+        self.compacting = coordinated.random() < 0.3
+        """There is a compacted topic."""
         self._pool_latency_s = (0.0001, 0.002)
         self.acked_means_kept = AckedMeansKept(self)
         self.one_writer = OneWriter(self)
@@ -174,6 +177,7 @@ class World:
         self.bounded = Bounded()
         self.committed_offsets = CommittedOffsets(self)
         self.transactions = Transactions(self)
+        self.keyed = KeyedTopic(self)
         self.bucket.watchers += [self]
         self.machines = [Machine(self, "a")]
         self.owner = self.machines[0]
@@ -315,6 +319,7 @@ class World:
         if worst == "moved" or (worst == "power" and not self.internal_on_disk):
             self.committed_offsets.lost()
             self.transactions.lost()
+            self.keyed.lost()
         machine.worst = "clean"
         self.no_gap_no_overlap.look(machine)
 
@@ -544,6 +549,10 @@ class World:
             name = f"x{number}"
             go(TransactionalProducer(self, name, rng.choice(("x", name)), second_protocol=rng.random() < 0.5).run())
             go(CommittedReader(self, f"r{number}").run())
+        if self.compacting:
+            go(KeyedWriter(self, "w0", transactional=False).run())
+            go(KeyedWriter(self, "w1", transactional=self.transactional > 0).run())
+            go(KeyedReader(self, "k0").run())
         go(administrator.run())
         trouble = go(self._make_trouble())
         await asyncio.sleep(self.shape.seconds)
@@ -554,6 +563,7 @@ class World:
         await self._read_all()
         await self._read_offsets()
         await self._read_committed()
+        await self._read_keyed()
         await self.bucket_is_enough.prove()
         ending = rng.random()
         if ending < 0.3:
@@ -573,6 +583,7 @@ class World:
         await self._read_all()
         await self._read_offsets()
         await self._read_committed()
+        await self._read_keyed()
 
     def calm(self) -> None:
         """Nothing goes wrong any more."""
@@ -681,6 +692,16 @@ class World:
                 return
             await asyncio.sleep(0.5)
         raise Violation("liveness", "what is committed cannot be read to its end")
+
+    async def _read_keyed(self) -> None:
+        """The newest of every key is there, and stays when the cleaner has had its turns."""
+        reader = KeyedReader(self, "all keyed")
+        for _ in range(20):
+            with contextlib.suppress(Unreachable):
+                if await reader.read_all():
+                    return
+            await asyncio.sleep(0.5)
+        raise Violation("liveness", "the compacted topic cannot be read to its end")
 
     async def _read_one(self, reader: Consumer, history: PartitionHistory) -> bool:
         acked = history.log_start_acked
