@@ -137,6 +137,10 @@ def audit(
 def compact(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     store: Store,
+    http: Annotated[
+        str,
+        typer.Option("--http", metavar="URL", help="HTTP address of the cluster, whose leaders write the manifests."),
+    ] = "http://127.0.0.1:8080",
     offline: Annotated[
         bool, typer.Option("--offline", help="No broker runs: take the right to write the manifests from it.")
     ] = False,
@@ -148,13 +152,12 @@ def compact(
 ) -> None:
     """Merge a topic's small segments in the store, at the same offsets.
 
-    Works while no broker runs; one that keeps its signs of life in Redis cannot be seen, so make sure.
+    Beside a running cluster only what has left the local disks. With --offline make sure that no broker runs: one that keeps
+    its signs of life in Redis cannot be seen.
     """
-    if not offline:
-        raise ConfigError("Compaction beside a running broker does not exist yet: stop the brokers and say --offline.")
     with _needing_spark_extra():
-        from pyspark_firn.jobs.compact import compact_offline
-    summary = compact_offline(store, topic, target_bytes=target_mib * MIB, by_key=by_key)
+        from pyspark_firn.jobs.compact import compact as run
+    summary = run(store, topic, http=None if offline else http, target_bytes=target_mib * MIB, by_key=by_key)
     if as_json:
         print_json(summary.as_json())
     else:

@@ -275,6 +275,19 @@ class AdminClient:
 
         return await self._retrying(ask, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
 
+    async def tier_replace(self, partition: TopicPartition, request: firn_api.TierReplaceRequest) -> None:
+        """One step of a compaction. Raises: RequestRejected (OPERATION_NOT_ATTEMPTED: the inputs
+        have changed), BrokerUnavailable."""
+
+        async def ask() -> None:
+            connection = await self._cluster.leader(partition)
+            answer = await connection.request(ApiKey.FIRN_TIER_REPLACE, firn_api.pack(request))
+            told = firn_api.unpack(firn_api.TierReplaceResponse, answer)
+            if told.error_code:
+                raise RequestRejected(ErrorCode(told.error_code), told.error)
+
+        await self._retrying(ask, refresh=partition.topic, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
+
     async def tier_segments(self, partition: TopicPartition) -> list[firn_api.SegmentInfo]:
         """Every segment of a partition, of both tiers, in order.
 

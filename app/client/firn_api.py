@@ -1,4 +1,4 @@
-"""Firn's own APIs (keys 20000 to 20002): what is asked and answered, msgpack in one field of bytes.
+"""Firn's own APIs (keys 20000 to 20003): what is asked and answered, msgpack in one field of bytes.
 
 Shared by the broker, which answers, and by the HTTP process and the command line, which ask. The keys are not advertised.
 Structs are arrays on the wire; a new field goes to the end and has a default, so that either side may be the older one.
@@ -123,6 +123,25 @@ class TierSegmentsResponse(msgspec.Struct, array_like=True, frozen=True):
     """A sentence if the partition is not here."""
     more_from_offset: int = -1
     """There are more from this offset on; -1 is all told."""
+
+
+class TierReplaceRequest(msgspec.Struct, array_like=True, frozen=True):
+    """FirnTierReplace: put one segment in the place of neighbours, step by step; for a compaction job."""
+
+    topic: str
+    partition: int
+    step: str
+    """``begin`` before the upload, ``finish`` after it, ``give-up`` instead."""
+    inputs: list[bytes]
+    """Ids of the segments to replace, in order."""
+    output: bytes
+    """The new segment as its manifest record's value."""
+
+
+class TierReplaceResponse(msgspec.Struct, array_like=True, frozen=True):
+    error_code: int = 0
+    error: str = ""
+    """A sentence, if the step was refused."""
 
 
 T = TypeVar("T", bound=msgspec.Struct)

@@ -51,7 +51,12 @@ FAMILIES: Final[Mapping[str, tuple[ApiKey, ...]]] = {
         ApiKey.LIST_CONFIG_RESOURCES,
     ),
     "log_dirs": (ApiKey.DESCRIBE_LOG_DIRS, ApiKey.DELETE_RECORDS),
-    "firn_api": (ApiKey.FIRN_METRICS, ApiKey.FIRN_TIER_STATUS, ApiKey.FIRN_TIER_SEGMENTS),
+    "firn_api": (
+        ApiKey.FIRN_METRICS,
+        ApiKey.FIRN_TIER_STATUS,
+        ApiKey.FIRN_TIER_SEGMENTS,
+        ApiKey.FIRN_TIER_REPLACE,
+    ),
 }
 """Module of this package to the keys of its table ``APIS``, which must be the same. A new family adds its line here."""
 

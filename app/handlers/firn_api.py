@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from typing import Final
+from uuid import UUID
 
 from app.client.firn_api import (
     SEGMENTS_PER_ANSWER_MAX,
@@ -13,6 +14,8 @@ from app.client.firn_api import (
     MetricsResponse,
     PartitionTierStatus,
     SegmentInfo,
+    TierReplaceRequest,
+    TierReplaceResponse,
     TierSegmentsRequest,
     TierSegmentsResponse,
     TierStatusRequest,
@@ -20,11 +23,23 @@ from app.client.firn_api import (
     pack,
     unpack,
 )
-from app.errors import ErrorCode, StorageUnavailable
+from app.errors import (
+    ConflictError,
+    CorruptionError,
+    ErrorCode,
+    FirnError,
+    ProtocolError,
+    RequestRejected,
+    StorageUnavailable,
+    kafka_code,
+)
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
+from app.metadata.manifest_state import decode_segment
 from app.metrics import Sample
+from app.tiering import replacement
 from app.tiering import tier_status as tier
+from app.units import TopicIdPartition
 from app.wire.apikeys import ApiKey
 
 
@@ -126,6 +141,48 @@ def handle_tier_segments(context: Context, request: Request, message: bytes) -> 
     return pack(TierSegmentsResponse([_segment(one) for one in told], more_from_offset=more))
 
 
+async def handle_tier_replace(context: Context, request: Request, message: bytes) -> bytes:
+    """One step of the replacement of segments by one that a job makes of them. Raises: ProtocolError."""
+    del request
+    asked = unpack(TierReplaceRequest, message)
+    try:
+        await _replace(context, asked)
+    except ConflictError as error:
+        # Nothing was changed, and asking again changes nothing either: not the retriable code that conflicts have elsewhere.
+        return pack(TierReplaceResponse(int(ErrorCode.OPERATION_NOT_ATTEMPTED), str(error)))
+    except FirnError as error:
+        return pack(TierReplaceResponse(int(kafka_code(error)), str(error)))
+    return pack(TierReplaceResponse())
+
+
+async def _replace(context: Context, asked: TierReplaceRequest) -> None:
+    """Raises: RequestRejected (not led here), ConflictError, FencedError, StorageUnavailable, ProtocolError."""
+    log = context.logs.get(asked.topic, asked.partition)
+    manifest = (
+        context.remote_log_manager.manifest_of(TopicIdPartition(log.topic_id, log.partition))
+        if log is not None
+        else None
+    )
+    if log is None or manifest is None:
+        raise RequestRejected(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{asked.topic}-{asked.partition} is not led by this broker."
+        )
+    try:
+        output = decode_segment(asked.output)
+        inputs = [UUID(bytes=one) for one in asked.inputs]
+    except (CorruptionError, ValueError) as error:
+        raise ProtocolError(f"not segments to replace: {error}") from error
+    match asked.step:
+        case "begin":
+            await replacement.begin(manifest, output, inputs, local_start_offset=log.local_log_start_offset)
+        case "finish":
+            await replacement.finish(manifest, output, inputs)
+        case "give-up":
+            await replacement.give_up(manifest, output)
+        case step:
+            raise ProtocolError(f"there is no step {step!r} of a replacement")
+
+
 def _segment(one: tier.SegmentStatus) -> SegmentInfo:
     return SegmentInfo(
         tier=one.tier,
@@ -152,4 +209,5 @@ APIS: Final[ApiTable] = {
     ApiKey.FIRN_METRICS: Api(handle_metrics, _refuse),
     ApiKey.FIRN_TIER_STATUS: Api(handle_tier_status, _refuse),
     ApiKey.FIRN_TIER_SEGMENTS: Api(handle_tier_segments, _refuse),
+    ApiKey.FIRN_TIER_REPLACE: Api(handle_tier_replace, _refuse),
 }

@@ -73,4 +73,9 @@ class ApiMetrics:
         return found
 
 
-PRIVATE_NAMES = {20000: "firn_metrics", 20001: "firn_tier_status", 20002: "firn_tier_segments"}
+PRIVATE_NAMES = {
+    20000: "firn_metrics",
+    20001: "firn_tier_status",
+    20002: "firn_tier_segments",
+    20003: "firn_tier_replace",
+}

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import __version__
 from app.errors import FirnError
-from app.http import documentation, metrics, records, topics
+from app.http import compactions, documentation, metrics, records, topics
 from app.http.bodies import JSON_TYPE, ClientLeft
 from app.http.errors import RestAnswer, RestError, answer_of
 from app.http.gateway import Gateway, HttpSettings, open_gateway
@@ -44,6 +44,7 @@ def create_app(settings: HttpSettings, *, clock: Clock, rng: random.Random) -> F
     )
     app.include_router(records.router)
     app.include_router(topics.router)
+    app.include_router(compactions.router)
     app.add_api_route("/", _welcome, include_in_schema=False)
     app.add_api_route("/docs", _documentation, include_in_schema=False)
     app.add_api_route("/healthz", _healthz, tags=["Health"], summary="Whether this process runs")

@@ -58,7 +58,9 @@ ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType({**SERVED
 """What ApiVersions answers. Produce 0 to 2 are refused, as Kafka refuses them, but old librdkafka disables features if the
 first version is not 0 (KAFKA-18659)."""
 
-PRIVATE: Final[frozenset[int]] = frozenset({ApiKey.FIRN_METRICS, ApiKey.FIRN_TIER_STATUS, ApiKey.FIRN_TIER_SEGMENTS})
+PRIVATE: Final[frozenset[int]] = frozenset(
+    {ApiKey.FIRN_METRICS, ApiKey.FIRN_TIER_STATUS, ApiKey.FIRN_TIER_SEGMENTS, ApiKey.FIRN_TIER_REPLACE}
+)
 """Firn's own keys: version 0 only, flexible headers, a body of one compact bytes field."""
 
 

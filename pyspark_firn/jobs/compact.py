@@ -1,37 +1,47 @@
-"""``compact --offline``: small segments of a topic merged, or only the newest value of each key kept, while no broker runs.
+"""``compact``: small segments of a topic merged, or only the newest value of each key kept.
 
 A new segment covers exactly the offsets of those it replaces, and takes their place in one entry of the manifest: a consumer sees
 the old ones or the new one, never a mixture. The order is the broker's own: COPY_STARTED durable → upload → every input is still
 COPY_FINISHED → one entry with the inputs' DELETE_STARTED and the output's COPY_FINISHED. The objects of what was replaced are
 deleted by the broker when it is back, so whoever has planned with them can still read them.
 
-The right to write a manifest is taken by a SEAL, so a broker that was only silent finds out by its next write. Killed at any
-point, the job leaves an output that nobody reads, which the broker's sweeper removes; running it again goes on.
+Beside a running cluster the partition's leader writes the manifest, asked over HTTP (``LeaderManifest``). With no broker running
+the job takes that right by a SEAL (``OfflineManifest``), so a broker that was only silent finds out by its next write. Killed at
+any point, the job leaves an output that nobody reads, which the next leader gives up; running the job again goes on.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
+import logging
 import random
 import tempfile
+import time
+import urllib.error
+import urllib.request
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
+from urllib.parse import quote
 
-from app.errors import ConfigError, ConflictError
+from app.errors import BrokerUnavailable, ConfigError, ConflictError, CorruptionError, StorageUnavailable
 from app.hot.files import PosixFileSystem
 from app.limits import MIB
 from app.metadata import layout
-from app.metadata.cluster import ClusterImage, TopicImage
+from app.metadata.cluster import ClusterImage
 from app.metadata.liveness import SILENCE_MS_MAX, ObjectLiveness
+from app.metadata.log_format import encode_value
 from app.metadata.manifest import SegmentEntry, SegmentManifest, SegmentState
-from app.metadata.manifest_state import Change, ManifestState
 from app.objectstore.directory import DirectPool
 from app.records.batch import LOG_APPEND_TIME, BatchHeader, iter_headers, parse_header
 from app.records.builder import build_batch
 from app.records.record import Record, iter_records
+from app.tiering import replacement
 from app.tiering.segment_format import AbortedTransaction, SegmentFooter, check_stored_chunk
 from app.tiering.store_work import InlineStoreWork, UploadJob, unfold_chunk
 from app.tiering.verify import read_checked_footer
@@ -51,6 +61,11 @@ TARGET_BYTES_DEFAULT: Final = 512 * MIB
 CHUNK_BYTES: Final = 4 * MIB
 DIGEST_BYTES: Final = 16
 """Of a key: keys are told apart by 128 bits, as the broker's cleaner does."""
+ATTEMPTS: Final = 4
+RETRY_BASE_S: Final = 0.5
+ANSWER_TIMEOUT_S: Final = 60.0
+_logger = logging.getLogger("pyspark_firn")
+
 KEYS_MAX: Final = 50_000_000
 """Different keys of one partition that fit in memory."""
 
@@ -65,6 +80,8 @@ class CompactSummary:
     bytes_before: int = 0
     bytes_after: int = 0
     records_dropped: int = 0
+    groups_skipped: int = 0
+    """Runs of segments that could not be replaced now."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -77,7 +94,7 @@ class _Input:
     footer: SegmentFooter
 
 
-def groups_of(state: ManifestState, target_bytes: int, *, by_key: bool) -> list[list[SegmentEntry]]:
+def groups_of(finished: Sequence[SegmentEntry], target_bytes: int, *, by_key: bool) -> list[list[SegmentEntry]]:
     """Runs of neighbours worth replacing, each of at most ``target_bytes`` of records. Pure.
 
     Merging takes runs of two segments and more; by key every segment is looked into, alone if it has no room for another.
@@ -85,7 +102,7 @@ def groups_of(state: ManifestState, target_bytes: int, *, by_key: bool) -> list[
     groups: list[list[SegmentEntry]] = []
     current: list[SegmentEntry] = []
     size = 0
-    for entry in state.finished:
+    for entry in finished:
         joins = current and current[-1].end_offset == entry.base_offset and size + entry.raw_bytes <= target_bytes
         if not joins:
             if current:
@@ -98,20 +115,36 @@ def groups_of(state: ManifestState, target_bytes: int, *, by_key: bool) -> list[
     return groups if by_key else [group for group in groups if len(group) > 1]
 
 
-def compact_offline(
-    store: str, topic: str, *, target_bytes: int = TARGET_BYTES_DEFAULT, by_key: bool = False
+def compact(
+    store: str,
+    topic: str,
+    *,
+    http: str | None = None,
+    target_bytes: int = TARGET_BYTES_DEFAULT,
+    by_key: bool = False,
 ) -> CompactSummary:
-    """Compact every partition of a topic. Raises: ConfigError (a broker lives, no such topic), ConflictError (another has
-    written the manifest meanwhile), CorruptionError, StorageUnavailable, FencedError."""
+    """Compact every partition of a topic: through the leaders if ``http`` is an address of the cluster, else offline.
+
+    Beside a running cluster only what has left the local disks is compacted.
+    Raises: ConfigError (offline, and a broker lives; no such topic), ConflictError (what was read has changed: run it again),
+    BrokerUnavailable, CorruptionError, StorageUnavailable, FencedError.
+    """
     summary = CompactSummary(topic)
     with StoreSession(store) as session:
         image = session.run(session.metadata.cluster())
         found = image.topic(topic)
         if found is None:
             raise ConfigError(f"There is no topic {topic!r} in {store}.")
-        session.run(_check_silence(session, image))
-        for index in range(len(found.partitions)):
-            _Compaction(session, found, PartitionIndex(index), target_bytes, by_key=by_key, summary=summary).run()
+        if http is None:
+            session.run(_check_silence(session, image))
+        for one in found.partitions:
+            partition = TopicIdPartition(found.topic_id, one.partition_index)
+            writer: ManifestWriter = (
+                OfflineManifest(session, partition, one.leader_epoch)
+                if http is None
+                else LeaderManifest(http, topic, one.partition_index)
+            )
+            _Compaction(session, partition, writer, target_bytes, by_key=by_key, summary=summary).run()
     return summary
 
 
@@ -127,51 +160,137 @@ async def _check_silence(session: StoreSession, image: ClusterImage) -> None:
             )
 
 
+class ManifestWriter(Protocol):
+    """Who writes the manifest of a partition for the job. Every step may be repeated.
+
+    Each raises, with nothing changed: ConflictError (the inputs are not readable neighbours any more).
+    """
+
+    def begin(self, output: SegmentEntry, inputs: Sequence[SegmentEntry]) -> None:
+        """COPY_STARTED of the output is durable when this returns."""
+        ...
+
+    def finish(self, output: SegmentEntry, inputs: Sequence[SegmentEntry]) -> None:
+        """The output is in the place of the inputs when this returns."""
+        ...
+
+    def give_up(self, output: SegmentEntry, inputs: Sequence[SegmentEntry]) -> None:
+        """The output will not come."""
+        ...
+
+
+class OfflineManifest:
+    """The job itself, of a partition whose broker does not run."""
+
+    def __init__(self, session: StoreSession, partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> None:
+        self._session = session
+        self._manifest = SegmentManifest(
+            session.store,
+            *partition,
+            writer_id=f"compact-{uuid.uuid4()}",
+            broker_id=BrokerId(-1),
+            leader_epoch=leader_epoch,
+            rng=random.Random(),
+            clock=SystemClock(),
+        )
+        session.run(self._manifest.load())
+
+    def begin(self, output: SegmentEntry, inputs: Sequence[SegmentEntry]) -> None:
+        ids = [entry.segment_id for entry in inputs]
+        self._session.run(replacement.begin(self._manifest, output, ids, local_start_offset=Offset(output.end_offset)))
+
+    def finish(self, output: SegmentEntry, inputs: Sequence[SegmentEntry]) -> None:
+        self._session.run(replacement.finish(self._manifest, output, [entry.segment_id for entry in inputs]))
+
+    def give_up(self, output: SegmentEntry, inputs: Sequence[SegmentEntry]) -> None:
+        self._session.run(replacement.give_up(self._manifest, output))
+
+
+class LeaderManifest:
+    """The partition's leader, reached through any of the cluster's HTTP addresses."""
+
+    def __init__(self, address: str, topic: str, partition: PartitionIndex) -> None:
+        self._url = f"{address.rstrip('/')}/firn/v1/topics/{quote(topic)}/partitions/{partition}/replacements"
+
+    def begin(self, output: SegmentEntry, inputs: Sequence[SegmentEntry]) -> None:
+        self._ask("begin", output, inputs)
+
+    def finish(self, output: SegmentEntry, inputs: Sequence[SegmentEntry]) -> None:
+        self._ask("finish", output, inputs)
+
+    def give_up(self, output: SegmentEntry, inputs: Sequence[SegmentEntry]) -> None:
+        self._ask("give-up", output, inputs)
+
+    def _ask(self, step: str, output: SegmentEntry, inputs: Sequence[SegmentEntry]) -> None:
+        """Raises: ConflictError, BrokerUnavailable, ConfigError."""
+        body = json.dumps(
+            {
+                "step": step,
+                "inputs": [str(entry.segment_id) for entry in inputs],
+                "output": base64.b64encode(encode_value(output)).decode(),
+            }
+        ).encode()
+        request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"}, method="POST")
+        failure = BrokerUnavailable(f"{self._url} was not asked")
+        for attempt in range(ATTEMPTS):
+            try:
+                with urllib.request.urlopen(request, timeout=ANSWER_TIMEOUT_S):
+                    return
+            except urllib.error.HTTPError as error:
+                message = _message_of(error)
+                if error.code == HTTPStatus.CONFLICT:
+                    raise ConflictError(message) from None
+                if error.code < HTTPStatus.INTERNAL_SERVER_ERROR:
+                    raise ConfigError(f"{self._url} refuses: {message}") from None
+                failure = BrokerUnavailable(f"{self._url}: {message}")
+            except OSError as error:
+                failure = BrokerUnavailable(f"{self._url} cannot be reached: {error}")
+            if attempt + 1 < ATTEMPTS:
+                time.sleep(RETRY_BASE_S * 2**attempt)
+        raise failure
+
+
+def _message_of(error: urllib.error.HTTPError) -> str:
+    try:
+        return str(json.loads(error.read())["message"])
+    except (ValueError, KeyError, TypeError, OSError):
+        return f"{error.code} {error.reason}"
+
+
 class _Compaction:
     """Of one partition."""
 
     def __init__(
         self,
         session: StoreSession,
-        topic: TopicImage,
-        index: PartitionIndex,
+        partition: TopicIdPartition,
+        writer: ManifestWriter,
         target_bytes: int,
         *,
         by_key: bool,
         summary: CompactSummary,
     ) -> None:
         self._session = session
-        self._partition = TopicIdPartition(topic.topic_id, index)
-        self._leader_epoch = topic.partitions[index].leader_epoch
+        self._partition = partition
+        self._writer = writer
         self._target_bytes = target_bytes
         self._by_key = by_key
         self._summary = summary
 
     def run(self) -> None:
-        manifest = self._session.run(self._opened_manifest())
-        self._summary.segments_before += len(manifest.finished)
-        self._summary.bytes_before += sum(entry.raw_bytes for entry in manifest.finished)
-        groups = groups_of(manifest.state, self._target_bytes, by_key=self._by_key)
-        if groups:
-            self._session.run(manifest.seal(self._leader_epoch))
-            newest = self._newest_of_keys(manifest) if self._by_key else None
-            for group in groups:
-                self._replace(manifest, [self._input(entry) for entry in group], newest)
-        self._summary.segments_after += len(manifest.finished)
-        self._summary.bytes_after += sum(entry.raw_bytes for entry in manifest.finished)
+        before = self._finished()
+        self._summary.segments_before += len(before)
+        self._summary.bytes_before += sum(entry.raw_bytes for entry in before)
+        groups = groups_of(before, self._target_bytes, by_key=self._by_key)
+        newest = self._newest_of_keys(before) if self._by_key and groups else None
+        for group in groups:
+            self._replace([self._input(entry) for entry in group], newest)
+        after = self._finished()
+        self._summary.segments_after += len(after)
+        self._summary.bytes_after += sum(entry.raw_bytes for entry in after)
 
-    async def _opened_manifest(self) -> SegmentManifest:
-        manifest = SegmentManifest(
-            self._session.store,
-            *self._partition,
-            writer_id=f"compact-{uuid.uuid4()}",
-            broker_id=BrokerId(-1),
-            leader_epoch=self._leader_epoch,
-            rng=random.Random(),
-            clock=SystemClock(),
-        )
-        await manifest.load()
-        return manifest
+    def _finished(self) -> list[SegmentEntry]:
+        return list(self._session.run(self._session.metadata.manifest(self._partition)).finished)
 
     def _input(self, entry: SegmentEntry) -> _Input:
         key = entry.object_key(*self._partition)
@@ -189,10 +308,10 @@ class _Compaction:
             for position, header in iter_headers(raw):
                 yield header, raw[position : position + header.size_bytes]
 
-    def _newest_of_keys(self, manifest: SegmentManifest) -> dict[bytes, int]:
+    def _newest_of_keys(self, entries: Sequence[SegmentEntry]) -> dict[bytes, int]:
         """Offset of the newest committed record of every key that the store holds. Raises: ConfigError if they are too many."""
         newest: dict[bytes, int] = {}
-        for entry in list(manifest.finished):
+        for entry in entries:
             one = self._input(entry)
             for header, batch in self._batches(one):
                 if header.is_control or _is_aborted(header, one.footer.aborted):
@@ -233,7 +352,7 @@ class _Compaction:
 
     # --- the swap ---------------------------------------------------------------------------------------------------
 
-    def _replace(self, manifest: SegmentManifest, inputs: Sequence[_Input], newest: dict[bytes, int] | None) -> None:
+    def _replace(self, inputs: Sequence[_Input], newest: dict[bytes, int] | None) -> None:
         with tempfile.TemporaryDirectory(prefix="firn-compact-") as folder:
             path = Path(folder) / "segment.log"
             written = 0
@@ -248,17 +367,39 @@ class _Compaction:
                     written += file.write(_empty_end(inputs[-1]))
             if len(inputs) == 1 and self._summary.records_dropped == dropped_before:
                 return  # Nothing to gain.
-            self._session.run(self._upload_and_swap(manifest, inputs, path, written))
+            self._upload_and_swap(inputs, path, written)
 
-    async def _upload_and_swap(
-        self, manifest: SegmentManifest, inputs: Sequence[_Input], path: Path, log_bytes: int
-    ) -> None:
+    def _upload_and_swap(self, inputs: Sequence[_Input], path: Path, log_bytes: int) -> None:
         segment_id = SegmentId(uuid.uuid4())
         first, last = inputs[0], inputs[-1]
         started = SegmentEntry.started(
             segment_id, first.entry.base_offset, last.entry.end_offset, broker_id=BrokerId(-1)
         ).replace(leader_epochs=_epochs(one.entry for one in inputs))
-        await manifest.copy_started(started)
+        replaced = [one.entry for one in inputs]
+        try:
+            self._writer.begin(started, replaced)
+        except ConflictError as error:
+            # Some of it is still on a local disk, or was deleted: another run will find it as it is then.
+            self._skip(error)
+            return
+        try:
+            finished = self._session.run(self._upload(started, inputs, path, log_bytes))
+            self._writer.finish(finished, replaced)
+        except (ConflictError, CorruptionError, StorageUnavailable) as error:
+            self._writer.give_up(started, replaced)
+            if not isinstance(error, ConflictError):
+                raise
+            self._skip(error)
+
+    def _skip(self, error: ConflictError) -> None:
+        self._summary.groups_skipped += 1
+        _logger.warning("%s: %s", self._partition, error)
+
+    async def _upload(
+        self, started: SegmentEntry, inputs: Sequence[_Input], path: Path, log_bytes: int
+    ) -> SegmentEntry:
+        """Upload the output; answers its finished entry. Raises: CorruptionError, StorageUnavailable."""
+        segment_id, last = SegmentId(started.segment_id), inputs[-1]
         aborted = sorted({transaction for one in inputs for transaction in one.footer.aborted}, key=_first_offset)
         work = InlineStoreWork(self._session.store, PosixFileSystem(), DirectPool(), random.Random())
         uploaded = await work.upload_segment(
@@ -281,7 +422,7 @@ class _Compaction:
                 created_ms=SystemClock().now_ms(),
             )
         )
-        finished = started.replace(
+        return started.replace(
             state=SegmentState.COPY_FINISHED,
             min_timestamp=TimestampMs(uploaded.min_timestamp),
             max_timestamp=TimestampMs(uploaded.max_timestamp),
@@ -294,17 +435,6 @@ class _Compaction:
             aborted_transaction_count=len(aborted),
             changed_ms=SystemClock().now_ms(),
         )
-
-        def swap(state: ManifestState) -> list[Change]:
-            changes: list[Change] = []
-            for one in inputs:
-                now = state.get(one.entry.segment_id)
-                if now is None or now.state is not SegmentState.COPY_FINISHED:
-                    raise ConflictError(f"segment {one.entry.segment_id} was deleted while it was being compacted")
-                changes.append(now.replace(state=SegmentState.DELETE_STARTED, changed_ms=finished.changed_ms))
-            return [*changes, finished]
-
-        await manifest.change(swap)
 
 
 def _digest(key: bytes) -> bytes:

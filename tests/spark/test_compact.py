@@ -4,24 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 
 from app.broker.runtime import SystemClock
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
 from app.client.producer import Producer
 from app.errors import ConfigError
+from app.http.application import create_app
+from app.http.gateway import HttpSettings
 from app.metadata.cluster import BrokerRecord, broker_change
 from app.metadata.liveness import SILENCE_MS_MAX, ObjectLiveness
+from app.metadata.manifest import SegmentEntry
 from app.objectstore.directory import DirectoryStore
 from app.records.builder import build_batch
 from app.records.control import ControlType, control_key, control_value
-from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicIdPartition, TopicPartition
-from pyspark_firn.jobs.compact import compact_offline
+from app.units import (
+    BrokerId,
+    Offset,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    SegmentId,
+    TimestampMs,
+    TopicIdPartition,
+    TopicPartition,
+)
+from pyspark_firn.jobs.compact import LeaderManifest, compact
 from pyspark_firn.jobs.inspection import inspect
 from pyspark_firn.jobs.running import ProcessRunner
 from pyspark_firn.session import StoreSession
@@ -76,21 +93,21 @@ def newest_of_keys(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_merged_segments_hold_the_same_records(topic: Topic) -> None:
     before = read(topic)
-    summary = compact_offline(topic.store, "t", target_bytes=3000)
+    summary = compact(topic.store, "t", target_bytes=3000)
     assert (summary.segments_before, summary.segments_after, summary.records_dropped) == (6, live_entries(topic), 0)
     assert summary.segments_after < 6
     assert read(topic) == before
     found = inspect(topic.store, ProcessRunner(1))
     assert found.is_sound
-    assert compact_offline(topic.store, "t", target_bytes=3000).segments_after == summary.segments_after
+    assert compact(topic.store, "t", target_bytes=3000).segments_after == summary.segments_after
 
 
 def test_by_key_the_newest_of_each_key_is_left(topic: Topic) -> None:
     before = read(topic)
-    compact_offline(topic.store, "t", by_key=True)
+    compact(topic.store, "t", by_key=True)
     assert read(topic) == newest_of_keys(before)
     assert inspect(topic.store, ProcessRunner(1)).is_sound
-    assert compact_offline(topic.store, "t", by_key=True).records_dropped == 0
+    assert compact(topic.store, "t", by_key=True).records_dropped == 0
 
 
 def test_a_living_broker_is_left_alone(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +117,7 @@ def test_a_living_broker_is_left_alone(topic: Topic, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(ObjectLiveness, "age_ms", age)
     asyncio.run(_register(topic))
     with pytest.raises(ConfigError, match="sign of life"):
-        compact_offline(topic.store, "t")
+        compact(topic.store, "t")
 
 
 async def _register(topic: Topic) -> None:
@@ -147,9 +164,7 @@ async def test_a_broker_that_comes_back_serves_the_new_segments_and_goes_on(tmp_
         await produce(broker.port, 0, 12_000)
         await tiered(broker, 8000)
         before = await consumed(broker.port)
-    summary = await asyncio.to_thread(
-        compact_offline, (tmp_path / "store").as_uri(), "t", target_bytes=3 << 20, by_key=by_key
-    )
+    summary = await asyncio.to_thread(compact, (tmp_path / "store").as_uri(), "t", target_bytes=3 << 20, by_key=by_key)
     assert summary.segments_after < summary.segments_before
     async with running_broker(tmp_path, **settings) as broker:
         after = await consumed(broker.port)
@@ -162,3 +177,58 @@ async def test_a_broker_that_comes_back_serves_the_new_segments_and_goes_on(tmp_
         await produce(broker.port, 12_000, 20_000)
         await tiered(broker, 14_000)
         assert (await consumed(broker.port))[: len(after)] == after
+
+
+async def test_beside_a_running_cluster_the_leader_swaps_and_consumers_see_one_or_the_other(tmp_path: Path) -> None:
+    settings = {"remote_log_manager_task_interval_ms": 50, "log_retention_check_interval_ms": 50}
+    async with running_broker(tmp_path, **settings) as broker:
+        await broker.create_topic("t", segment_bytes="1048576", local_retention_ms="0", firn_tier_max_lag_ms="600000")
+        async with (
+            ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster,
+            Producer(cluster, SystemClock(), batch_bytes=8000) as producer,
+        ):
+            for number in range(12_000):
+                await producer.send("t", b"%d " % number * 100, key=b"k%d" % (number % 37))
+            await producer.flush()
+        async with asyncio.timeout(60):
+            while broker.log("t").local_log_start_offset <= 8000:
+                await asyncio.sleep(0.05)
+        before = await consumed(broker.port)
+        async with http_server(broker.port) as address:
+            store = (tmp_path / "store").as_uri()
+            summary = await asyncio.to_thread(compact, store, "t", http=address, target_bytes=3 << 20)
+            assert summary.segments_after < summary.segments_before
+            assert await consumed(broker.port) == before
+            broker.log("t").roll()
+            by_key = await asyncio.to_thread(compact, store, "t", http=address, by_key=True)
+            assert by_key.records_dropped > 0
+            after = await consumed(broker.port)
+            assert set(after) < set(before)
+            assert {key: value for _, key, value in before} == {key: value for _, key, value in after}
+            with pytest.raises(ConfigError, match="refuses"):
+                await asyncio.to_thread(
+                    LeaderManifest(address, "nowhere", PartitionIndex(0)).begin, *nothing_to_replace()
+                )
+
+
+def nothing_to_replace() -> Any:
+    entry = SegmentEntry.started(SegmentId(uuid.uuid4()), Offset(0), Offset(1), broker_id=BrokerId(1))
+    return entry, [entry]
+
+
+@asynccontextmanager
+async def http_server(port: int) -> AsyncIterator[str]:
+    """The HTTP application on a socket of its own, in the test's loop."""
+    app = create_app(HttpSettings(bootstrap=(("127.0.0.1", port),)), clock=SystemClock(), rng=random.Random(2))
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        async with asyncio.timeout(20):
+            while not server.started:
+                await asyncio.sleep(0.02)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await serving
+        listener.close()
