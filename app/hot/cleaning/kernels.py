@@ -12,12 +12,14 @@ no producer can choose two keys that are taken for one.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 from numba import njit
 
 from app.hot.cleaning.engine import EMPTIED_KEPT, RECORDS_DROPPED, TRANSACTION_GONE, Stop
+from app.hot.cleaning.intrinsics import copy_bytes, crc_word, has_crc_instruction, word_at
 from app.records.batch import (
     CODEC_MASK,
     CONTROL,
@@ -141,7 +143,17 @@ def _put(data, at, value, size):
 
 
 @njit(cache=True)
-def _crc(data, start, end, tables):
+def _crc_by_instruction(data, start, end, tables):
+    crc = np.uint64(0xFFFFFFFF)
+    at = start
+    while at + 8 <= end:
+        crc = crc_word(crc, word_at(data, at))
+        at += 8
+    return _crc_of_rest(data, at, end, tables, np.uint32(crc))
+
+
+@njit(cache=True)
+def _crc_by_tables(data, start, end, tables):
     crc = np.uint32(0xFFFFFFFF)
     at = start
     while at + 8 <= end:
@@ -162,10 +174,27 @@ def _crc(data, start, end, tables):
             ^ tables[0, data[at + 7]]
         )
         at += 8
+    return _crc_of_rest(data, at, end, tables, crc)
+
+
+@njit(cache=True)
+def _crc_of_rest(data, at, end, tables, crc):
     while at < end:
         crc = (crc >> np.uint32(8)) ^ tables[0, (crc ^ np.uint32(data[at])) & np.uint32(0xFF)]
         at += 1
     return crc ^ np.uint32(0xFFFFFFFF)
+
+
+@njit(cache=True)
+def _word_by_bytes(data, at):
+    word = _U0
+    for number in range(8):
+        word |= np.uint64(data[at + number]) << np.uint64(8 * number)
+    return word
+
+
+_little_endian_word = word_at if sys.byteorder == "little" else _word_by_bytes
+_crc = _crc_by_instruction if has_crc_instruction() else _crc_by_tables
 
 
 @njit(cache=True)
@@ -236,9 +265,7 @@ def siphash(data, start, end, key0, key1):
     v3 = key1 ^ _C3
     at = start
     while at + 8 <= end:
-        word = _U0
-        for number in range(8):
-            word |= np.uint64(data[at + number]) << np.uint64(8 * number)
+        word = _little_endian_word(data, at)
         v3 ^= word
         v0, v1, v2, v3 = _round(v0, v1, v2, v3)
         v0 ^= word
@@ -471,7 +498,7 @@ def copy_records(data, at, end, count, old_base_timestamp, append_time, new_base
             to = _put_varint(out, to, 1 + _varint_bytes(new_delta) + rest)
             out[to] = data[at]
             to = _put_varint(out, to + 1, new_delta)
-            out[to : to + rest] = data[rest_at:record_end]
+            copy_bytes(out, to, data, rest_at, rest)
             to += rest
         at = record_end
     return to
@@ -585,10 +612,10 @@ def filter_window(
                 attributes & HAS_DELETE_HORIZON
             )
             if verdict[KEPT] == records and not sets_horizon:
-                out[to : to + size] = window[at : at + size]
+                copy_bytes(out, to, window, at, size)
                 end = to + size
             else:
-                out[to : to + HEADER_BYTES] = window[at : at + HEADER_BYTES]
+                copy_bytes(out, to, window, at, HEADER_BYTES)
                 if sets_horizon:
                     new_base = np.int64(new_horizon_ms)
                     attributes |= HAS_DELETE_HORIZON
@@ -620,7 +647,7 @@ def filter_window(
         elif action & EMPTIED_KEPT or (
             _i64(window, at + _PRODUCER_ID_AT) >= 0 and _contains(producer_ends, base_offset + last_delta)
         ):
-            out[to : to + HEADER_BYTES] = window[at : at + HEADER_BYTES]
+            copy_bytes(out, to, window, at, HEADER_BYTES)
             end = to + HEADER_BYTES
             _put(out, to + _LENGTH_AT, HEADER_BYTES - LENGTH_PREFIX_BYTES, 4)
             _put(out, to + _ATTRIBUTES_AT, attributes & ~(CODEC_MASK | HAS_DELETE_HORIZON), 2)

@@ -1,0 +1,61 @@
+"""What numba has no words for, said to LLVM directly: an unaligned load, a plain copy, the processor's CRC-32C.
+
+Each is made of a function that names the types and one that writes the code. Compaction spends most of its time on these three.
+"""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+
+def has_crc_instruction() -> bool:
+    return platform.machine() in ("x86_64", "AMD64") and bool(llvm.get_host_cpu_features().get("sse4.2"))
+
+
+def _word(typingctx, data, at):
+    """Eight bytes, wherever they lie, as the processor orders them: one load where putting them together takes sixteen steps."""
+
+    def generate(context, builder, signature, arguments):
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        place = builder.gep(array.data, [arguments[1]])
+        word_type = ir.IntType(64)
+        return builder.load(builder.bitcast(place, word_type.as_pointer()), align=1)
+
+    return types.uint64(data, types.int64), generate
+
+
+def _copy(typingctx, target, to, source, at, size):
+    """``target[to : to + size] = source[at : at + size]``, without numba's look at whether the two overlap."""
+
+    def generate(context, builder, signature, arguments):
+        target, to, source, at, size = arguments
+        target_data = context.make_array(signature.args[0])(context, builder, target).data
+        source_data = context.make_array(signature.args[2])(context, builder, source).data
+        cgutils.raw_memcpy(builder, builder.gep(target_data, [to]), builder.gep(source_data, [at]), size, 1)
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, source, types.int64, types.int64), generate
+
+
+def _crc_word(typingctx, crc, word):
+    """CRC-32C of eight more bytes by the processor's own instruction."""
+
+    def generate(context, builder, signature, arguments):
+        word_type = ir.IntType(64)
+        kind = ir.FunctionType(word_type, [word_type, word_type])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse42.crc32.64.64")
+        return builder.call(function, arguments)
+
+    return types.uint64(types.uint64, types.uint64), generate
+
+
+word_at: Any = intrinsic(_word)
+copy_bytes: Any = intrinsic(_copy)
+crc_word: Any = intrinsic(_crc_word)
