@@ -184,6 +184,13 @@ class BrokerConfig:
     group_consumer_assignors: frozenset[str] = frozenset({"uniform", "range"})
     group_consumer_migration_policy: str = "bidirectional"
     group_consumer_regex_refresh_interval_ms: int = 600_000
+    group_share_session_timeout_ms: int = 45_000
+    group_share_heartbeat_interval_ms: int = 5000
+    group_share_max_size: int = 200
+    group_share_delivery_count_limit: int = 5
+    group_share_record_lock_duration_ms: int = 30_000
+    group_share_partition_max_record_locks: int = 2000
+    group_share_max_share_sessions: int = 2000
     transaction_state_log_num_partitions: int = 50
     transaction_state_log_replication_factor: int = 1
     transaction_state_log_segment_bytes: int = 104_857_600
@@ -234,6 +241,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_GROUP_CONFIG = 8
 
 
 class Importance(StrEnum):
@@ -904,6 +912,47 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "Whether a group may change its protocol while it has members: to the consumer protocol (upgrade), back to "
                 "the classic one (downgrade), both (bidirectional), or neither (disabled).",
                 choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+            ),
+            _broker(
+                "group.share.session.timeout.ms",
+                _INT,
+                "Time after which a member of a share group that has sent no heartbeat is taken out of it (KIP-932).",
+                minimum=1,
+            ),
+            _broker(
+                "group.share.heartbeat.interval.ms",
+                _INT,
+                "Time between two heartbeats that members of share groups are told to keep.",
+                minimum=1,
+            ),
+            _broker("group.share.max.size", _SHORT, "Most members of a share group.", minimum=1, maximum=1000),
+            _broker(
+                "group.share.delivery.count.limit",
+                _INT,
+                "Times that a record is delivered to members of a share group before it is given up.",
+                minimum=2,
+                maximum=10,
+            ),
+            _broker(
+                "group.share.record.lock.duration.ms",
+                _INT,
+                "Time that a member of a share group has for a record before another may get it.",
+                minimum=1000,
+                maximum=3_600_000,
+            ),
+            _broker(
+                "group.share.partition.max.record.locks",
+                _INT,
+                "Most records of a partition between the oldest that a share group is not done with and the newest that one "
+                "of its members was given.",
+                minimum=100,
+                maximum=10_000,
+            ),
+            _broker(
+                "group.share.max.share.sessions",
+                _INT,
+                "Most share sessions of a broker: one for each member of a share group that reads from it.",
+                minimum=1,
             ),
             _broker(
                 "group.consumer.regex.refresh.interval.ms",

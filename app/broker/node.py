@@ -23,6 +23,7 @@ from app.broker.sweeping import Sweeping
 from app.configs import BrokerConfig
 from app.errors import ConfigError, FencedError, FirnError, StorageFull
 from app.groups.coordinator import GroupCoordinator
+from app.groups.share_coordinator import ShareCoordinator
 from app.handlers.context import Context
 from app.handlers.dispatch import Apis
 from app.handlers.fetch_sessions import FetchSessions
@@ -137,6 +138,7 @@ class Node:
         self.server: KafkaServer = None  # type: ignore[assignment]
         self.partitions: Partitions = None  # type: ignore[assignment]
         self.groups: GroupCoordinator = None  # type: ignore[assignment]
+        self.shares: ShareCoordinator = None  # type: ignore[assignment]
         self.transactions: TransactionCoordinator = None  # type: ignore[assignment]
         self.load_report: LoadReport | None = None
         self._sweeping: Sweeping = None  # type: ignore[assignment]
@@ -232,6 +234,14 @@ class Node:
             rng=around.rng,
             log_line=self._log_line,
         )
+        self.shares = ShareCoordinator(
+            config=self.controller.effective_broker_config,
+            controller=self.controller,
+            broker_id=BrokerId(config.node_id),
+            logs=self.logs,
+            clock=around.clock,
+            log_line=self._log_line,
+        )
         producer_ids = ProducerIds(self.controller)
         self.transactions = TransactionCoordinator(
             config,
@@ -257,6 +267,7 @@ class Node:
             producer_ids=producer_ids,
             transactions=self.transactions,
             groups=self.groups,
+            shares=self.shares,
             advertised_host=self.advertised_host,
             advertised_port=self.advertised_port,
             log_line=self._log_line,
@@ -328,6 +339,9 @@ class Node:
                 self.groups.start(self.controller.image)
                 self.controller.on_change(self.groups.follow)
                 background.append(tasks.create_task(self.groups.run()))
+                self.shares.follow(self.controller.image)
+                self.controller.on_change(self.shares.follow)
+                background.append(tasks.create_task(self.shares.run()))
                 self.transactions.follow(self.controller.image)
                 self.controller.on_change(self._follow_coordinated)
                 background.append(tasks.create_task(self.transactions.run()))

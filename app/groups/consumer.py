@@ -130,7 +130,8 @@ class ConsumerGroup:
 
     def __init__(self, group_id: str, config: BrokerConfig) -> None:
         self.group_id = group_id
-        self._config = config
+        self.config = config
+        """As it is for this group now; whoever calls keeps it so."""
         self.epoch = 0
         self.metadata_hash = NO_HASH
         self.target_epoch = 0
@@ -185,7 +186,7 @@ class ConsumerGroup:
         response = ConsumerGroupHeartbeatResponse(
             member_id=advanced.member_id,
             member_epoch=advanced.epoch,
-            heartbeat_interval_ms=self._config.group_consumer_heartbeat_interval_ms,
+            heartbeat_interval_ms=self.config.group_consumer_heartbeat_interval_ms,
         )
         if _says_everything(request) or advanced.current.assigned != member.current.assigned:
             response.assignment = HeartbeatAssignment(
@@ -211,7 +212,7 @@ class ConsumerGroup:
         if (
             known is None
             or regex in self._regexes_unchecked
-            or now_ms - known.resolved_ms >= self._config.group_consumer_regex_refresh_interval_ms
+            or now_ms - known.resolved_ms >= self.config.group_consumer_regex_refresh_interval_ms
         ):
             return regex
         return None
@@ -263,7 +264,7 @@ class ConsumerGroup:
 
     def check_not_full(self, member_id: str) -> None:
         """Raises: RequestRejected GROUP_MAX_SIZE_REACHED for one member too many."""
-        size_max = self._config.group_consumer_max_size
+        size_max = self.config.group_consumer_max_size
         if len(self.members) >= size_max and member_id not in self.members:
             raise RequestRejected(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
@@ -441,7 +442,7 @@ class ConsumerGroup:
         if preferred is not None:
             wishes[preferred] += 1
         asked = [(-count, name) for name, count in wishes.items() if count > 0 and name in ASSIGNORS]
-        return min(asked)[1] if asked else default_assignor(self._config.group_consumer_assignors)
+        return min(asked)[1] if asked else default_assignor(self.config.group_consumer_assignors)
 
     def _assert_free(self, member_id: str, assigned: Assignment) -> None:
         """Nobody else holds what a member is about to have."""
@@ -516,7 +517,7 @@ class ConsumerGroup:
     def restart_session(self, turn: Turn, member: Member) -> None:
         """A member was heard of."""
         classic = member.subscription.classic
-        timeout_ms = self._config.group_consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
+        timeout_ms = self.config.group_consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
         self.limit(turn, MemberDue.SESSION, member.member_id, timeout_ms)
 
     def watch(self, turn: Turn) -> None:

@@ -17,7 +17,7 @@ from app.coordinator.records import GROUP_RECORDS
 from app.coordinator.schemas.classic_group import GroupMetadataKey
 from app.coordinator.shell import Reply, Turn
 from app.errors import ErrorCode, RequestRejected
-from app.groups import classic_in_consumer
+from app.groups import classic_in_consumer, share_records
 from app.groups.classic import CONSUMER_PROTOCOL, ClassicGroup, ClassicTimer, Join, Sync
 from app.groups.cleanup import Chore, OffsetCleanup
 from app.groups.consumer import JOINING, LEAVING, Client, ConsumerGroup, Member, MemberTimer
@@ -25,12 +25,16 @@ from app.groups.consumer_records import KEY_TYPES, GroupEpoch, from_bytes, to_by
 from app.groups.group import Group
 from app.groups.migration import can_downgrade, can_upgrade, downgraded, upgraded
 from app.groups.offsets import CommittedOffset, OffsetStore, offset_key, offset_value
+from app.groups.share import ShareGroup, ShareTimer
+from app.groups.share_records import SHARE_KEY_TYPES, ShareEpoch
 from app.groups.subscriptions import ResolvedRegex, TopicPattern
 from app.metadata.cluster import ClusterImage
+from app.metadata.group_configs import config_of_group
 from app.records.control import ControlType
 from app.units import NO_PRODUCER_ID, NO_TIMESTAMP, Offset, PartitionIndex, TimestampMs
 from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from app.wire.apis.join_group import JoinGroupResponse
+from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 from app.wire.apis.sync_group import SyncGroupResponse
 
 TOMBSTONES_PER_BATCH: Final = 1_000
@@ -96,6 +100,8 @@ class GroupShard:
             return
         if isinstance(key, KEY_TYPES):
             self._load_consumer_group(key, value)
+        elif isinstance(key, SHARE_KEY_TYPES):
+            self._load_share_group(key, value)
 
     def _load_consumer_group(self, key: Any, value: bytes | None) -> None:
         found = self.groups.get(key.group_id)
@@ -104,10 +110,21 @@ class GroupShard:
         elif value is None:
             return
         else:
-            group = self.groups[key.group_id] = ConsumerGroup(key.group_id, self.config())
+            group = self.groups[key.group_id] = ConsumerGroup(key.group_id, self._config_of(key.group_id))
         record = from_bytes(key, value)
         group.replay(record)
         if isinstance(record, GroupEpoch) and record.epoch is None:
+            del self.groups[key.group_id]
+
+    def _load_share_group(self, key: Any, value: bytes | None) -> None:
+        group = self.groups.get(key.group_id)
+        if not isinstance(group, ShareGroup):
+            if value is None:
+                return
+            group = self.groups[key.group_id] = ShareGroup(key.group_id, self._config_of(key.group_id))
+        record = share_records.from_bytes(key, value)
+        group.replay(record)
+        if isinstance(record, ShareEpoch) and record.epoch is None:
             del self.groups[key.group_id]
 
     def loaded(self, turn: Turn) -> None:
@@ -132,10 +149,16 @@ class GroupShard:
                 group.due(turn, key)
         elif isinstance(key, MemberTimer):
             self._consumer_member_due(turn, key)
+        elif isinstance(key, ShareTimer):
+            self._share_member_due(turn, key)
         elif isinstance(key, Chore):
             self._cleanup.due(turn, key)
 
     # --- which groups there are ---------------------------------------------------------------------------------------
+
+    def _config_of(self, group_id: str) -> BrokerConfig:
+        """The broker's settings with what the group does differently."""
+        return config_of_group(self.config(), self.image().group_configs.get(group_id))
 
     def _new_classic(self, group_id: str, now_ms: int) -> ClassicGroup:
         return ClassicGroup(group_id, self.config(), self.rng, now_ms)
@@ -198,6 +221,7 @@ class GroupShard:
         """
         image = self.image()
         group = self._consumer_group_to_join(request)
+        group.config = self._config_of(request.group_id)
         if request.member_epoch == LEAVING:
             self._take_out(turn, group, group.leaver(request))
             return ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch)
@@ -231,7 +255,7 @@ class GroupShard:
 
     def _new_consumer_group(self, group_id: str, group: Group | None) -> ConsumerGroup:
         """A group without members, perhaps in the place of one of another type that has none either."""
-        new = ConsumerGroup(group_id, self.config())
+        new = ConsumerGroup(group_id, self._config_of(group_id))
         if group is not None:
             new.replaces = self.tombstones(group)
         return new
@@ -266,6 +290,44 @@ class GroupShard:
             group.cancel_timers(turn, member_id)
         self.groups[group.group_id] = classic
         classic.begin_anew(turn)
+
+    # --- share groups -------------------------------------------------------------------------------------------------
+
+    def share_group(self, group_id: str) -> ShareGroup:
+        """Raises: RequestRejected GROUP_ID_NOT_FOUND if there is none of that id and type."""
+        group = self.groups.get(group_id)
+        if not isinstance(group, ShareGroup):
+            raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group.")
+        return group
+
+    def share_heartbeat(
+        self, turn: Turn, request: ShareGroupHeartbeatRequest, client: Client
+    ) -> ShareGroupHeartbeatResponse:
+        """A heartbeat of a member of a share group. The first one makes the group.
+
+        Raises: RequestRejected GROUP_ID_NOT_FOUND; as ``ShareGroup.heartbeat``; nothing is changed then.
+        """
+        group = self.groups.get(request.group_id)
+        if group is None and request.member_epoch == JOINING:
+            group = ShareGroup(request.group_id, self._config_of(request.group_id))
+        if not isinstance(group, ShareGroup):
+            raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} is not a share group.")
+        group.config = self._config_of(request.group_id)
+        response = group.heartbeat(turn, request, client, self.image())
+        self.groups[group.group_id] = group
+        return response
+
+    def _share_member_due(self, turn: Turn, key: ShareTimer) -> None:
+        """A member of a share group was not heard of."""
+        group = self.groups.get(key.group_id)
+        member = group.members.get(key.member_id) if isinstance(group, ShareGroup) else None
+        if member is None:
+            return
+        assert isinstance(group, ShareGroup)
+        try:
+            group.remove(turn, member, self.image())
+        except RequestRejected:
+            turn.set_timer(key, RETRY_MS)
 
     # --- the classic protocol -----------------------------------------------------------------------------------------
 
@@ -315,6 +377,8 @@ class GroupShard:
         """The records that take a group, but not its offsets, out of the log."""
         if isinstance(group, ClassicGroup):
             return [group.tombstone()]
+        if isinstance(group, ShareGroup):
+            return group.tombstones()
         assert isinstance(group, ConsumerGroup)
         return [to_bytes(group.group_id, record) for record in group.tombstones()]
 

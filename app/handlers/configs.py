@@ -21,6 +21,7 @@ from app.handlers.context import Context, Request
 from app.handlers.mutations import Refusal, each, refusal, repeated
 from app.metadata.changes import ConfigChange, Operation, ResourceType, check_topic_name
 from app.metadata.cluster import ALL_BROKERS
+from app.metadata.group_configs import describe_group
 from app.wire.apikeys import ApiKey
 from app.wire.apis import alter_configs as full
 from app.wire.apis import incremental_alter_configs as incremental
@@ -40,9 +41,10 @@ from app.wire.apis.list_config_resources import (
 
 BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
-GROUP: Final = 32
 """Kinds of resource that Kafka has and Firn does not (yet)."""
-_KINDS: Final = frozenset({int(ResourceType.TOPIC), int(ResourceType.BROKER), BROKER_LOGGER, CLIENT_METRICS, GROUP})
+_KINDS: Final = frozenset(
+    {int(ResourceType.TOPIC), int(ResourceType.BROKER), BROKER_LOGGER, CLIENT_METRICS, int(ResourceType.GROUP)}
+)
 
 NODE_ID_DIGITS_MAX: Final = 10
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
@@ -107,6 +109,10 @@ def _described(context: Context, resource: DescribeConfigsResource) -> list[Desc
                 )
             own = said.get(context.config.node_id, _NOTHING)
             return describe_broker(context.config, broker_overrides=own, cluster_overrides=for_all)
+        case ResourceType.GROUP:
+            if not name:
+                raise RequestRejected(ErrorCode.INVALID_REQUEST, "Group name can't be empty.")
+            return describe_group(context.config, context.image.group_configs.get(name, _NOTHING))
         case kind:
             raise RequestRejected(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
 
@@ -253,7 +259,7 @@ def refuse_incremental_alter_configs(
 def list_config_resources(
     context: Context, request: Request, message: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """Topics and brokers, which are what has settings here. Version 0 asks for client metrics, of which there are none.
+    """Topics, brokers and groups, which are what has settings here. Version 0 asks for client metrics, of which there are none.
 
     Raises: RequestRejected UNSUPPORTED_VERSION for a kind of resource that Kafka does not know either.
     """
@@ -268,6 +274,8 @@ def list_config_resources(
         resources += [ConfigResource(name, int(ResourceType.TOPIC)) for name in sorted(image.topics_by_name)]
     if ResourceType.BROKER in kinds:
         resources += [ConfigResource(str(node_id), int(ResourceType.BROKER)) for node_id in sorted(image.brokers)]
+    if ResourceType.GROUP in kinds:
+        resources += [ConfigResource(group_id, int(ResourceType.GROUP)) for group_id in sorted(image.group_configs)]
     return ListConfigResourcesResponse(config_resources=resources)
 
 

@@ -20,6 +20,7 @@ from app.units import BrokerId
 
 if TYPE_CHECKING:
     from app.groups.coordinator import GroupCoordinator
+    from app.groups.share_coordinator import ShareCoordinator
     from app.handlers.fetch_sessions import FetchSessions
     from app.handlers.metrics import ApiMetrics
     from app.handlers.producer_ids import ProducerIds
@@ -50,6 +51,7 @@ class Context:
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
     groups: GroupCoordinator
+    shares: ShareCoordinator
     transactions: TransactionCoordinator
     advertised_host: str
     advertised_port: int

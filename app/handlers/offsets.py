@@ -133,7 +133,7 @@ async def _search_all(
 ) -> ListOffsetsResponse:
     for log, asked, answered, place in searches:
         try:
-            found = await _find_in_both_tiers(context, log, asked)
+            found = await find_in_both_tiers(context, log, asked.timestamp)
         except FirnError as error:
             answered.partitions[place] = _failed(asked, kafka_code(error))
         else:
@@ -141,10 +141,10 @@ async def _search_all(
     return response
 
 
-async def _find_in_both_tiers(
-    context: Context, log: PartitionLog, asked: ListOffsetsPartition
-) -> tuple[TimestampMs, Offset] | None:
-    """Raises: StorageUnavailable, also if the log's starts kept moving while it was searched; FirnError."""
+async def find_in_both_tiers(context: Context, log: PartitionLog, asked: int) -> tuple[TimestampMs, Offset] | None:
+    """The first record of a time on, or the one with the greatest time if ``MAX_TIMESTAMP`` is asked for.
+
+    Raises: StorageUnavailable, also if the log's starts kept moving while it was searched; FirnError."""
     for _ in range(SEARCHES_MAX):
         starts = log.log_start_offset, log.local_log_start_offset
         found = await _search_both_tiers(context, log, asked)
@@ -154,18 +154,16 @@ async def _find_in_both_tiers(
     raise StorageUnavailable(f"{log.topic}-{log.partition} moves to the tier faster than it can be searched")
 
 
-async def _search_both_tiers(
-    context: Context, log: PartitionLog, asked: ListOffsetsPartition
-) -> tuple[TimestampMs, Offset] | None:
+async def _search_both_tiers(context: Context, log: PartitionLog, asked: int) -> tuple[TimestampMs, Offset] | None:
     reader = context.remote_reader
     tiered = log.local_log_start_offset > log.log_start_offset
-    if asked.timestamp == MAX_TIMESTAMP:
+    if asked == MAX_TIMESTAMP:
         newest = await log.max_timestamp_offset()
         remote = await reader.max_timestamp_offset(log.topic_id, log.partition) if tiered else None
         if remote is not None and (newest is None or remote[0] >= newest[0]):
             return remote
         return newest
-    timestamp = TimestampMs(asked.timestamp)
+    timestamp = TimestampMs(asked)
     if tiered:
         remote = await reader.offset_for_timestamp(log.topic_id, log.partition, timestamp)
         if remote is not None and log.log_start_offset <= remote[1] < log.local_log_start_offset:

@@ -35,10 +35,12 @@ from app.metadata.cluster import (
     ProducerIdsRecord,
     TopicImage,
     broker_configs_change,
+    group_configs_change,
     partition_change,
     producer_ids_change,
     topic_change,
 )
+from app.metadata.group_configs import GROUP_DEFINITIONS, validate_group_configs
 from app.metadata.log_format import KeyValue
 from app.units import (
     BrokerId,
@@ -81,6 +83,7 @@ class ResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    GROUP = 32
 
 
 class Operation(IntEnum):
@@ -372,6 +375,7 @@ class _Resource(NamedTuple):
     broker_id: int
     overrides: Mapping[str, str]
     definitions: Mapping[str, Definition]
+    group_id: str | None = None
 
 
 def _resource(draft: ImageDraft, resource_type: int, name: str) -> _Resource:
@@ -379,6 +383,10 @@ def _resource(draft: ImageDraft, resource_type: int, name: str) -> _Resource:
         check_topic_name(name)
         topic = _require_topic(draft, name=name, topic_id=None)
         return _Resource(topic, ALL_BROKERS, topic.configs, TOPIC_DEFINITIONS)
+    if resource_type == ResourceType.GROUP:
+        if not name:
+            raise RequestRejected(ErrorCode.INVALID_REQUEST, "The group id is empty.")
+        return _Resource(None, ALL_BROKERS, draft.group_configs.get(name, {}), GROUP_DEFINITIONS, name)
     if resource_type != ResourceType.BROKER:
         raise RequestRejected(
             ErrorCode.INVALID_REQUEST, f"Configs of resource type {resource_type} cannot be changed here."
@@ -398,7 +406,10 @@ def _configured(
     draft: ImageDraft, around: Surroundings, resource: _Resource, overrides: dict[str, str]
 ) -> Planned[Mapping[str, str]]:
     topic = resource.topic
-    if topic is None:
+    if resource.group_id is not None:
+        validate_group_configs(overrides)
+        records = [group_configs_change(resource.group_id, overrides)]
+    elif topic is None:
         broker = around.config
         if resource.broker_id != ALL_BROKERS:
             broker = apply_broker_overrides(broker, draft.broker_configs.get(ALL_BROKERS, {}))

@@ -4,6 +4,7 @@ Every record says everything about its key. Kinds (first element of the key) and
 
     16 cluster                     18 broker, <node id>            20 partition, <topic id>, <index>     22 producer ids
     17 controller                  19 topic, <topic id>            21 broker configs, <node id or -1>
+    27 group configs, <group id>
     23 access control  24 quota  25 SCRAM user  26 feature          reserved: carried through snapshots, not looked at
 
 ``ClusterImage`` answers requests and is never changed: an entry makes a new one, which shares all that the entry does not
@@ -60,6 +61,7 @@ class Kind(IntEnum):
     QUOTA = 24
     SCRAM_USER = 25
     FEATURE = 26
+    GROUP_CONFIGS = 27
 
 
 # --- records --------------------------------------------------------------------------------------------------------
@@ -134,6 +136,12 @@ class BrokerConfigsRecord(Versioned, array_like=True, frozen=True):
     configs: dict[str, str]
 
 
+class GroupConfigsRecord(Versioned, array_like=True, frozen=True):
+    """Settings of one group, whether or not there is such a group."""
+
+    configs: dict[str, str]
+
+
 class ProducerIdsRecord(Versioned, array_like=True, frozen=True):
     """Producer ids below ``next_producer_id`` are given away."""
 
@@ -148,6 +156,7 @@ _brokers = ValueDecoder(BrokerRecord, 1, "broker")
 _topics = ValueDecoder(TopicRecord, 1, "topic")
 _partitions = ValueDecoder(PartitionRecord, 1, "partition")
 _broker_configs = ValueDecoder(BrokerConfigsRecord, 1, "broker configs")
+_group_configs = ValueDecoder(GroupConfigsRecord, 1, "group configs")
 _producer_ids = ValueDecoder(ProducerIdsRecord, 1, "producer ids")
 
 _TOPIC_PREFIX: Final = encode_key(Kind.TOPIC, UUID(int=0))[:-16]
@@ -176,6 +185,12 @@ def partition_change(topic_id: UUID, index: int, record: PartitionRecord | None)
 def broker_configs_change(broker_id: int, configs: Mapping[str, str]) -> KeyValue:
     return encode_key(Kind.BROKER_CONFIGS, broker_id), (
         encode_value(BrokerConfigsRecord(1, dict(configs))) if configs else None
+    )
+
+
+def group_configs_change(group_id: str, configs: Mapping[str, str]) -> KeyValue:
+    return encode_key(Kind.GROUP_CONFIGS, group_id), (
+        encode_value(GroupConfigsRecord(1, dict(configs))) if configs else None
     )
 
 
@@ -285,6 +300,8 @@ class ClusterImage:
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     broker_configs: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     """Dynamic overrides by node id; ``ALL_BROKERS`` for those of every broker."""
+    group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Overrides by group id."""
     producer_id_next: ProducerId = FIRST_PRODUCER_ID
 
     def topic(self, name: str) -> TopicImage | None:
@@ -364,7 +381,9 @@ class ImageDraft:
         self._deleting: dict[UUID, DeletingTopic] = base.deleting  # type: ignore[assignment]
         self._brokers: dict[int, BrokerImage] = base.brokers  # type: ignore[assignment]
         self._broker_configs: dict[int, Mapping[str, str]] = base.broker_configs  # type: ignore[assignment]
+        self._group_configs: dict[str, Mapping[str, str]] = base.group_configs  # type: ignore[assignment]
         self._topics_owned = self._deleting_owned = self._brokers_owned = self._configs_owned = False
+        self._group_configs_owned = False
         self._making: dict[UUID, _TopicInTheMaking] = {}
         self._folded_names: dict[str, str] | None = None
 
@@ -385,6 +404,10 @@ class ImageDraft:
     @property
     def broker_configs(self) -> Mapping[int, Mapping[str, str]]:
         return self._broker_configs
+
+    @property
+    def group_configs(self) -> Mapping[str, Mapping[str, str]]:
+        return self._group_configs
 
     @property
     def deleting(self) -> Mapping[UUID, DeletingTopic]:
@@ -441,6 +464,7 @@ class ImageDraft:
             deleting=self._deleting,
             brokers=self._brokers,
             broker_configs=self._broker_configs,
+            group_configs=self._group_configs,
             producer_id_next=self._producer_id_next,
         )
 
@@ -463,6 +487,13 @@ class ImageDraft:
                     self._broker_configs.pop(_number(parts[1]), None)
                 else:
                     self._broker_configs[_number(parts[1])] = _broker_configs.decode(value).configs
+            case Kind.GROUP_CONFIGS:
+                if not self._group_configs_owned:
+                    self._group_configs, self._group_configs_owned = dict(self._group_configs), True
+                if value is None:
+                    self._group_configs.pop(_text(parts[1]), None)
+                else:
+                    self._group_configs[_text(parts[1])] = _group_configs.decode(value).configs
             case Kind.CLUSTER:
                 if value is None:
                     raise CorruptionError("the cluster's record is gone")
@@ -579,6 +610,12 @@ def _uuid(part: object) -> UUID:
     if type(part) is not bytes:
         raise TypeError
     return UUID(bytes=part)
+
+
+def _text(part: object) -> str:
+    if type(part) is not str:
+        raise TypeError
+    return part
 
 
 def _number(part: object) -> int:

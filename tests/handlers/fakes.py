@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from app.configs import BrokerConfig, Durability, TopicConfig
 from app.errors import ErrorCode, RequestRejected
 from app.groups.coordinator import GroupCoordinator
+from app.groups.share_coordinator import ShareCoordinator
 from app.handlers.context import Context
 from app.handlers.dispatch import Apis
 from app.handlers.fetch_sessions import FetchSessions
@@ -330,6 +331,14 @@ class Bench:
             fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, rng),
             producer_ids=producer_ids,
             groups=groups,
+            shares=ShareCoordinator(
+                config=lambda: config,
+                controller=self.controller,  # type: ignore[arg-type]
+                broker_id=BrokerId(config.node_id),
+                logs=self.logs,  # type: ignore[arg-type]
+                clock=self.clock,  # type: ignore[arg-type]
+                log_line=self.lines.append,
+            ),
             transactions=TransactionCoordinator(
                 config,
                 logs=self.logs,  # type: ignore[arg-type]

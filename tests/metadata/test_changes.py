@@ -16,7 +16,7 @@ from app.units import BrokerId, PartitionIndex, ProducerId, TimestampMs, TopicId
 from tests.metadata.support import uuid_of
 
 SET, DELETE, APPEND, SUBTRACT = Operation
-TOPIC, BROKER = ResourceType
+TOPIC, BROKER, GROUP = ResourceType
 ids = iter(range(1000, 10**6))
 
 

@@ -1,0 +1,315 @@
+"""A share group: members that read the same partitions together, record by record (KIP-932). A pure state machine.
+
+As in a consumer group (``consumer.py``) what members subscribe to raises the group epoch and makes a new target assignment; but
+several members may have one partition, so that nobody has to give anything up first: a member has its target with its next
+heartbeat. Who gets which record is not decided here, but by the share-partitions (``share_state.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from app.errors import ErrorCode, RequestRejected
+from app.groups.assignors import NO_PARTITIONS, Assignment, MemberSpec, Topics
+from app.groups.consumer import JOINING, LEAVING, Client
+from app.groups.group import GroupType
+from app.groups.share_records import (
+    ShareAssignment,
+    ShareCurrent,
+    ShareEpoch,
+    ShareGroupRecord,
+    ShareMemberSubscription,
+    ShareSubscription,
+    ShareTarget,
+    ShareTargetEpoch,
+    to_bytes,
+)
+from app.groups.subscriptions import NO_HASH, metadata_hash, topic_ids, topic_specs
+from app.wire.apis.share_group_heartbeat import (
+    Assignment as HeartbeatAssignment,
+)
+from app.wire.apis.share_group_heartbeat import (
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+    TopicPartitions,
+)
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from app.configs import BrokerConfig
+    from app.coordinator.partition import RawRecord
+    from app.coordinator.shell import Turn
+    from app.metadata.cluster import ClusterImage, TopicImage
+
+SIMPLE: Final = "simple"
+"""The one assignor that there is."""
+
+
+class ShareTimer(NamedTuple):
+    """Key of the timer of a member's session."""
+
+    kind: str
+    group_id: str
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShareMember:
+    """A member as the log says."""
+
+    member_id: str
+    subscription: ShareSubscription = field(default_factory=ShareSubscription)
+    current: ShareAssignment = field(default_factory=ShareAssignment)
+
+
+class ShareGroup:
+    """One group. ``turn`` is where its records and timers go."""
+
+    def __init__(self, group_id: str, config: BrokerConfig) -> None:
+        self.group_id = group_id
+        self.config = config
+        """As it is for this group now; whoever calls keeps it so."""
+        self.epoch = 0
+        self.metadata_hash = NO_HASH
+        self.target_epoch = 0
+        self.members: dict[str, ShareMember] = {}
+        self.targets: dict[str, Assignment] = {}
+        self._topics_seen: Mapping[str, TopicImage] | None = None
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def heartbeat(
+        self, turn: Turn, request: ShareGroupHeartbeatRequest, client: Client, image: ClusterImage
+    ) -> ShareGroupHeartbeatResponse:
+        """A member joins, goes on or leaves. ``request`` has passed ``check_share_heartbeat``.
+
+        Raises: RequestRejected UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, GROUP_MAX_SIZE_REACHED, with nothing changed.
+        """
+        if request.member_epoch == LEAVING:
+            self.remove(turn, self._member(request.member_id), image)
+            return ShareGroupHeartbeatResponse(member_id=request.member_id, member_epoch=LEAVING)
+        member = self._member_that_beats(request)
+        known = member.subscription
+        wanted = ShareSubscription(
+            client.client_id,
+            client.host,
+            known.rack_id if request.rack_id is None else request.rack_id,
+            known.topic_names if request.subscribed_topic_names is None else frozenset(request.subscribed_topic_names),
+        )
+        records, current = self._advance(member, wanted, image)
+        self._write(turn, records)
+        turn.set_timer(self._timer(member.member_id), self.config.group_share_session_timeout_ms)
+        response = ShareGroupHeartbeatResponse(
+            member_id=member.member_id,
+            member_epoch=current.member_epoch,
+            heartbeat_interval_ms=self.config.group_share_heartbeat_interval_ms,
+        )
+        says_everything = request.member_epoch == JOINING or request.subscribed_topic_names is not None
+        if says_everything or current.assigned != member.current.assigned:
+            response.assignment = HeartbeatAssignment(
+                [TopicPartitions(topic_id, sorted(parts)) for topic_id, parts in current.assigned.items()]
+            )
+        return response
+
+    def _member(self, member_id: str) -> ShareMember:
+        member = self.members.get(member_id)
+        if member is None:
+            raise RequestRejected(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}."
+            )
+        return member
+
+    def _member_that_beats(self, request: ShareGroupHeartbeatRequest) -> ShareMember:
+        size_max = self.config.group_share_max_size
+        if request.member_id not in self.members:
+            if request.member_epoch == JOINING and len(self.members) >= size_max:
+                raise RequestRejected(
+                    ErrorCode.GROUP_MAX_SIZE_REACHED,
+                    f"The share group has reached its maximum capacity of {size_max} members.",
+                )
+            if request.member_epoch == JOINING:
+                return ShareMember(request.member_id)
+        member = self._member(request.member_id)
+        current = member.current
+        if request.member_epoch not in (JOINING, current.member_epoch, current.previous_member_epoch):
+            relation = "greater" if request.member_epoch > current.member_epoch else "smaller"
+            raise RequestRejected(
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                f"The share group member has a {relation} member epoch ({request.member_epoch}) than the one known by the "
+                f"group coordinator ({current.member_epoch}). The member must abandon all its partitions and rejoin.",
+            )
+        return member
+
+    def _advance(
+        self, member: ShareMember, wanted: ShareSubscription, image: ClusterImage
+    ) -> tuple[list[ShareGroupRecord], ShareAssignment]:
+        """The records that bring group and member up to date, and where the member is then. Nothing is changed yet."""
+        records: list[ShareGroupRecord] = []
+        member_id, before = member.member_id, member.subscription
+        if wanted != before or member_id not in self.members:
+            records.append(ShareMemberSubscription(member_id, wanted))
+        subscriptions = {other.member_id: other.subscription for other in self.members.values()} | {member_id: wanted}
+        epoch = self.epoch
+        bump = epoch == 0 or wanted.topic_names != before.topic_names
+        names = frozenset[str]().union(*(each.topic_names for each in subscriptions.values()))
+        if bump or image.topics_by_name is not self._topics_seen:
+            hashed = metadata_hash(names, image)
+            self._topics_seen = image.topics_by_name
+            if bump or hashed != self.metadata_hash:
+                epoch += 1
+                records.append(ShareEpoch(epoch, hashed))
+        target, target_epoch = self.targets.get(member_id, NO_PARTITIONS), self.target_epoch
+        if epoch > self.target_epoch:
+            specs = {
+                other: MemberSpec(topic_ids(each.topic_names, image), NO_PARTITIONS)
+                for other, each in subscriptions.items()
+            }
+            assigned = assign_shared(specs, topic_specs(names, image))
+            records += [
+                ShareTarget(other, parts) for other, parts in assigned.items() if parts != self.targets.get(other)
+            ]
+            records.append(ShareTargetEpoch(epoch))
+            target, target_epoch = assigned[member_id], epoch
+        current = member.current
+        if current.member_epoch != target_epoch or current.assigned != target:
+            current = ShareAssignment(target_epoch, current.member_epoch, target)
+            records.append(ShareCurrent(member_id, current))
+        return records, current
+
+    # --- ends of membership ------------------------------------------------------------------------------------------
+
+    def remove(self, turn: Turn, member: ShareMember, image: ClusterImage) -> None:
+        """Take a member out. Raises: what an append raises; nothing is changed then."""
+        names = frozenset[str]().union(
+            *(other.subscription.topic_names for other in self.members.values() if other is not member)
+        )
+        self._write(
+            turn,
+            [
+                ShareCurrent(member.member_id, None),
+                ShareTarget(member.member_id, None),
+                ShareMemberSubscription(member.member_id, None),
+                ShareEpoch(self.epoch + 1, metadata_hash(names, image)),
+            ],
+        )
+        turn.cancel_timer(self._timer(member.member_id))
+
+    def _timer(self, member_id: str) -> ShareTimer:
+        return ShareTimer("share session", self.group_id, member_id)
+
+    # --- what it is to others: Group ---------------------------------------------------------------------------------
+
+    @property
+    def group_type(self) -> GroupType:
+        return GroupType.SHARE
+
+    @property
+    def protocol_type(self) -> str:
+        return "share"
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    @property
+    def state(self) -> str:
+        """Kafka's name of it."""
+        return "Stable" if self.members else "Empty"
+
+    def subscribes_to(self, topic: str) -> bool:
+        return any(topic in member.subscription.topic_names for member in self.members.values())
+
+    def check_offset_commit(
+        self, member_id: str, instance_id: str | None, member_epoch: int, *, transactional: bool, api_version: int
+    ) -> None:
+        """Raises: RequestRejected GROUP_ID_NOT_FOUND: its progress is not offsets that somebody commits."""
+        raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {self.group_id} is not a consumer group.")
+
+    def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
+        """Raises: RequestRejected GROUP_ID_NOT_FOUND."""
+        raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {self.group_id} is not a consumer group.")
+
+    def loaded(self, turn: Turn) -> None:
+        """Members have a whole session time-out to be heard of again."""
+        for member_id in self.members:
+            turn.set_timer(self._timer(member_id), self.config.group_share_session_timeout_ms)
+
+    # --- records ------------------------------------------------------------------------------------------------------
+
+    def _write(self, turn: Turn, records: Sequence[ShareGroupRecord]) -> None:
+        """Append records, then take them in. Raises: RequestRejected, with nothing changed."""
+        if not records:
+            return
+        try:
+            turn.append([to_bytes(self.group_id, record) for record in records])
+        except RequestRejected:
+            self._topics_seen = None  # what was seen of the topics did not come to be written down
+            raise
+        for record in records:
+            self.replay(record)
+
+    def replay(self, record: ShareGroupRecord) -> None:
+        """Take in a record that was appended, now or before this broker led the partition."""
+        match record:
+            case ShareEpoch(epoch, hashed):
+                self.epoch, self.metadata_hash = (0, NO_HASH) if epoch is None else (epoch, hashed)
+            case ShareTargetEpoch(epoch):
+                self.target_epoch = 0 if epoch is None else epoch
+            case ShareMemberSubscription(member_id, subscription):
+                if subscription is None:
+                    self.members.pop(member_id, None)
+                else:
+                    known = self.members.get(member_id) or ShareMember(member_id)
+                    self.members[member_id] = replace(known, subscription=subscription)
+            case ShareTarget(member_id, partitions):
+                if partitions is None:
+                    self.targets.pop(member_id, None)
+                else:
+                    self.targets[member_id] = partitions
+            case ShareCurrent(member_id, current):
+                if current is not None:
+                    known = self.members.get(member_id) or ShareMember(member_id)
+                    self.members[member_id] = replace(known, current=current)
+
+    def tombstones(self) -> list[RawRecord]:
+        """The records that take the whole group out of the log."""
+        records: list[ShareGroupRecord] = []
+        for member_id in self.members:
+            records += [ShareCurrent(member_id, None), ShareMemberSubscription(member_id, None)]
+        records += [ShareTarget(member_id, None) for member_id in self.targets]
+        records += [ShareTargetEpoch(None), ShareEpoch(None)]
+        return [to_bytes(self.group_id, record) for record in records]
+
+
+def check_share_heartbeat(request: ShareGroupHeartbeatRequest) -> None:
+    """Whether a request makes sense by itself. Raises: RequestRejected INVALID_REQUEST."""
+    if not request.member_id.strip():
+        raise RequestRejected(ErrorCode.INVALID_REQUEST, "MemberId can't be empty.")
+    if not request.group_id.strip():
+        raise RequestRejected(ErrorCode.INVALID_REQUEST, "GroupId can't be empty.")
+    if request.rack_id is not None and not request.rack_id.strip():
+        raise RequestRejected(ErrorCode.INVALID_REQUEST, "RackId can't be empty.")
+    if request.member_epoch == JOINING and not request.subscribed_topic_names:
+        raise RequestRejected(ErrorCode.INVALID_REQUEST, "SubscribedTopicNames must be set in first request.")
+    if request.member_epoch < LEAVING:
+        raise RequestRejected(ErrorCode.INVALID_REQUEST, "MemberEpoch is invalid.")
+
+
+def assign_shared(members: Mapping[str, MemberSpec], topics: Topics) -> dict[str, Assignment]:
+    """Every partition to at least one subscriber, every subscriber to at least one partition, evenly: dealt out in turns."""
+    assigned: dict[str, dict[UUID, set[int]]] = {member_id: {} for member_id in members}
+    turn = 0
+    for topic_id in sorted(topics):
+        count = topics[topic_id].partition_count
+        readers = sorted(member_id for member_id, member in members.items() if topic_id in member.topic_ids)
+        for place in range(max(count, len(readers)) if readers else 0):
+            reader = readers[(turn + place) % len(readers)]
+            assigned[reader].setdefault(topic_id, set()).add(place % count)
+        turn += count
+    return {
+        member_id: {topic_id: frozenset(parts) for topic_id, parts in by_topic.items()} or NO_PARTITIONS
+        for member_id, by_topic in assigned.items()
+    }

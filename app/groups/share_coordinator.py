@@ -1,0 +1,116 @@
+"""What this broker keeps of share groups beside their members: share-partitions, and the sessions in which members read them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+from app.configs import BrokerConfig
+from app.coordinator.shell import Coordinator, Turn
+from app.coordinator.topics import SHARE_GROUP_STATE, ensure_topic
+from app.errors import RequestRejected
+from app.groups.share_sessions import ShareSessions
+from app.groups.share_state import ShareKey, SharePartition, ShareSettings, ShareStateShard
+from app.hot.manager import LogManager
+from app.metadata.cluster import ClusterImage, ImageDelta
+from app.metadata.controller import Controller
+from app.metadata.group_configs import AUTO_OFFSET_RESET, ISOLATION_LEVEL, LATEST, READ_COMMITTED, config_of_group
+from app.seams import Clock
+from app.units import BrokerId
+
+R = TypeVar("R")
+
+
+class ShareCoordinator:
+    """Share-partitions of the partitions of ``__share_group_state`` that this broker leads; keep ``run`` running."""
+
+    def __init__(
+        self,
+        *,
+        config: Callable[[], BrokerConfig],
+        controller: Controller,
+        broker_id: BrokerId,
+        logs: LogManager,
+        clock: Clock,
+        log_line: Callable[[str], None],
+    ) -> None:
+        """``config``: the broker's settings as they are now."""
+        self.config = config
+        self._controller = controller
+        self._log_line = log_line
+        self.sessions = ShareSessions(config)
+        self.shell: Coordinator[ShareStateShard] = Coordinator(
+            SHARE_GROUP_STATE,
+            lambda partition: ShareStateShard(partition, self.settings),
+            broker_id=broker_id,
+            logs=logs,
+            clock=clock,
+            log_line=log_line,
+        )
+
+    def settings(self, group_id: str) -> ShareSettings:
+        """How a group's records are shared."""
+        overrides = self._controller.image.group_configs.get(group_id, {})
+        config = config_of_group(self.config(), overrides)
+        return ShareSettings(
+            config.group_share_record_lock_duration_ms,
+            config.group_share_delivery_count_limit,
+            config.group_share_partition_max_record_locks,
+            overrides.get(ISOLATION_LEVEL) == READ_COMMITTED,
+            overrides.get(AUTO_OFFSET_RESET, LATEST),
+        )
+
+    async def run(self) -> None:
+        """Load what is led, and keep time, until cancelled."""
+        await self.shell.run()
+
+    def follow(self, image: ClusterImage, delta: ImageDelta | None = None) -> None:
+        """The cluster has changed; without a ``delta``, it is looked at for the first time."""
+        self.shell.follow(image)
+        deleted = {topic_id for topic_id in delta.topics if topic_id not in image.topics_by_id} if delta else set()
+        if deleted:
+            try:
+                self.forget(lambda key: key.topic_id in deleted)
+            except RequestRejected as error:
+                self._log_line(
+                    f"what share groups have read of deleted topics stays in {SHARE_GROUP_STATE.name}: {error}"
+                )
+
+    async def ready(self) -> None:
+        """Make the topic if it is not there. Raises: as ``ensure_topic``."""
+        if self._controller.image.topic(SHARE_GROUP_STATE.name) is None:
+            await ensure_topic(self._controller, SHARE_GROUP_STATE)
+
+    def perform(self, key: ShareKey, event: Callable[[ShareStateShard, Turn], R]) -> R | Awaitable[R]:
+        """Let something happen to a share-partition, now; answers what ``event`` answers, once that is stored.
+
+        Raises: as ``Coordinator.perform``.
+        """
+        return self.shell.perform(self.shell.partition_of(key.name), event)
+
+    def find(self, key: ShareKey) -> SharePartition | None:
+        """The share-partition, if the group reads it. Raises: as ``Coordinator.look``."""
+        return self.shell.look(self.shell.partition_of(key.name), lambda shard: shard.shared(key))
+
+    def keys(self, wanted: Callable[[ShareKey], bool]) -> list[ShareKey]:
+        """Share-partitions that are known here."""
+        return sorted(key for _, shard in self.shell.shards() for key in shard.partitions if wanted(key))
+
+    def topics_of(self, group_id: str) -> dict[UUID, list[int]]:
+        """What a group reads, or has read."""
+        topics: dict[UUID, list[int]] = {}
+        for key in self.keys(lambda key: key.group_id == group_id):
+            topics.setdefault(key.topic_id, []).append(key.partition)
+        return topics
+
+    def forget(self, wanted: Callable[[ShareKey], bool]) -> Sequence[Awaitable[None]]:
+        """Forget the progress of share-partitions; answers what to wait for. Raises: RequestRejected."""
+        waiting = []
+        for partition, shard in self.shell.shards():
+            keys: Collection[ShareKey] = [key for key in shard.partitions if wanted(key)]
+            if keys:
+                done = self.shell.perform(partition, lambda shard, turn, k=list(keys): shard.forget(turn, k))  # type: ignore[misc]
+                if done is not None:
+                    waiting.append(done)
+        return waiting

@@ -1,0 +1,160 @@
+"""What a share group writes down about its members: Kafka's records of kinds 10 to 14 of ``__consumer_offsets`` (KIP-932).
+
+As in ``consumer_records.py``: the state machine speaks of frozen parts of its state, and a value of None is a part that is gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from app.coordinator.records import GROUP_RECORDS, CoordinatorRecord
+from app.coordinator.schemas.share_group import (
+    ShareGroupCurrentMemberAssignmentKey,
+    ShareGroupCurrentMemberAssignmentValue,
+    ShareGroupMemberMetadataKey,
+    ShareGroupMemberMetadataValue,
+    ShareGroupMetadataKey,
+    ShareGroupMetadataValue,
+    ShareGroupTargetAssignmentMemberKey,
+    ShareGroupTargetAssignmentMemberValue,
+    ShareGroupTargetAssignmentMetadataKey,
+    ShareGroupTargetAssignmentMetadataValue,
+    TopicPartition,
+    TopicPartitions,
+)
+from app.groups.assignors import NO_PARTITIONS, Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class ShareSubscription:
+    """Who a member is and what it wants."""
+
+    client_id: str = ""
+    client_host: str = ""
+    rack_id: str | None = None
+    topic_names: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ShareAssignment:
+    """Where a member is."""
+
+    member_epoch: int = 0
+    previous_member_epoch: int = 0
+    assigned: Assignment = field(default_factory=lambda: NO_PARTITIONS)
+
+
+class ShareEpoch(NamedTuple):
+    """Kind 11."""
+
+    epoch: int | None
+    metadata_hash: int = 0
+
+
+class ShareMemberSubscription(NamedTuple):
+    """Kind 10."""
+
+    member_id: str
+    subscription: ShareSubscription | None
+
+
+class ShareTargetEpoch(NamedTuple):
+    """Kind 12."""
+
+    epoch: int | None
+
+
+class ShareTarget(NamedTuple):
+    """Kind 13."""
+
+    member_id: str
+    partitions: Assignment | None
+
+
+class ShareCurrent(NamedTuple):
+    """Kind 14."""
+
+    member_id: str
+    current: ShareAssignment | None
+
+
+ShareGroupRecord = ShareEpoch | ShareMemberSubscription | ShareTargetEpoch | ShareTarget | ShareCurrent
+
+SHARE_KEY_TYPES: Final = (
+    ShareGroupMetadataKey,
+    ShareGroupMemberMetadataKey,
+    ShareGroupTargetAssignmentMetadataKey,
+    ShareGroupTargetAssignmentMemberKey,
+    ShareGroupCurrentMemberAssignmentKey,
+)
+
+
+def to_bytes(group_id: str, record: ShareGroupRecord) -> CoordinatorRecord:
+    """A record as it is appended."""
+    value: Any = None
+    match record:
+        case ShareEpoch(epoch, metadata_hash):
+            if epoch is not None:
+                value = ShareGroupMetadataValue(epoch, metadata_hash)
+            return GROUP_RECORDS.record(ShareGroupMetadataKey(group_id), value)
+        case ShareMemberSubscription(member_id, subscription):
+            if subscription is not None:
+                value = ShareGroupMemberMetadataValue(
+                    subscription.rack_id,
+                    subscription.client_id,
+                    subscription.client_host,
+                    sorted(subscription.topic_names),
+                )
+            return GROUP_RECORDS.record(ShareGroupMemberMetadataKey(group_id, member_id), value)
+        case ShareTargetEpoch(epoch):
+            if epoch is not None:
+                value = ShareGroupTargetAssignmentMetadataValue(epoch)
+            return GROUP_RECORDS.record(ShareGroupTargetAssignmentMetadataKey(group_id), value)
+        case ShareTarget(member_id, partitions):
+            if partitions is not None:
+                value = ShareGroupTargetAssignmentMemberValue(
+                    [TopicPartition(topic_id, sorted(of_topic)) for topic_id, of_topic in partitions.items()]
+                )
+            return GROUP_RECORDS.record(ShareGroupTargetAssignmentMemberKey(group_id, member_id), value)
+        case ShareCurrent(member_id, current):
+            if current is not None:
+                value = ShareGroupCurrentMemberAssignmentValue(
+                    current.member_epoch,
+                    current.previous_member_epoch,
+                    0,
+                    [TopicPartitions(topic_id, sorted(of_topic)) for topic_id, of_topic in current.assigned.items()],
+                )
+            return GROUP_RECORDS.record(ShareGroupCurrentMemberAssignmentKey(group_id, member_id), value)
+
+
+def from_bytes(key: Any, value: bytes | None) -> ShareGroupRecord:
+    """The record of a decoded key, one of ``SHARE_KEY_TYPES``, and a value as it was appended. Raises: CorruptionError."""
+    read = None if value is None else GROUP_RECORDS.decode_value(key, value)
+    match key:
+        case ShareGroupMetadataKey():
+            return ShareEpoch(None) if read is None else ShareEpoch(read.epoch, read.metadata_hash)
+        case ShareGroupMemberMetadataKey():
+            subscription = None
+            if read is not None:
+                subscription = ShareSubscription(
+                    read.client_id, read.client_host, read.rack_id, frozenset(read.subscribed_topic_names)
+                )
+            return ShareMemberSubscription(key.member_id, subscription)
+        case ShareGroupTargetAssignmentMetadataKey():
+            return ShareTargetEpoch(None if read is None else read.assignment_epoch)
+        case ShareGroupTargetAssignmentMemberKey():
+            return ShareTarget(key.member_id, None if read is None else _assignment(read.topic_partitions))
+    assert isinstance(key, ShareGroupCurrentMemberAssignmentKey), key
+    current = None
+    if read is not None:
+        current = ShareAssignment(read.member_epoch, read.previous_member_epoch, _assignment(read.assigned_partitions))
+    return ShareCurrent(key.member_id, current)
+
+
+def _assignment(topics: list[Any]) -> Assignment:
+    partitions: dict[UUID, frozenset[int]] = {
+        topic.topic_id: frozenset(topic.partitions) for topic in topics if topic.partitions
+    }
+    return partitions or NO_PARTITIONS

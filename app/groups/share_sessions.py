@@ -1,0 +1,88 @@
+"""Share sessions: what each member reads, so that its requests need not say it again (KIP-932). Pure.
+
+As with fetch sessions an epoch counts the requests: 0 begins a session, -1 ends it, and any other must be the next one. A session
+is of a member, not of a connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+from uuid import UUID
+
+from app.configs import INT_MAX, BrokerConfig
+from app.errors import ErrorCode, RequestRejected
+
+FIRST: Final = 0
+FINAL: Final = -1
+
+Place = tuple[UUID, int]
+"""Topic id and partition."""
+
+
+class ShareSession:
+    """One member's."""
+
+    __slots__ = ("epoch", "places", "turn", "used_ms")
+
+    def __init__(self, now_ms: int) -> None:
+        self.used_ms = now_ms
+        """When its last request came."""
+        self.epoch = 1
+        """Of the request that is expected next."""
+        self.places: dict[Place, None] = {}
+        """What it reads, in the order in which it was added."""
+        self.turn = 0
+        """Which place is looked at first; another one each time."""
+
+    def in_turn(self) -> list[Place]:
+        """What it reads, beginning with another place each time, so that none starves."""
+        places = list(self.places)
+        if not places:
+            return places
+        start = self.turn % len(places)
+        self.turn += 1
+        return places[start:] + places[:start]
+
+
+class ShareSessions:
+    """All sessions of a broker, by group and member."""
+
+    def __init__(self, config: Callable[[], BrokerConfig]) -> None:
+        self._config = config
+        self._sessions: dict[tuple[str, str], ShareSession] = {}
+
+    def begin(self, group_id: str, member_id: str, now_ms: int) -> ShareSession:
+        """A new session in the place of the member's old one. Raises: RequestRejected SHARE_SESSION_LIMIT_REACHED."""
+        key = (group_id, member_id)
+        config = self._config()
+        if key not in self._sessions and len(self._sessions) >= config.group_share_max_share_sessions:
+            self._drop_idle(now_ms - config.group_share_session_timeout_ms)
+        if key not in self._sessions and len(self._sessions) >= config.group_share_max_share_sessions:
+            raise RequestRejected(
+                ErrorCode.SHARE_SESSION_LIMIT_REACHED, "The limit of share sessions has been reached."
+            )
+        session = self._sessions[key] = ShareSession(now_ms)
+        return session
+
+    def _drop_idle(self, before_ms: int) -> None:
+        """Members that were not heard of for so long are not members any more, and may not have said so."""
+        self._sessions = {key: session for key, session in self._sessions.items() if session.used_ms >= before_ms}
+
+    def next(self, group_id: str, member_id: str, epoch: int, now_ms: int) -> ShareSession:
+        """The member's session, for its next request; with ``FINAL``, for its last one, and it is gone.
+
+        Raises: RequestRejected SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH.
+        """
+        key = (group_id, member_id)
+        session = self._sessions.get(key)
+        if session is None:
+            raise RequestRejected(ErrorCode.SHARE_SESSION_NOT_FOUND, "The share session was not found.")
+        if epoch == FINAL:
+            del self._sessions[key]
+            return session
+        if epoch != session.epoch:
+            raise RequestRejected(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "The share session epoch is invalid.")
+        session.used_ms = now_ms
+        session.epoch = 1 if epoch == INT_MAX else epoch + 1
+        return session

@@ -1,0 +1,225 @@
+"""The share-partitions of one partition of ``__share_group_state``: who has which records, and what is done with (KIP-932). Pure.
+
+A share-partition is one partition of a topic, read by one share group. ``share_window.py`` says what may happen to its records;
+here it is written down (Kafka's ShareSnapshot, the whole window each time) before it counts, and time limits are kept. That
+records are acquired is not written: after a restart they are available again, and were delivered as often as the last snapshot
+says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from app.coordinator.partition import ReplayedBatch
+from app.coordinator.records import SHARE_STATE_RECORDS
+from app.coordinator.schemas.share_state import ShareSnapshotKey, ShareSnapshotValue, StateBatch
+from app.coordinator.shell import Turn
+from app.errors import ErrorCode, RequestRejected
+from app.groups.share_window import Acknowledgement, Acquired, RecordState, Run, Window
+from app.metadata.group_configs import LATEST
+from app.tiering.waiting import Waiters
+from app.units import PartitionIndex
+
+RETRY_MS: Final = 1000
+"""After an append that failed, until what is due is tried again."""
+
+
+class ShareKey(NamedTuple):
+    """Names a share-partition."""
+
+    group_id: str
+    topic_id: UUID
+    partition: int
+
+    @property
+    def name(self) -> str:
+        """What is hashed to find the partition of ``__share_group_state``."""
+        return f"{self.group_id}:{self.topic_id}:{self.partition}"
+
+
+class ShareSettings(NamedTuple):
+    """How a group's records are shared."""
+
+    lock_ms: int
+    deliveries_max: int
+    window_max: int
+    committed: bool = False
+    """Whether records of open and aborted transactions are held back."""
+    reset: str = LATEST
+    """Where a partition is begun that the group has not read before."""
+
+
+class SharePartition:
+    """One share-partition in memory."""
+
+    __slots__ = ("changed", "snapshot_epoch", "state_epoch", "window")
+
+    def __init__(self, window: Window, state_epoch: int = 0, snapshot_epoch: int = 0) -> None:
+        self.window = window
+        self.state_epoch = state_epoch
+        """Rises whenever the progress is begun anew."""
+        self.snapshot_epoch = snapshot_epoch
+        self.changed = Waiters()
+        """Woken when records may have become available."""
+
+
+class ShareStateShard:
+    """Share-partitions by key."""
+
+    def __init__(self, partition: PartitionIndex, settings: Callable[[str], ShareSettings]) -> None:
+        """``settings``: those of a group, as they are now."""
+        self.partition = partition
+        self._settings = settings
+        self.partitions: dict[ShareKey, SharePartition] = {}
+
+    # --- loading ------------------------------------------------------------------------------------------------------
+
+    def load(self, batch: ReplayedBatch) -> None:
+        for raw_key, raw_value in batch.records:
+            key = SHARE_STATE_RECORDS.decode_key(raw_key)
+            if not isinstance(key, ShareSnapshotKey):
+                continue  # of a kind that is not written here
+            at = ShareKey(key.group_id, key.topic_id, key.partition)
+            if raw_value is None:
+                self.partitions.pop(at, None)
+                continue
+            value: ShareSnapshotValue = SHARE_STATE_RECORDS.decode_value(key, raw_value)
+            runs = tuple(
+                [
+                    Run(each.first_offset, each.last_offset + 1, RecordState(each.delivery_state), each.delivery_count)
+                    for each in value.state_batches
+                ]
+            )
+            self.partitions[at] = SharePartition(
+                Window(value.start_offset, runs), value.state_epoch, value.snapshot_epoch
+            )
+
+    def loaded(self, turn: Turn) -> None:
+        """Nothing is acquired, so nothing is due."""
+
+    def unloaded(self, turn: Turn) -> None:
+        for shared in self.partitions.values():
+            shared.changed.wake()
+
+    def due(self, turn: Turn, key: ShareKey) -> None:
+        """Time is up for records that somebody has acquired."""
+        shared = self.partitions.get(key)
+        if shared is None:
+            return
+        window = shared.window.expire(turn.now_ms, deliveries_max=self._settings(key.group_id).deliveries_max)
+        try:
+            self._put(turn, key, shared, window)
+        except RequestRejected:
+            turn.set_timer(key, RETRY_MS)
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def shared(self, key: ShareKey) -> SharePartition | None:
+        return self.partitions.get(key)
+
+    def begin(self, turn: Turn, key: ShareKey, start: int) -> None:
+        """Have the group read the partition from ``start`` on, whatever it has read before. Raises: what an append raises."""
+        known = self.partitions.get(key)
+        shared = SharePartition(Window(start), 0 if known is None else known.state_epoch + 1)
+        self._write(turn, key, shared, shared.window)
+        self.partitions[key] = shared
+        turn.cancel_timer(key)
+        if known is not None:
+            known.changed.wake()
+
+    def forget(self, turn: Turn, keys: Sequence[ShareKey]) -> None:
+        """The group no longer reads these. Raises: what an append raises."""
+        turn.append([SHARE_STATE_RECORDS.record(ShareSnapshotKey(*key), None) for key in keys])
+        for key in keys:
+            turn.cancel_timer(key)
+            self.partitions.pop(key).changed.wake()
+
+    def acquire(
+        self,
+        turn: Turn,
+        key: ShareKey,
+        member_id: str,
+        batches: Iterable[tuple[int, int]],
+        not_for_anybody: Iterable[tuple[int, int]],
+        log_start: int,
+        count_max: int,
+    ) -> list[Acquired]:
+        """Give a member what is available of batches that were read, but not what nobody shall get.
+
+        Raises: RequestRejected if the progress cannot be written down (which it is only if something was done with).
+        """
+        shared = self.partitions.get(key)
+        if shared is None:
+            return []
+        settings = self._settings(key.group_id)
+        window = shared.window.begin_at(log_start)
+        for first, end in not_for_anybody:
+            if first < window.start + settings.window_max:
+                window = window.archive(first, end)
+        window, acquired = window.acquire(
+            batches,
+            member_id,
+            turn.now_ms + settings.lock_ms,
+            count_max=count_max,
+            window_max=settings.window_max,
+        )
+        if window.start > shared.window.start:
+            self._write(turn, key, shared, window)
+        shared.window = window
+        self._arm(turn, key, window)
+        return acquired
+
+    def acknowledge(self, turn: Turn, key: ShareKey, member_id: str, said: Iterable[Acknowledgement]) -> None:
+        """Raises: RequestRejected as ``Window.acknowledge``, INVALID_RECORD_STATE if nobody reads the partition."""
+        shared = self.partitions.get(key)
+        if shared is None:
+            raise RequestRejected(ErrorCode.INVALID_RECORD_STATE, "The group does not read the partition.")
+        settings = self._settings(key.group_id)
+        window = shared.window.acknowledge(
+            member_id, said, turn.now_ms + settings.lock_ms, deliveries_max=settings.deliveries_max
+        )
+        self._put(turn, key, shared, window)
+
+    def release(self, turn: Turn, key: ShareKey, member_id: str) -> None:
+        """A member gives back all that it has. Raises: what an append raises."""
+        shared = self.partitions.get(key)
+        if shared is not None:
+            self._put(turn, key, shared, shared.window.release(member_id))
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def _put(self, turn: Turn, key: ShareKey, shared: SharePartition, window: Window) -> None:
+        if window != shared.window:
+            self._write(turn, key, shared, window)
+            shared.window = window
+            shared.changed.wake()
+        self._arm(turn, key, window)
+
+    def _arm(self, turn: Turn, key: ShareKey, window: Window) -> None:
+        due_ms = window.next_due_ms
+        if due_ms is None:
+            turn.cancel_timer(key)
+        else:
+            turn.set_timer(key, max(0, due_ms - turn.now_ms))
+
+    def _write(self, turn: Turn, key: ShareKey, shared: SharePartition, window: Window) -> None:
+        value = ShareSnapshotValue(
+            snapshot_epoch=shared.snapshot_epoch + 1,
+            state_epoch=shared.state_epoch,
+            start_offset=window.start,
+            create_timestamp=turn.now_ms,
+            write_timestamp=turn.now_ms,
+            state_batches=[
+                StateBatch(
+                    run.first,
+                    run.end - 1,
+                    RecordState.AVAILABLE if run.state is RecordState.ACQUIRED else run.state,
+                    run.delivery_count,
+                )
+                for run in window.runs
+            ],
+        )
+        turn.append([SHARE_STATE_RECORDS.record(ShareSnapshotKey(*key), value)])
+        shared.snapshot_epoch += 1

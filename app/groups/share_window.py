@@ -1,0 +1,289 @@
+"""The records of a share-partition that are between "not looked at yet" and "done with": a share group's progress (KIP-932). Pure.
+
+    start                                  end
+      │ acked │ acquired │ available │ … │  │ not looked at yet
+      └────────── the window ─────────────┘
+
+Everything before ``start`` is done with. In the window runs of neighbouring offsets share a state; a record is **acquired** by a
+member for a while, and then acknowledged, given back, rejected, or taken back when time is up. What was delivered too often is
+archived, so that a poisonous record does not stop a group. Whatever is done with at the front leaves the window.
+
+Windows are values: an operation answers a new one, which takes the place of the old one once it is written down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from app.errors import ErrorCode, RequestRejected
+
+NOBODY: Final = ""
+
+
+class RecordState(IntEnum):
+    """Numbers as in Kafka's records."""
+
+    AVAILABLE = 0
+    ACQUIRED = 1
+    ACKNOWLEDGED = 2
+    ARCHIVED = 4
+
+
+DONE: Final = (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
+
+
+class AcknowledgeType(IntEnum):
+    """What a member says of a record."""
+
+    GAP = 0
+    """There is no record at this offset."""
+    ACCEPT = 1
+    RELEASE = 2
+    REJECT = 3
+    RENEW = 4
+    """It needs more time (KIP-1222)."""
+
+
+class Run(NamedTuple):
+    """Offsets ``[first, end)`` with one state."""
+
+    first: int
+    end: int
+    state: RecordState = RecordState.AVAILABLE
+    delivery_count: int = 0
+    member_id: str = NOBODY
+    """Who has acquired them."""
+    until_ms: int = 0
+    """When they are taken back."""
+
+
+class Acquired(NamedTuple):
+    """Offsets ``[first, end)`` that a member was just given."""
+
+    first: int
+    end: int
+    delivery_count: int
+
+
+class Acknowledgement(NamedTuple):
+    """What a member says of ``[first, end)``: one type for all, or one for each."""
+
+    first: int
+    end: int
+    types: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A share-partition's progress."""
+
+    start: int
+    runs: tuple[Run, ...] = ()
+    """In order, without gaps, from ``start`` on."""
+
+    @property
+    def end(self) -> int:
+        return self.runs[-1].end if self.runs else self.start
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset that may be given to somebody."""
+        return next((run.first for run in self.runs if run.state is RecordState.AVAILABLE), self.end)
+
+    @property
+    def done_count(self) -> int:
+        """Records in the window that are done with."""
+        return sum(run.end - run.first for run in self.runs if run.state in DONE)
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When the first acquired records are taken back."""
+        return min((run.until_ms for run in self.runs if run.state is RecordState.ACQUIRED), default=None)
+
+    def acquire(
+        self, batches: Iterable[tuple[int, int]], member_id: str, until_ms: int, *, count_max: int, window_max: int
+    ) -> tuple[Window, list[Acquired]]:
+        """Give a member what is available of ``batches``, offset ranges in order, and of as many records as it may get.
+
+        The window grows over the batches, up to ``window_max`` offsets.
+        """
+        runs, acquired = list(self.runs), list[Acquired]()
+        end = self.end
+        for first, batch_end in batches:
+            limit = min(batch_end, self.start + window_max)
+            if limit > end:
+                runs.append(Run(end, limit))
+                end = limit
+            left = count_max - sum(each.end - each.first for each in acquired)
+            if left <= 0:
+                break
+            runs, given = _acquire(runs, first, batch_end, left, member_id, until_ms)
+            for each in given:
+                if acquired and acquired[-1].end == each.first and acquired[-1].delivery_count == each.delivery_count:
+                    acquired[-1] = acquired[-1]._replace(end=each.end)
+                else:
+                    acquired.append(each)
+        return self._with(runs), acquired
+
+    def archive(self, first: int, end: int) -> Window:
+        """Nobody shall get ``[first, end)``, of what is available: control records, or records of aborted transactions."""
+        runs = list(self.runs)
+        if end > self.end:
+            runs.append(Run(self.end, end))
+        return self._with(
+            _changed(
+                runs,
+                first,
+                end,
+                lambda run: run._replace(state=RecordState.ARCHIVED) if run.state is RecordState.AVAILABLE else run,
+            )
+        )
+
+    def acknowledge(
+        self, member_id: str, said: Iterable[Acknowledgement], until_ms: int, *, deliveries_max: int
+    ) -> Window:
+        """Take in what a member says of records that it has; of what left the window meanwhile it may say anything.
+
+        Raises: RequestRejected INVALID_RECORD_STATE for records that it does not have, INVALID_REQUEST for what makes no sense;
+        then nothing of it counts.
+        """
+        runs = list(self.runs)
+        for each in said:
+            _check(each)
+            for first, end, kind in _pieces(each):
+                first = max(first, self.start)
+                if first >= end:
+                    continue
+                if end > self.end or not _has(runs, first, end, member_id):
+                    raise RequestRejected(
+                        ErrorCode.INVALID_RECORD_STATE,
+                        "The record state is invalid. The acknowledgement could not be completed.",
+                    )
+                runs = _changed(runs, first, end, lambda run, k=kind: _acknowledged(run, k, until_ms, deliveries_max))  # type: ignore[misc]
+        return self._with(runs)
+
+    def expire(self, now_ms: int, *, deliveries_max: int) -> Window:
+        """Take back what was acquired for too long."""
+        return self._with(
+            _given_back(run, deliveries_max) if run.state is RecordState.ACQUIRED and run.until_ms <= now_ms else run
+            for run in self.runs
+        )
+
+    def release(self, member_id: str) -> Window:
+        """A member is gone: what it has is available again, and these deliveries do not count."""
+        return self._with(
+            Run(run.first, run.end, RecordState.AVAILABLE, max(0, run.delivery_count - 1))
+            if run.state is RecordState.ACQUIRED and run.member_id == member_id
+            else run
+            for run in self.runs
+        )
+
+    def begin_at(self, start: int) -> Window:
+        """Nothing below ``start`` is there any more."""
+        if start <= self.start:
+            return self
+        runs = [run._replace(first=max(run.first, start)) for run in self.runs if run.end > start]
+        return Window(start)._with(runs)
+
+    def _with(self, runs: Iterable[Run]) -> Window:
+        """With other runs; what is done with at the front leaves, equal neighbours become one."""
+        start = self.start
+        merged: list[Run] = []
+        for run in runs:
+            if not merged and run.state in DONE:
+                start = run.end
+            elif merged and merged[-1][2:] == run[2:]:
+                merged[-1] = merged[-1]._replace(end=run.end)
+            else:
+                merged.append(run)
+        return Window(start, tuple(merged))
+
+
+def _acquire(
+    runs: Sequence[Run], first: int, end: int, left: int, member_id: str, until_ms: int
+) -> tuple[list[Run], list[Acquired]]:
+    after: list[Run] = []
+    acquired: list[Acquired] = []
+    for run in runs:
+        start, stop = max(run.first, first), min(run.end, end)
+        if run.state is not RecordState.AVAILABLE or start >= stop or left <= 0:
+            after.append(run)
+            continue
+        stop = min(stop, start + left)
+        left -= stop - start
+        count = run.delivery_count + 1
+        if run.first < start:
+            after.append(run._replace(end=start))
+        after.append(Run(start, stop, RecordState.ACQUIRED, count, member_id, until_ms))
+        if stop < run.end:
+            after.append(run._replace(first=stop))
+        acquired.append(Acquired(start, stop, count))
+    return after, acquired
+
+
+def _changed(runs: Sequence[Run], first: int, end: int, change: Callable[[Run], Run]) -> list[Run]:
+    """The runs with what lies in ``[first, end)`` changed."""
+    after: list[Run] = []
+    for run in runs:
+        start, stop = max(run.first, first), min(run.end, end)
+        if start >= stop:
+            after.append(run)
+            continue
+        if run.first < start:
+            after.append(run._replace(end=start))
+        after.append(change(run._replace(first=start, end=stop)))
+        if stop < run.end:
+            after.append(run._replace(first=stop))
+    return after
+
+
+def _has(runs: Sequence[Run], first: int, end: int, member_id: str) -> bool:
+    return all(
+        run.state is RecordState.ACQUIRED and run.member_id == member_id
+        for run in runs
+        if run.first < end and run.end > first
+    )
+
+
+def _given_back(run: Run, deliveries_max: int) -> Run:
+    state = RecordState.ARCHIVED if run.delivery_count >= deliveries_max else RecordState.AVAILABLE
+    return Run(run.first, run.end, state, run.delivery_count)
+
+
+def _acknowledged(run: Run, kind: AcknowledgeType, until_ms: int, deliveries_max: int) -> Run:
+    match kind:
+        case AcknowledgeType.ACCEPT:
+            return Run(run.first, run.end, RecordState.ACKNOWLEDGED, run.delivery_count)
+        case AcknowledgeType.RELEASE:
+            return _given_back(run, deliveries_max)
+        case AcknowledgeType.RENEW:
+            return run._replace(until_ms=until_ms)
+        case AcknowledgeType.GAP | AcknowledgeType.REJECT:
+            return Run(run.first, run.end, RecordState.ARCHIVED, run.delivery_count)
+
+
+def _check(said: Acknowledgement) -> None:
+    """Raises: RequestRejected INVALID_REQUEST."""
+    count = said.end - said.first
+    if said.first < 0 or count <= 0 or len(said.types) not in (1, count):
+        raise RequestRejected(
+            ErrorCode.INVALID_REQUEST, "An acknowledgement needs an offset range and one type, or one for each."
+        )
+    if any(not AcknowledgeType.GAP <= kind <= AcknowledgeType.RENEW for kind in said.types):
+        raise RequestRejected(ErrorCode.INVALID_REQUEST, "There is no such acknowledgement type.")
+
+
+def _pieces(said: Acknowledgement) -> list[tuple[int, int, AcknowledgeType]]:
+    """By type, neighbours together."""
+    if len(said.types) == 1:
+        return [(said.first, said.end, AcknowledgeType(said.types[0]))]
+    pieces: list[tuple[int, int, AcknowledgeType]] = []
+    for offset, kind in enumerate(said.types, said.first):
+        if pieces and pieces[-1][2] == kind:
+            pieces[-1] = (pieces[-1][0], offset + 1, pieces[-1][2])
+        else:
+            pieces.append((offset, offset + 1, AcknowledgeType(kind)))
+    return pieces

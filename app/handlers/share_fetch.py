@@ -1,0 +1,405 @@
+"""ShareFetch (key 78) and ShareAcknowledge (key 79): records are given to members of share groups, and what they say of them.
+
+A partition that is read for the first time is begun where ``share.auto.offset.reset`` says. Records are read from either tier,
+from the first offset that is available on; what no member shall get (control batches, batches of aborted transactions at
+read_committed, offsets that compaction emptied) is done with on the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
+from app.groups.share_sessions import FINAL, FIRST, Place, ShareSession
+from app.groups.share_state import ShareKey, SharePartition
+from app.groups.share_window import Acknowledgement, AcknowledgeType, Acquired
+from app.handlers.api import Api, ApiTable
+from app.handlers.context import Context, Request
+from app.handlers.offsets import find_in_both_tiers
+from app.handlers.partitions import led_log
+from app.hot.reads import BelowLocalStart, LocalRead
+from app.metadata.group_configs import reset_duration_ms
+from app.records.batch import iter_headers
+from app.tiering.remote_reader import RemoteRead, RemoteWait
+from app.units import Offset, PartitionIndex, TimestampMs
+from app.wire.apikeys import ApiKey
+from app.wire.apis.share_acknowledge import (
+    PartitionData as AcknowledgedPartition,
+)
+from app.wire.apis.share_acknowledge import (
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+    ShareAcknowledgeTopicResponse,
+)
+from app.wire.apis.share_fetch import (
+    AcquiredRecords,
+    PartitionData,
+    ShareFetchableTopicResponse,
+    ShareFetchRequest,
+    ShareFetchResponse,
+)
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from app.hot.log import PartitionLog
+
+PARTITION_BYTES_MAX: Final = 1 << 20
+"""Read of one partition for one answer."""
+PASSES_MAX: Final = 16
+"""Reads of one partition for one answer, if nothing in what was read is for anybody."""
+RENEW_FROM: Final = 2
+"""First version in which a member can ask for more time."""
+
+R = TypeVar("R")
+
+
+class Read(NamedTuple):
+    """What was read of a log: whole batches."""
+
+    data: bytes | bytearray
+    aborted: Sequence[Any]
+    """Aborted transactions that overlap it, at read_committed."""
+
+
+# --- ShareFetch -----------------------------------------------------------------------------------------------------
+
+
+async def fetch(context: Context, request: Request, message: ShareFetchRequest) -> ShareFetchResponse:
+    """Take in what the member says of records that it has, then give it others, waiting for them if need be.
+
+    Raises: RequestRejected for the request as a whole.
+    """
+    group_id, member_id = _names(message.group_id, message.member_id)
+    await context.shares.ready()
+    said = _said(message, renews=request.api_version >= RENEW_FROM and message.is_renew_ack)
+    session = _session(context, message, group_id, member_id, has_said=bool(said))
+    answers: dict[Place, PartitionData] = {}
+    for place, batches in said.items():
+        code, sentence = await _acknowledge(context, ShareKey(group_id, *place), member_id, batches)
+        answers[place] = PartitionData(
+            place[1], acknowledge_error_code=code, acknowledge_error_message=sentence, records=b""
+        )
+    if message.share_session_epoch == FINAL:
+        await _release(context, session, group_id, member_id)
+    elif not message.is_renew_ack:
+        fetching = _Fetching(context, message, group_id, member_id, session)
+        for place, found in (await fetching.run(may_wait=not answers)).items():
+            known = answers.get(place)
+            if known is not None:
+                found.acknowledge_error_code = known.acknowledge_error_code
+                found.acknowledge_error_message = known.acknowledge_error_message
+            answers[place] = found
+    topics: dict[UUID, list[PartitionData]] = {}
+    for (topic_id, _), answer in answers.items():
+        topics.setdefault(topic_id, []).append(answer)
+    return ShareFetchResponse(
+        acquisition_lock_timeout_ms=context.shares.settings(group_id).lock_ms,
+        responses=[ShareFetchableTopicResponse(topic_id, parts) for topic_id, parts in topics.items()],
+    )
+
+
+def _names(group_id: str | None, member_id: str | None) -> tuple[str, str]:
+    if not group_id or not member_id:
+        raise RequestRejected(ErrorCode.INVALID_REQUEST, "A share session needs a group id and a member id.")
+    return group_id, member_id
+
+
+def _said(message: ShareFetchRequest | ShareAcknowledgeRequest, *, renews: bool) -> dict[Place, list[Acknowledgement]]:
+    """What the member says of records, by partition. Raises: RequestRejected INVALID_REQUEST."""
+    said: dict[Place, list[Acknowledgement]] = {}
+    for topic in message.topics:
+        for partition in topic.partitions:
+            for batch in partition.acknowledgement_batches:
+                if not renews and AcknowledgeType.RENEW in batch.acknowledge_types:
+                    raise RequestRejected(ErrorCode.INVALID_REQUEST, "Only a request that says so can renew.")
+                place = (topic.topic_id, partition.partition_index)
+                said.setdefault(place, []).append(
+                    Acknowledgement(batch.first_offset, batch.last_offset + 1, batch.acknowledge_types)
+                )
+    return said
+
+
+def _session(
+    context: Context, message: ShareFetchRequest, group_id: str, member_id: str, *, has_said: bool
+) -> ShareSession:
+    """The session, with what this request adds to it and takes from it. Raises: RequestRejected."""
+    sessions, now_ms = context.shares.sessions, context.clock.now_ms()
+    epoch = message.share_session_epoch
+    if epoch == FIRST:
+        if has_said:
+            raise RequestRejected(
+                ErrorCode.INVALID_REQUEST, "The first request of a share session acknowledges nothing."
+            )
+        session = sessions.begin(group_id, member_id, now_ms)
+    else:
+        session = sessions.next(group_id, member_id, epoch, now_ms)
+    if epoch != FINAL:
+        for topic in message.topics:
+            for partition in topic.partitions:
+                session.places[topic.topic_id, partition.partition_index] = None
+        for forgotten in message.forgotten_topics_data:
+            for index in forgotten.partitions:
+                session.places.pop((forgotten.topic_id, index), None)
+    return session
+
+
+async def _acknowledge(
+    context: Context, key: ShareKey, member_id: str, said: Iterable[Acknowledgement]
+) -> tuple[ErrorCode, str | None]:
+    try:
+        await _done(context.shares.perform(key, lambda shard, turn: shard.acknowledge(turn, key, member_id, said)))
+    except FirnError as error:
+        return kafka_code(error), str(error)
+    return ErrorCode.NONE, None
+
+
+async def _release(context: Context, session: ShareSession, group_id: str, member_id: str) -> None:
+    """The member ends its session: what it has is for others. What cannot be written down is taken back when time is up."""
+    for place in session.places:
+        key = ShareKey(group_id, *place)
+        try:
+            await _done(context.shares.perform(key, lambda shard, turn, k=key: shard.release(turn, k, member_id)))  # type: ignore[misc]
+        except RequestRejected:
+            continue
+
+
+async def _done(waiting: R | Awaitable[R]) -> R:
+    return await waiting if isinstance(waiting, Awaitable) else waiting
+
+
+class _Fetching:
+    """One ShareFetch that looks for records."""
+
+    def __init__(
+        self, context: Context, message: ShareFetchRequest, group_id: str, member_id: str, session: ShareSession
+    ) -> None:
+        self._context = context
+        self._group_id = group_id
+        self._member_id = member_id
+        self._session = session
+        self._bytes_left = message.max_bytes
+        self._records_left = message.max_records
+        self._deadline = asyncio.get_running_loop().time() + message.max_wait_ms / 1000
+        self._something = asyncio.Event()
+        self._settings = context.shares.settings(group_id)
+        self._undo: list[Callable[[], None]] = []
+        """What takes back that we are told of something."""
+
+    async def run(self, *, may_wait: bool) -> dict[Place, PartitionData]:
+        """Look at every partition; if there is nothing, wait until there may be, and look again."""
+        logs: list[PartitionLog] = []
+        try:
+            while True:
+                answers = await self._look(logs)
+                left_s = self._deadline - asyncio.get_running_loop().time()
+                if answers or not may_wait or left_s <= 0:
+                    return answers
+                try:
+                    async with asyncio.timeout(left_s):
+                        await self._something.wait()
+                except TimeoutError:
+                    return {}
+        finally:
+            for log in logs:
+                log.remove_waiter(self._something.set)
+            self._forget_waits()
+
+    def _forget_waits(self) -> None:
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
+
+    async def _look(self, logs: list[PartitionLog]) -> dict[Place, PartitionData]:
+        self._something.clear()
+        self._forget_waits()
+        answers: dict[Place, PartitionData] = {}
+        for place in self._session.in_turn():
+            if self._records_left <= 0 or self._bytes_left <= 0:
+                break
+            topic_id, index = place
+            try:
+                log = self._log(topic_id, index)
+                if log not in logs:
+                    logs.append(log)
+                    log.add_waiter(self._something.set)
+                found = await self._acquire(log, ShareKey(self._group_id, topic_id, index))
+            except FirnError as error:
+                found = PartitionData(index, kafka_code(error), str(error), records=b"")
+            if found is not None:
+                answers[place] = found
+        return answers
+
+    def _log(self, topic_id: UUID, index: int) -> PartitionLog:
+        topic = self._context.image.topic_by_id(topic_id)
+        if topic is None:
+            raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic {topic_id}.")
+        return led_log(self._context, topic.name, index)
+
+    async def _acquire(self, log: PartitionLog, key: ShareKey) -> PartitionData | None:
+        """Records of one partition for the member; None if there are none. Raises: FirnError."""
+        shared = await self._shared(log, key)
+        self._undo.append(shared.changed.add(self._something.set))
+        for _ in range(PASSES_MAX):
+            offset = max(shared.window.next_offset, log.log_start_offset)
+            if offset >= self._end(log) or offset >= shared.window.start + self._settings.window_max:
+                return None
+            read = await self._read(log, offset)
+            if read is None:
+                return None
+            batches, nobody = _sorted_out(read, offset)
+            if not batches and not nobody:
+                return None
+            acquired = await _done(
+                self._context.shares.perform(
+                    key,
+                    lambda shard, turn, b=batches, n=nobody: shard.acquire(  # type: ignore[misc]
+                        turn, key, self._member_id, b, n, log.log_start_offset, self._records_left
+                    ),
+                )
+            )
+            if acquired:
+                return self._given(log, read, acquired)
+        return None
+
+    def _end(self, log: PartitionLog) -> Offset:
+        return log.last_stable_offset if self._settings.committed else log.high_watermark
+
+    async def _shared(self, log: PartitionLog, key: ShareKey) -> SharePartition:
+        """The share-partition, begun now if the group has not read it before. Raises: FirnError."""
+        shares = self._context.shares
+        if shares.find(key) is None:
+            start = await self._begins_at(log)
+            await _done(shares.perform(key, lambda shard, turn: shard.begin(turn, key, start)))
+        found = shares.find(key)
+        if found is None:
+            raise RequestRejected(ErrorCode.NOT_COORDINATOR, "The group's progress was forgotten meanwhile.")
+        return found
+
+    async def _begins_at(self, log: PartitionLog) -> Offset:
+        """Where a group begins that has not read the partition before. Raises: FirnError."""
+        match self._settings.reset:
+            case "latest":
+                return log.high_watermark
+            case "earliest":
+                return log.log_start_offset
+            case by_duration:
+                ago_ms = reset_duration_ms(by_duration)
+                assert ago_ms is not None, by_duration
+                since = TimestampMs(self._context.clock.now_ms() - ago_ms)
+                found = await find_in_both_tiers(self._context, log, since)
+                return log.high_watermark if found is None else found[1]
+
+    async def _read(self, log: PartitionLog, offset: int) -> Read | None:
+        """Whole batches from ``offset`` on, of either tier; None if the store has not brought them yet. Raises: FirnError."""
+        max_bytes = min(self._bytes_left, PARTITION_BYTES_MAX)
+        try:
+            local = await log.read_when_ready(offset, max_bytes, end_offset=self._end(log))
+        except BelowLocalStart:
+            return await self._read_remote(log, offset, max_bytes)
+        data = local.try_read_now()
+        if data is None:
+            data = await local.read_bytes()
+        committed = self._settings.committed
+        return Read(data, log.aborted_transactions(offset, local.end_offset) if committed else ())
+
+    async def _read_remote(self, log: PartitionLog, offset: int, max_bytes: int) -> Read | None:
+        context = self._context
+        found = context.remote_reader.read(
+            log.topic_id, PartitionIndex(log.partition), Offset(offset), max_bytes, min_one_batch=True
+        )
+        if isinstance(found, RemoteWait):
+            self._undo.append(found(self._something.set))
+            return None
+        return Read(await self._bytes_of(found), found.aborted if self._settings.committed else ())
+
+    async def _bytes_of(self, found: RemoteRead) -> bytes:
+        """The bytes of ranges of chunks, whose files are held until all are read."""
+        for part in found.ranges:
+            part.handle.acquire()
+        try:
+            reads = [LocalRead(*part, self._context.pool, False).read_bytes() for part in found.ranges]
+            return b"".join(await asyncio.gather(*reads))
+        finally:
+            for part in found.ranges:
+                part.handle.release()
+
+    def _given(self, log: PartitionLog, read: Read, acquired: Sequence[Acquired]) -> PartitionData:
+        """The answer with what was acquired, and of what was read only the batches that hold it."""
+        first, end = acquired[0].first, acquired[-1].end
+        start = stop = 0
+        for position, header in iter_headers(read.data):
+            if header.end_offset <= first:
+                start = position + header.size_bytes
+            if header.base_offset < end:
+                stop = position + header.size_bytes
+        self._bytes_left -= stop - start
+        self._records_left -= sum(each.end - each.first for each in acquired)
+        answer = PartitionData(
+            log.partition,
+            records=memoryview(read.data)[start:stop],
+            acquired_records=[AcquiredRecords(each.first, each.end - 1, each.delivery_count) for each in acquired],
+        )
+        answer.current_leader.leader_id, answer.current_leader.leader_epoch = self._context.node_id, log.leader_epoch
+        return answer
+
+
+def _sorted_out(read: Read, offset: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Offset ranges from ``offset`` on: of batches for members, and of what is for nobody."""
+    batches: list[tuple[int, int]] = []
+    nobody: list[tuple[int, int]] = []
+    for _, header in iter_headers(read.data):
+        first, end = max(offset, header.base_offset), header.end_offset
+        if end <= offset:
+            continue
+        if first > offset:
+            nobody.append((offset, first))
+        aborted = header.is_transactional and any(
+            each.producer_id == header.producer_id and each.first_offset <= header.base_offset <= each.last_offset
+            for each in read.aborted
+        )
+        (nobody if header.is_control or aborted or header.record_count == 0 else batches).append((first, end))
+        offset = end
+    return batches, nobody
+
+
+def refuse_fetch(request: Request, message: ShareFetchRequest, code: ErrorCode, sentence: str) -> ShareFetchResponse:
+    del request, message
+    return ShareFetchResponse(error_code=code, error_message=sentence)
+
+
+# --- ShareAcknowledge -----------------------------------------------------------------------------------------------
+
+
+async def acknowledge(context: Context, request: Request, message: ShareAcknowledgeRequest) -> ShareAcknowledgeResponse:
+    """Take in what the member says of records that it has. Raises: RequestRejected for the request as a whole."""
+    group_id, member_id = _names(message.group_id, message.member_id)
+    said = _said(message, renews=request.api_version >= RENEW_FROM and message.is_renew_ack)
+    if message.share_session_epoch == FIRST:
+        raise RequestRejected(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "Nothing can be acknowledged before a fetch.")
+    session = context.shares.sessions.next(group_id, member_id, message.share_session_epoch, context.clock.now_ms())
+    topics: dict[UUID, list[AcknowledgedPartition]] = {}
+    for (topic_id, index), batches in said.items():
+        code, sentence = await _acknowledge(context, ShareKey(group_id, topic_id, index), member_id, batches)
+        topics.setdefault(topic_id, []).append(AcknowledgedPartition(index, error_code=code, error_message=sentence))
+    if message.share_session_epoch == FINAL:
+        await _release(context, session, group_id, member_id)
+    return ShareAcknowledgeResponse(
+        acquisition_lock_timeout_ms=context.shares.settings(group_id).lock_ms,
+        responses=[ShareAcknowledgeTopicResponse(topic_id, parts) for topic_id, parts in topics.items()],
+    )
+
+
+def refuse_acknowledge(
+    request: Request, message: ShareAcknowledgeRequest, code: ErrorCode, sentence: str
+) -> ShareAcknowledgeResponse:
+    del request, message
+    return ShareAcknowledgeResponse(error_code=code, error_message=sentence)
+
+
+APIS: Final[ApiTable] = {
+    ApiKey.SHARE_FETCH: Api(fetch, refuse_fetch),
+    ApiKey.SHARE_ACKNOWLEDGE: Api(acknowledge, refuse_acknowledge),
+}

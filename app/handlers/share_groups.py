@@ -1,0 +1,106 @@
+"""ShareGroupHeartbeat (key 76) and ShareGroupDescribe (key 77): the members of share groups (KIP-932)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Final
+
+from app.errors import ErrorCode, RequestRejected
+from app.groups.consumer import Client
+from app.groups.share import SIMPLE, ShareGroup, check_share_heartbeat
+from app.handlers.api import Api, ApiTable
+from app.handlers.cluster import NOT_ASKED
+from app.handlers.context import Context, Request
+from app.handlers.groups import GROUP_OPERATIONS, client_host
+from app.metadata.cluster import ClusterImage
+from app.wire.apikeys import ApiKey
+from app.wire.apis.share_group_describe import (
+    Assignment,
+    DescribedGroup,
+    Member,
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+    TopicPartitions,
+)
+from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
+
+
+def heartbeat(
+    context: Context, request: Request, message: ShareGroupHeartbeatRequest
+) -> ShareGroupHeartbeatResponse | Awaitable[ShareGroupHeartbeatResponse]:
+    """A member of a share group joins, goes on, or leaves. Raises: RequestRejected."""
+    check_share_heartbeat(message)
+    client = Client(request.client_id or "", client_host(request))
+    return context.groups.perform(message.group_id, lambda shard, turn: shard.share_heartbeat(turn, message, client))
+
+
+def refuse_heartbeat(
+    request: Request, message: ShareGroupHeartbeatRequest, code: ErrorCode, sentence: str
+) -> ShareGroupHeartbeatResponse:
+    del request, message
+    return ShareGroupHeartbeatResponse(error_code=code, error_message=sentence)
+
+
+async def describe(
+    context: Context, request: Request, message: ShareGroupDescribeRequest
+) -> ShareGroupDescribeResponse:
+    """Describe each group by itself, with what every member has."""
+    del request
+    operations = GROUP_OPERATIONS if message.include_authorized_operations else NOT_ASKED
+    answers = []
+    for group_id in message.group_ids:
+        try:
+            found = context.groups.perform(
+                group_id,
+                lambda shard, _, name=group_id: _described(shard.share_group(name), context.image),  # type: ignore[misc]
+            )
+            answer = found if isinstance(found, DescribedGroup) else await found
+        except RequestRejected as error:
+            answer = DescribedGroup(error_code=error.code, error_message=str(error), group_id=group_id)
+        answer.authorized_operations = operations
+        answers.append(answer)
+    return ShareGroupDescribeResponse(groups=answers)
+
+
+def _described(group: ShareGroup, image: ClusterImage) -> DescribedGroup:
+    topics = image.topics_by_id
+    return DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state,
+        group_epoch=group.epoch,
+        assignment_epoch=group.target_epoch,
+        assignor_name=SIMPLE,
+        members=[
+            Member(
+                member_id=member.member_id,
+                rack_id=member.subscription.rack_id,
+                member_epoch=member.current.member_epoch,
+                client_id=member.subscription.client_id,
+                client_host=member.subscription.client_host,
+                subscribed_topic_names=sorted(member.subscription.topic_names),
+                assignment=Assignment(
+                    [
+                        TopicPartitions(topic_id, topics[topic_id].name, sorted(partitions))
+                        for topic_id, partitions in member.current.assigned.items()
+                        if topic_id in topics
+                    ]
+                ),
+            )
+            for member in group.members.values()
+        ],
+    )
+
+
+def refuse_describe(
+    request: Request, message: ShareGroupDescribeRequest, code: ErrorCode, sentence: str
+) -> ShareGroupDescribeResponse:
+    del request
+    return ShareGroupDescribeResponse(
+        groups=[DescribedGroup(error_code=code, error_message=sentence, group_id=name) for name in message.group_ids]
+    )
+
+
+APIS: Final[ApiTable] = {
+    ApiKey.SHARE_GROUP_HEARTBEAT: Api(heartbeat, refuse_heartbeat),
+    ApiKey.SHARE_GROUP_DESCRIBE: Api(describe, refuse_describe),
+}

@@ -1,0 +1,224 @@
+"""DescribeShareGroupOffsets (key 90), AlterShareGroupOffsets (91), DeleteShareGroupOffsets (92): where share groups have got to."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
+from app.groups.share_state import ShareKey
+from app.handlers.api import Api, ApiTable
+from app.handlers.context import Context, Request
+from app.metadata.cluster import TopicImage
+from app.wire.apikeys import ApiKey
+from app.wire.apis.alter_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestTopic,
+    AlterShareGroupOffsetsResponse,
+    AlterShareGroupOffsetsResponsePartition,
+    AlterShareGroupOffsetsResponseTopic,
+)
+from app.wire.apis.delete_share_group_offsets import (
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsResponse,
+    DeleteShareGroupOffsetsResponseTopic,
+)
+from app.wire.apis.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsResponseGroup,
+    DescribeShareGroupOffsetsResponsePartition,
+    DescribeShareGroupOffsetsResponseTopic,
+)
+from app.wire.schema import ZERO_UUID
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+NOT_BEGUN: Final = -1
+"""In place of a start offset: the group has not read the partition."""
+
+# --- DescribeShareGroupOffsets --------------------------------------------------------------------------------------
+
+
+async def describe(
+    context: Context, request: Request, message: DescribeShareGroupOffsetsRequest
+) -> DescribeShareGroupOffsetsResponse:
+    """Each group by itself: the partitions that are asked for, or all that it reads."""
+    del request
+    groups = []
+    for asked in message.groups:
+        try:
+            await _check_group(context, asked.group_id, empty=False)
+            groups.append(_described(context, asked))
+        except FirnError as error:
+            groups.append(
+                DescribeShareGroupOffsetsResponseGroup(
+                    group_id=asked.group_id, error_code=kafka_code(error), error_message=str(error)
+                )
+            )
+    return DescribeShareGroupOffsetsResponse(groups=groups)
+
+
+def _described(
+    context: Context, asked: DescribeShareGroupOffsetsRequestGroup
+) -> DescribeShareGroupOffsetsResponseGroup:
+    image = context.image
+    if asked.topics is None:
+        read = context.shares.topics_of(asked.group_id)
+        topics = [
+            (image.topics_by_id[topic_id].name, parts)
+            for topic_id, parts in read.items()
+            if topic_id in image.topics_by_id
+        ]
+    else:
+        topics = [(topic.topic_name, topic.partitions) for topic in asked.topics]
+    answer = DescribeShareGroupOffsetsResponseGroup(group_id=asked.group_id)
+    for name, partitions in topics:
+        topic = image.topic(name)
+        answer.topics.append(
+            DescribeShareGroupOffsetsResponseTopic(
+                name,
+                ZERO_UUID if topic is None else topic.topic_id,
+                [_described_partition(context, asked.group_id, topic, index) for index in partitions],
+            )
+        )
+    return answer
+
+
+def _described_partition(
+    context: Context, group_id: str, topic: TopicImage | None, index: int
+) -> DescribeShareGroupOffsetsResponsePartition:
+    answer = DescribeShareGroupOffsetsResponsePartition(index, NOT_BEGUN)
+    if topic is None or not 0 <= index < len(topic.partitions):
+        answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return answer
+    try:
+        shared = context.shares.find(ShareKey(group_id, topic.topic_id, index))
+    except RequestRejected as error:
+        answer.error_code, answer.error_message = error.code, str(error)
+        return answer
+    log = context.logs.get(topic.name, index)
+    if shared is not None:
+        answer.start_offset = shared.window.start
+        if log is not None:
+            answer.leader_epoch = log.leader_epoch
+            answer.lag = max(0, log.high_watermark - shared.window.start - shared.window.done_count)
+    return answer
+
+
+def refuse_describe(
+    request: Request, message: DescribeShareGroupOffsetsRequest, code: ErrorCode, sentence: str
+) -> DescribeShareGroupOffsetsResponse:
+    del request
+    return DescribeShareGroupOffsetsResponse(
+        groups=[
+            DescribeShareGroupOffsetsResponseGroup(group_id=asked.group_id, error_code=code, error_message=sentence)
+            for asked in message.groups
+        ]
+    )
+
+
+# --- AlterShareGroupOffsets -----------------------------------------------------------------------------------------
+
+
+async def alter(
+    context: Context, request: Request, message: AlterShareGroupOffsetsRequest
+) -> AlterShareGroupOffsetsResponse:
+    """Have a group without members go on elsewhere. Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+    del request
+    await _check_group(context, message.group_id, empty=True)
+    await context.shares.ready()
+    return AlterShareGroupOffsetsResponse(
+        responses=[await _altered(context, message.group_id, topic) for topic in message.topics]
+    )
+
+
+async def _altered(
+    context: Context, group_id: str, asked: AlterShareGroupOffsetsRequestTopic
+) -> AlterShareGroupOffsetsResponseTopic:
+    topic = context.image.topic(asked.topic_name)
+    answer = AlterShareGroupOffsetsResponseTopic(asked.topic_name, ZERO_UUID if topic is None else topic.topic_id)
+    for partition in asked.partitions:
+        outcome = AlterShareGroupOffsetsResponsePartition(partition.partition_index)
+        answer.partitions.append(outcome)
+        try:
+            if topic is None or not 0 <= partition.partition_index < len(topic.partitions):
+                raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            if partition.start_offset < 0:
+                raise RequestRejected(ErrorCode.INVALID_REQUEST, "An offset must not be negative.")
+            key = ShareKey(group_id, topic.topic_id, partition.partition_index)
+            start = partition.start_offset
+            await _all_of(
+                [context.shares.perform(key, lambda shard, turn, k=key, s=start: shard.begin(turn, k, s))]  # type: ignore[misc]
+            )
+        except FirnError as error:
+            outcome.error_code, outcome.error_message = kafka_code(error), str(error)
+    return answer
+
+
+def refuse_alter(
+    request: Request, message: AlterShareGroupOffsetsRequest, code: ErrorCode, sentence: str
+) -> AlterShareGroupOffsetsResponse:
+    del request, message
+    return AlterShareGroupOffsetsResponse(error_code=code, error_message=sentence)
+
+
+# --- DeleteShareGroupOffsets ----------------------------------------------------------------------------------------
+
+
+async def delete(
+    context: Context, request: Request, message: DeleteShareGroupOffsetsRequest
+) -> DeleteShareGroupOffsetsResponse:
+    """Have a group without members forget topics. Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+    del request
+    await _check_group(context, message.group_id, empty=True)
+    answers = []
+    for asked in message.topics:
+        topic = context.image.topic(asked.topic_name)
+        answer = DeleteShareGroupOffsetsResponseTopic(asked.topic_name, ZERO_UUID if topic is None else topic.topic_id)
+        answers.append(answer)
+        if topic is None:
+            answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            continue
+        try:
+            await _forget(context, message.group_id, topic.topic_id)
+        except FirnError as error:
+            answer.error_code, answer.error_message = kafka_code(error), str(error)
+    return DeleteShareGroupOffsetsResponse(responses=answers)
+
+
+async def _forget(context: Context, group_id: str, topic_id: UUID) -> None:
+    await _all_of(context.shares.forget(lambda key: (key.group_id, key.topic_id) == (group_id, topic_id)))
+
+
+def refuse_delete(
+    request: Request, message: DeleteShareGroupOffsetsRequest, code: ErrorCode, sentence: str
+) -> DeleteShareGroupOffsetsResponse:
+    del request, message
+    return DeleteShareGroupOffsetsResponse(error_code=code, error_message=sentence)
+
+
+# --- what all of them need ------------------------------------------------------------------------------------------
+
+
+async def _check_group(context: Context, group_id: str, *, empty: bool) -> None:
+    """Raises: RequestRejected GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP if it must have no members and has."""
+    found = context.groups.perform(group_id, lambda shard, _: shard.share_group(group_id).is_empty)
+    is_empty = await found if isinstance(found, Awaitable) else found
+    if empty and not is_empty:
+        raise RequestRejected(ErrorCode.NON_EMPTY_GROUP, "The group is not empty.")
+
+
+async def _all_of(waiting: Iterable[Awaitable[None] | None]) -> None:
+    for each in waiting:
+        if each is not None:
+            await each
+
+
+APIS: Final[ApiTable] = {
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: Api(describe, refuse_describe),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: Api(alter, refuse_alter),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: Api(delete, refuse_delete),
+}

@@ -1,0 +1,146 @@
+"""Settings of one group, by Kafka's names (resource type GROUP, KIP-848 and KIP-932): what a group does differently from others.
+
+They are kept in the cluster log like those of topics; a group need not be there yet. What a group does not say comes from its
+coordinator's settings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from app.configs import (
+    BrokerConfig,
+    ConfigSource,
+    ConfigType,
+    Definition,
+    DescribedConfig,
+    SourcedValue,
+    format_value,
+    parse_value,
+)
+from app.errors import ErrorCode, RequestRejected
+
+AUTO_OFFSET_RESET: Final = "share.auto.offset.reset"
+ISOLATION_LEVEL: Final = "share.isolation.level"
+READ_COMMITTED: Final = "read_committed"
+EARLIEST, LATEST, BY_DURATION = "earliest", "latest", "by_duration:"
+
+_DURATION: Final = re.compile(
+    r"P(?:(?P<days>\d{1,6})D)?(?:T(?:(?P<hours>\d{1,9})H)?(?:(?P<minutes>\d{1,9})M)?(?:(?P<seconds>\d{1,9})(?:\.\d+)?S)?)?"
+)
+
+
+def _group(
+    name: str, kind: ConfigType, default: str | int, field: str, documentation: str, **bounds: int
+) -> Definition:
+    return Definition(
+        name=name, type=kind, field=field, default=default, documentation=documentation, minimum=bounds.get("minimum")
+    )
+
+
+_DEFAULTS: Final = BrokerConfig()
+
+GROUP_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
+    {
+        definition.name: definition
+        for definition in (
+            *(
+                _group(
+                    f"{kind}.{name}",
+                    ConfigType.INT,
+                    int(getattr(_DEFAULTS, f"group_{kind}_{field}")),
+                    f"group_{kind}_{field}",
+                    documentation,
+                    minimum=1,
+                )
+                for kind, name, field, documentation in (
+                    ("consumer", "session.timeout.ms", "session_timeout_ms", "As group.consumer.session.timeout.ms."),
+                    (
+                        "consumer",
+                        "heartbeat.interval.ms",
+                        "heartbeat_interval_ms",
+                        "As group.consumer.heartbeat.interval.ms.",
+                    ),
+                    ("share", "session.timeout.ms", "session_timeout_ms", "As group.share.session.timeout.ms."),
+                    (
+                        "share",
+                        "heartbeat.interval.ms",
+                        "heartbeat_interval_ms",
+                        "As group.share.heartbeat.interval.ms.",
+                    ),
+                    (
+                        "share",
+                        "record.lock.duration.ms",
+                        "record_lock_duration_ms",
+                        "As group.share.record.lock.duration.ms.",
+                    ),
+                )
+            ),
+            _group(
+                AUTO_OFFSET_RESET,
+                ConfigType.STRING,
+                LATEST,
+                "",
+                "Where a share group begins to read a partition: latest, earliest, or by_duration:<ISO 8601 duration> for that "
+                "long ago.",
+            ),
+            _group(
+                ISOLATION_LEVEL,
+                ConfigType.STRING,
+                "read_uncommitted",
+                "",
+                "Whether a share group is given records of open and aborted transactions: read_uncommitted or read_committed.",
+            ),
+        )
+    }
+)
+
+
+def validate_group_configs(overrides: Mapping[str, str]) -> None:
+    """Raises: RequestRejected INVALID_CONFIG for an unknown name or a bad value."""
+    for name, text in overrides.items():
+        definition = GROUP_DEFINITIONS.get(name)
+        if definition is None:
+            raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
+        parse_value(definition, text)
+        if name == AUTO_OFFSET_RESET and text not in (EARLIEST, LATEST) and reset_duration_ms(text) is None:
+            raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Invalid value {text} for configuration {name}.")
+        if name == ISOLATION_LEVEL and text not in ("read_uncommitted", READ_COMMITTED):
+            raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Invalid value {text} for configuration {name}.")
+
+
+def reset_duration_ms(text: str) -> int | None:
+    """The duration of ``by_duration:…``; None if it is none."""
+    found = _DURATION.fullmatch(text.removeprefix(BY_DURATION)) if text.startswith(BY_DURATION) else None
+    if found is None or not any(found.groups()):
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.group("days", "hours", "minutes", "seconds"))
+    return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
+
+
+def config_of_group(broker: BrokerConfig, overrides: Mapping[str, str] | None) -> BrokerConfig:
+    """A coordinator's settings as they are for a group."""
+    if not overrides:
+        return broker
+    changes = {
+        definition.field: parse_value(definition, overrides[name])
+        for name, definition in GROUP_DEFINITIONS.items()
+        if definition.field and name in overrides
+    }
+    return replace(broker, **changes)  # type: ignore[arg-type]
+
+
+def describe_group(broker: BrokerConfig, overrides: Mapping[str, str]) -> list[DescribedConfig]:
+    """Every setting of a group, by name."""
+    described = []
+    for name, definition in sorted(GROUP_DEFINITIONS.items()):
+        inherited = format_value(getattr(broker, definition.field)) if definition.field else str(definition.default)
+        said = [SourcedValue(name, inherited, ConfigSource.DEFAULT_CONFIG)]
+        if name in overrides:
+            said.insert(0, SourcedValue(name, overrides[name], ConfigSource.DYNAMIC_GROUP_CONFIG))
+        described.append(DescribedConfig(definition, name, said[0].value, said[0].source, False, said))
+    return described

@@ -1,0 +1,324 @@
+"""Share groups on a whole broker (KIP-932): records are acquired, acknowledged, given back, and found again after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.errors import ErrorCode
+from app.metadata.changes import ConfigChange, Operation, ResourceType
+from app.wire.apikeys import ApiKey
+from app.wire.apis.alter_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
+)
+from app.wire.apis.delete_groups import DeleteGroupsRequest
+from app.wire.apis.delete_share_group_offsets import (
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequestTopic,
+)
+from app.wire.apis.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+)
+from app.wire.apis.find_coordinator import FindCoordinatorRequest
+from app.wire.apis.list_groups import ListGroupsRequest
+from app.wire.apis.share_acknowledge import AcknowledgementBatch as Said
+from app.wire.apis.share_acknowledge import AcknowledgePartition, AcknowledgeTopic, ShareAcknowledgeRequest
+from app.wire.apis.share_fetch import FetchPartition, FetchTopic, ShareFetchRequest
+from app.wire.apis.share_group_describe import ShareGroupDescribeRequest
+from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest
+from tests.broker.test_node import headers, produce
+from tests.handlers.conversation import Talk, batch, talk
+from tests.support.broker import RunningBroker, running_broker
+
+GROUP = "workers"
+ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
+TRANSIENT = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
+
+
+class Worker:
+    """A member of a share group, on a connection of its own."""
+
+    def __init__(self, connection: Talk, broker: RunningBroker, name: str) -> None:
+        self.connection = connection
+        self.broker = broker
+        self.name = name
+        self.epoch = 0
+
+    async def join(self, topic: str = "t") -> Any:
+        await self.connection.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key=GROUP))
+        async with asyncio.timeout(20):
+            while True:
+                answer = await self.connection.ask(
+                    ApiKey.SHARE_GROUP_HEARTBEAT, 1, ShareGroupHeartbeatRequest(GROUP, self.name, 0, None, [topic])
+                )
+                if answer.error_code not in TRANSIENT:
+                    assert answer.error_code == 0, answer
+                    return answer
+                await asyncio.sleep(0.02)
+
+    async def leave(self) -> None:
+        answer = await self.connection.ask(
+            ApiKey.SHARE_GROUP_HEARTBEAT, 1, ShareGroupHeartbeatRequest(GROUP, self.name, -1)
+        )
+        assert answer.error_code == 0
+
+    def _topics(self, topic: str, partitions: Sequence[int]) -> list[FetchTopic]:
+        topic_id = self.broker.node.controller.image.topics_by_name[topic].topic_id
+        return [FetchTopic(topic_id, [FetchPartition(index) for index in partitions])]
+
+    async def ask(self, topic: str = "t", partitions: Sequence[int] = (0,), **fields: Any) -> Any:
+        request = ShareFetchRequest(
+            GROUP,
+            self.name,
+            share_session_epoch=fields.pop("epoch", self.epoch),
+            max_wait_ms=fields.pop("max_wait_ms", 0),
+            max_records=fields.pop("max_records", 500),
+            topics=self._topics(topic, partitions) if self.epoch == 0 else [],
+            **fields,
+        )
+        answer = await self.connection.ask(ApiKey.SHARE_FETCH, 2, request)
+        if answer.error_code == 0:
+            self.epoch += 1
+        return answer
+
+    async def get(self, topic: str = "t", **fields: Any) -> list[tuple[int, int, int]]:
+        """What it is given of partition 0: offset ranges (last one included) with how often they were delivered."""
+        async with asyncio.timeout(20):
+            while True:
+                answer = await self.ask(topic, **fields)
+                assert answer.error_code == 0, answer
+                parts = [part for responses in answer.responses for part in responses.partitions]
+                if any(part.error_code in TRANSIENT for part in parts):
+                    await asyncio.sleep(0.02)
+                    continue
+                assert all(part.error_code == 0 for part in parts), parts
+                for part in parts:
+                    offsets = {header.base_offset for header in headers(bytes(part.records or b""))}
+                    assert min(offsets) <= part.acquired_records[0].first_offset
+                return [
+                    (each.first_offset, each.last_offset, each.delivery_count)
+                    for part in parts
+                    for each in part.acquired_records
+                ]
+
+    async def say(self, first: int, last: int, *types: int, topic: str = "t", **fields: Any) -> ErrorCode:
+        """Acknowledge a range of partition 0."""
+        topic_id = self.broker.node.controller.image.topics_by_name[topic].topic_id
+        said = AcknowledgePartition(0, [Said(first, last, list(types))])
+        request = ShareAcknowledgeRequest(
+            GROUP,
+            self.name,
+            share_session_epoch=fields.pop("epoch", self.epoch),
+            is_renew_ack=RENEW in types,
+            topics=[AcknowledgeTopic(topic_id, [said])],
+        )
+        answer = await self.connection.ask(ApiKey.SHARE_ACKNOWLEDGE, 2, request)
+        if answer.error_code:
+            return ErrorCode(answer.error_code)
+        self.epoch += 1
+        return ErrorCode(answer.responses[0].partitions[0].error_code)
+
+    async def close(self) -> None:
+        answer = await self.connection.ask(
+            ApiKey.SHARE_ACKNOWLEDGE, 2, ShareAcknowledgeRequest(GROUP, self.name, share_session_epoch=-1)
+        )
+        assert answer.error_code == 0
+
+
+async def configure(broker: RunningBroker, **configs: str) -> None:
+    changes = [ConfigChange(name.replace("_", "."), Operation.SET, value) for name, value in configs.items()]
+    await broker.node.controller.alter_configs(ResourceType.GROUP, GROUP, changes)
+
+
+@asynccontextmanager
+async def workers(broker: RunningBroker, *names: str) -> AsyncIterator[list[Worker]]:
+    made = []
+    try:
+        for name in names:
+            connection = talk(broker.port)
+            worker = Worker(await connection.__aenter__(), broker, name)
+            made.append((connection, worker))
+            await worker.join()
+        yield [worker for _, worker in made]
+    finally:
+        for connection, _ in made:
+            await connection.__aexit__(None, None, None)
+
+
+async def test_records_are_shared_and_what_is_done_with_stays_so_after_a_restart(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 1, retention_ms="-1")
+        await configure(broker, share_auto_offset_reset="earliest")
+        async with talk(broker.port) as producer, workers(broker, "a", "b") as (a, b):
+            await produce(producer, "t", *(batch(1) for _ in range(10)))
+            assert await a.get(max_records=4) == [(0, 3, 1)]
+            assert await b.get() == [(4, 9, 1)]
+            assert await a.say(0, 2, ACCEPT) is ErrorCode.NONE
+            assert await b.say(4, 5, RELEASE, REJECT) is ErrorCode.NONE
+            assert await b.say(0, 0, ACCEPT) is ErrorCode.NONE, "what is done with may be said anything of"
+            assert await b.say(3, 3, ACCEPT) is ErrorCode.INVALID_RECORD_STATE
+            assert await a.get() == [(4, 4, 2)]
+    async with running_broker(tmp_path) as broker, workers(broker, "a") as (a,):
+        assert await a.get() == [(3, 4, 2), (6, 9, 2)], "that something was acquired is not in the log"
+
+
+async def test_a_member_that_closes_its_session_gives_back_what_it_has(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 1, retention_ms="-1")
+        await configure(broker, share_auto_offset_reset="earliest")
+        async with talk(broker.port) as producer, workers(broker, "a", "b") as (a, b):
+            await produce(producer, "t", batch(5))
+            assert await a.get() == [(0, 4, 1)]
+            assert await b.get() == []
+            await a.close()
+            assert await b.get() == [(0, 4, 1)]
+
+
+async def test_time_is_limited_unless_it_is_renewed(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, group_share_record_lock_duration_ms=300) as broker:
+        await broker.create_topic("t", 1, retention_ms="-1")
+        await configure(broker, share_auto_offset_reset="earliest")
+        async with talk(broker.port) as producer, workers(broker, "a", "b") as (a, b):
+            await produce(producer, "t", batch(2))
+            assert await a.get() == [(0, 1, 1)]
+            assert await a.say(0, 0, RENEW) is ErrorCode.NONE
+            given = await b.get(max_wait_ms=10_000)
+            assert (1, 1, 2) in given or (0, 1, 2) in given
+            assert await a.say(1, 1, ACCEPT) is ErrorCode.INVALID_RECORD_STATE
+
+
+async def test_a_fetch_waits_for_records_and_begins_at_the_end_by_default(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 1, retention_ms="-1")
+        async with talk(broker.port) as producer, workers(broker, "a") as (a,):
+            await produce(producer, "t", batch(3))
+            assert await a.get() == []
+            waiting = asyncio.create_task(a.get(max_wait_ms=10_000))
+            await produce(producer, "t", batch(2))
+            assert await waiting == [(3, 4, 1)]
+
+
+async def test_begins_where_the_group_says(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 1, retention_ms="-1")
+        await configure(broker, share_auto_offset_reset="by_duration:PT1H")
+        async with talk(broker.port) as producer, workers(broker, "a") as (a,):
+            now_ms = broker.node.context.clock.now_ms()
+            await produce(producer, "t", batch(2, timestamp=now_ms - 7_200_000), batch(2, timestamp=now_ms - 60_000))
+            assert await a.get() == [(2, 3, 1)]
+
+
+async def test_records_that_left_the_local_disk_are_shared_too(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, remote_log_manager_task_interval_ms=50) as broker:
+        await broker.create_topic("t", 1, segment_bytes="1048576", local_retention_bytes="0", retention_ms="-1")
+        await configure(broker, share_auto_offset_reset="earliest")
+        async with talk(broker.port) as producer, workers(broker, "a") as (a,):
+            await produce(producer, "t", *(batch(1, value=b"x" * 500_000) for _ in range(8)))
+            log = broker.log("t")
+            async with asyncio.timeout(20):
+                while log.local_log_start_offset == 0:
+                    await asyncio.sleep(0.02)
+            got: list[int] = []
+            async with asyncio.timeout(20):
+                while len(got) < 8:
+                    for first, last, _ in await a.get(max_wait_ms=5000):
+                        got += range(first, last + 1)
+            assert got == list(range(8))
+
+
+@pytest.mark.parametrize(("epoch", "code"), [(5, ErrorCode.INVALID_SHARE_SESSION_EPOCH), (-1, ErrorCode.NONE)])
+async def test_sessions_are_kept_in_step(tmp_path: Path, epoch: int, code: ErrorCode) -> None:
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 1, retention_ms="-1")
+        async with workers(broker, "a") as (a,):
+            assert await a.say(0, 0, ACCEPT, epoch=1) is ErrorCode.SHARE_SESSION_NOT_FOUND
+            assert await a.say(0, 0, ACCEPT, epoch=0) is ErrorCode.INVALID_SHARE_SESSION_EPOCH
+            assert (await a.ask(epoch=1)).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
+            await a.get()
+            assert (await a.ask(epoch=epoch)).error_code == code
+
+
+async def test_groups_and_their_offsets_are_described_altered_and_deleted(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 1, retention_ms="-1")
+        await configure(broker, share_auto_offset_reset="earliest")
+        async with talk(broker.port) as client, workers(broker, "a") as (a,):
+            await produce(client, "t", batch(10))
+            await a.get(max_records=4)
+            await a.say(1, 2, ACCEPT)
+            assert await start_and_lag(client) == (0, 8)
+            described = (await client.ask(ApiKey.SHARE_GROUP_DESCRIBE, 1, ShareGroupDescribeRequest([GROUP]))).groups[0]
+            assert (described.group_state, described.assignor_name) == ("Stable", "simple")
+            assert described.members[0].assignment.topic_partitions[0].partitions == [0]
+            listed = (await client.ask(ApiKey.LIST_GROUPS, 5, ListGroupsRequest(types_filter=["share"]))).groups
+            assert [(group.group_id, group.group_type) for group in listed] == [(GROUP, "share")]
+
+            assert await altered(client, 7) == (ErrorCode.NON_EMPTY_GROUP, None)
+            await a.close()
+            await a.leave()
+            assert await altered(client, 7) == (ErrorCode.NONE, ErrorCode.NONE)
+            assert await start_and_lag(client) == (7, 3)
+            request = DeleteShareGroupOffsetsRequest(GROUP, [DeleteShareGroupOffsetsRequestTopic("t")])
+            answer = await client.ask(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, request)
+            assert (answer.error_code, answer.responses[0].error_code) == (0, 0)
+            assert await start_and_lag(client) == (-1, -1)
+            answer = await client.ask(ApiKey.DELETE_GROUPS, 2, DeleteGroupsRequest([GROUP]))
+            assert answer.results[0].error_code == 0
+            answer = await client.ask(ApiKey.SHARE_GROUP_DESCRIBE, 1, ShareGroupDescribeRequest([GROUP]))
+            assert answer.groups[0].error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+async def start_and_lag(client: Talk) -> tuple[int, int]:
+    asked = DescribeShareGroupOffsetsRequestGroup(GROUP, None)
+    answer = await client.ask(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, DescribeShareGroupOffsetsRequest([asked]))
+    (group,) = answer.groups
+    assert group.error_code == 0
+    if not group.topics:
+        return -1, -1
+    (partition,) = group.topics[0].partitions
+    return partition.start_offset, partition.lag
+
+
+async def altered(client: Talk, start: int) -> tuple[ErrorCode, ErrorCode | None]:
+    topic = AlterShareGroupOffsetsRequestTopic("t", [AlterShareGroupOffsetsRequestPartition(0, start)])
+    answer = await client.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, AlterShareGroupOffsetsRequest(GROUP, [topic]))
+    if answer.error_code:
+        return ErrorCode(answer.error_code), None
+    return ErrorCode.NONE, ErrorCode(answer.responses[0].partitions[0].error_code)
+
+
+async def test_progress_in_a_deleted_topic_is_forgotten(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 1, retention_ms="-1")
+        async with workers(broker, "a") as (a,):
+            await a.get()
+            assert len(broker.node.shares.keys(lambda _: True)) == 1
+            await broker.node.controller.delete_topic("t")
+            assert broker.node.shares.keys(lambda _: True) == []
+            answer = await a.ask()
+            assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+async def test_who_waits_is_given_what_another_gives_back(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 1, retention_ms="-1")
+        await configure(broker, share_auto_offset_reset="earliest")
+        async with talk(broker.port) as producer, workers(broker, "a", "b") as (a, b):
+            await produce(producer, "t", batch(4))
+            assert await a.get() == [(0, 3, 1)]
+            assert await b.get() == []
+            waiting = asyncio.create_task(b.get(max_wait_ms=8_000))
+            key = broker.node.shares.keys(lambda _: True)[0]
+            async with asyncio.timeout(10):
+                while not len(broker.node.shares.find(key).changed):  # type: ignore[union-attr]
+                    await asyncio.sleep(0.01)
+            assert await a.say(1, 2, RELEASE) is ErrorCode.NONE
+            assert await waiting == [(1, 2, 2)]

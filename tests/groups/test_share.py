@@ -1,0 +1,231 @@
+"""Share groups (KIP-932): their members, and their progress in the log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from app.configs import BrokerConfig
+from app.coordinator.records import GROUP_RECORDS
+from app.errors import ErrorCode, RequestRejected
+from app.groups import share_records
+from app.groups.assignors import MemberSpec, TopicSpec
+from app.groups.consumer import Client
+from app.groups.share import ShareGroup, ShareTimer, assign_shared, check_share_heartbeat
+from app.groups.share_sessions import FINAL, ShareSessions
+from app.groups.share_state import ShareKey, ShareSettings, ShareStateShard
+from app.groups.share_window import Acknowledgement, Acquired
+from app.units import PartitionIndex
+from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
+from tests.groups.bench import FakeTurn, image_of, topic_id
+from tests.groups.shards import _Turn
+
+CONFIG = BrokerConfig(group_share_max_size=3)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.turn = FakeTurn()
+        self.image = image_of({"t": 4})
+        self.group = ShareGroup("g", CONFIG)
+
+    def beat(self, member_id: str, epoch: int, topics: list[str] | None = None) -> ShareGroupHeartbeatResponse:
+        return self.send(ShareGroupHeartbeatRequest("g", member_id, epoch, None, topics))
+
+    def send(self, request: ShareGroupHeartbeatRequest) -> ShareGroupHeartbeatResponse:
+        check_share_heartbeat(request)
+        return self.group.heartbeat(self.turn, request, Client("c", "/h"), self.image)
+
+    def loaded(self) -> ShareGroup:
+        group = ShareGroup("g", CONFIG)
+        for batch in self.turn.log:
+            for key, value in batch:
+                group.replay(share_records.from_bytes(GROUP_RECORDS.decode_key(key), value))
+        return group
+
+
+def partitions(answer: ShareGroupHeartbeatResponse) -> set[int] | None:
+    if answer.assignment is None:
+        return None
+    return {each for topic in answer.assignment.topic_partitions for each in topic.partitions}
+
+
+def test_members_share_partitions_and_get_others_with_their_next_heartbeat() -> None:
+    bench = Bench()
+    answer = bench.beat("a", 0, ["t"])
+    assert (answer.member_epoch, partitions(answer)) == (1, {0, 1, 2, 3})
+    assert partitions(bench.beat("a", 1)) is None
+    assert partitions(bench.beat("b", 0, ["t"])) == {1, 3}
+    answer = bench.beat("a", 1)
+    assert (answer.member_epoch, partitions(answer)) == (2, {0, 2})
+    bench.image = image_of({"t": 6})
+    assert partitions(bench.beat("a", 2)) == {0, 2, 4}
+    assert remembered(bench.loaded()) == remembered(bench.group)
+
+
+def remembered(group: ShareGroup) -> Any:
+    return group.members, group.targets, group.epoch, group.target_epoch
+
+
+def test_who_leaves_or_is_silent_is_out_and_the_others_get_all() -> None:
+    bench = Bench()
+    bench.beat("a", 0, ["t"])
+    bench.beat("b", 0, ["t"])
+    assert partitions(bench.beat("a", 1)) == {0, 2}
+    assert bench.beat("b", -1).member_epoch == -1
+    assert partitions(bench.beat("a", 2)) == {0, 1, 2, 3}
+    assert ShareTimer("share session", "g", "a") in bench.turn.timers
+    assert ShareTimer("share session", "g", "b") not in bench.turn.timers
+    bench.beat("a", -1)
+    assert bench.group.state == "Empty"
+    bench.turn.append(bench.group.tombstones())
+    assert remembered(bench.loaded()) == ({}, {}, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"group_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"member_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"rack_id": " "}, ErrorCode.INVALID_REQUEST),
+        ({"member_epoch": 0, "subscribed_topic_names": []}, ErrorCode.INVALID_REQUEST),
+        ({"member_epoch": -2}, ErrorCode.INVALID_REQUEST),
+        ({"member_epoch": 7}, ErrorCode.FENCED_MEMBER_EPOCH),
+        ({"member_id": "x"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"member_id": "x", "member_epoch": -1}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"member_id": "x", "member_epoch": 0, "subscribed_topic_names": ["t"]}, ErrorCode.GROUP_MAX_SIZE_REACHED),
+    ],
+)
+def test_a_heartbeat_that_makes_no_sense_changes_nothing(changes: dict[str, Any], code: ErrorCode) -> None:
+    bench = Bench()
+    for member_id in ("a", "b", "c"):
+        bench.beat(member_id, 0, ["t"])
+    before = len(bench.turn.log)
+    request = replace(ShareGroupHeartbeatRequest("g", "a", 1), **changes)
+    with pytest.raises(RequestRejected) as refused:
+        bench.send(request)
+    assert refused.value.code is code
+    assert len(bench.turn.log) == before
+
+
+def test_more_members_than_partitions_share_them_evenly() -> None:
+    topic = UUID(int=1)
+    members = {f"m{number}": MemberSpec(frozenset({topic}), {}) for number in range(7)}
+    assigned = assign_shared(members, {topic: TopicSpec(3)})
+    readers = [sum(partition in parts[topic] for parts in assigned.values()) for partition in range(3)]
+    assert sorted(readers) == [2, 2, 3]
+    assert {len(parts[topic]) for parts in assigned.values()} == {1}
+    assert assign_shared({}, {}) == {}
+
+
+# --- progress -------------------------------------------------------------------------------------------------------
+
+KEY = ShareKey("g", topic_id("t"), 0)
+SETTINGS = ShareSettings(lock_ms=1000, deliveries_max=2, window_max=100)
+
+
+def make_shard() -> ShareStateShard:
+    return ShareStateShard(PartitionIndex(0), lambda _: SETTINGS)
+
+
+def reloaded(turn: _Turn) -> ShareStateShard:
+    shard = make_shard()
+    for batch in turn.batches:
+        shard.load(batch)
+    shard.loaded(turn)
+    return shard
+
+
+def test_progress_is_in_the_log_before_it_counts_and_is_found_there_again() -> None:
+    turn, shard = _Turn(), make_shard()
+    shard.begin(turn, KEY, 10)
+    assert shard.acquire(turn, KEY, "m", [(10, 20)], [], 0, 100) == [Acquired(10, 20, 1)]
+    shard.acknowledge(turn, KEY, "m", [Acknowledgement(10, 12, [1]), Acknowledgement(14, 15, [3])])
+    turn.refuse_with = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    before = shard.partitions[KEY].window
+    with pytest.raises(RequestRejected):
+        shard.acknowledge(turn, KEY, "m", [Acknowledgement(12, 14, [1])])
+    assert shard.partitions[KEY].window == before
+    turn.refuse_with = None
+    again = reloaded(turn)
+    assert again.partitions[KEY].window.start == 12
+    assert again.acquire(turn, KEY, "other", [(12, 20)], [], 0, 100) == [Acquired(12, 14, 2), Acquired(15, 20, 2)]
+
+
+def test_what_is_held_too_long_goes_to_others_and_in_the_end_to_nobody() -> None:
+    turn, shard = _Turn(), make_shard()
+    shard.begin(turn, KEY, 0)
+    for delivery in (1, 2):
+        assert shard.acquire(turn, KEY, "m", [(0, 2)], [], 0, 100) == [Acquired(0, 2, delivery)]
+        turn.now_ms += 999
+        assert turn.timers.pop_due(turn.now_ms) is None
+        turn.now_ms += 1
+        assert turn.timers.pop_due(turn.now_ms) == KEY
+        shard.due(turn, KEY)
+    assert shard.partitions[KEY].window.start == 2
+    assert reloaded(turn).partitions[KEY].window.start == 2
+
+
+def test_what_is_for_nobody_is_done_with() -> None:
+    turn, shard = _Turn(), make_shard()
+    shard.begin(turn, KEY, 0)
+    assert shard.acquire(turn, KEY, "m", [(1, 3)], [(0, 1), (3, 4)], 0, 100) == [Acquired(1, 3, 1)]
+    assert shard.partitions[KEY].window.start == 1
+    shard.acknowledge(turn, KEY, "m", [Acknowledgement(1, 3, [1])])
+    assert shard.partitions[KEY].window.start == 4
+    assert shard.acquire(turn, KEY, "m", [(6, 8)], [], 6, 100) == [Acquired(6, 8, 1)]
+    assert shard.partitions[KEY].window.start == 6, "records below the start of the log are gone"
+
+
+def test_forgotten_progress_leaves_nothing_behind() -> None:
+    turn, shard = _Turn(), make_shard()
+    shard.begin(turn, KEY, 0)
+    shard.forget(turn, [KEY])
+    assert shard.partitions == reloaded(turn).partitions == {}
+    assert shard.acquire(turn, KEY, "m", [(0, 1)], [], 0, 1) == []
+    with pytest.raises(RequestRejected) as refused:
+        shard.acknowledge(turn, KEY, "m", [Acknowledgement(0, 1, [1])])
+    assert refused.value.code is ErrorCode.INVALID_RECORD_STATE
+
+
+def test_a_group_that_begins_anew_is_in_another_epoch_of_its_state() -> None:
+    turn, shard = _Turn(), make_shard()
+    shard.begin(turn, KEY, 0)
+    shard.begin(turn, KEY, 7)
+    assert (shard.partitions[KEY].window.start, shard.partitions[KEY].state_epoch) == (7, 1)
+    assert reloaded(turn).partitions[KEY].state_epoch == 1
+
+
+# --- sessions -------------------------------------------------------------------------------------------------------
+
+
+def code_of(call: Any) -> ErrorCode:
+    with pytest.raises(RequestRejected) as refused:
+        call()
+    return refused.value.code
+
+
+def test_sessions_count_their_requests_and_are_limited() -> None:
+    config = BrokerConfig(group_share_max_share_sessions=2, group_share_session_timeout_ms=1000)
+    sessions = ShareSessions(lambda: config)
+    assert code_of(lambda: sessions.next("g", "a", 1, 0)) is ErrorCode.SHARE_SESSION_NOT_FOUND
+    first = sessions.begin("g", "a", 0)
+    assert sessions.next("g", "a", 1, 10) is first
+    assert code_of(lambda: sessions.next("g", "a", 1, 0)) is ErrorCode.INVALID_SHARE_SESSION_EPOCH
+    assert sessions.next("g", "a", 2, 20) is first
+    sessions.begin("g", "b", 900)
+    assert code_of(lambda: sessions.begin("g", "c", 1000)) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
+    sessions.begin("g", "c", 1021)
+    assert code_of(lambda: sessions.next("g", "a", 3, 0)) is ErrorCode.SHARE_SESSION_NOT_FOUND, "it was idle"
+    assert sessions.next("g", "c", FINAL, 0).places == {}
+    assert code_of(lambda: sessions.next("g", "c", FINAL, 0)) is ErrorCode.SHARE_SESSION_NOT_FOUND
+
+
+def test_every_partition_has_its_turn() -> None:
+    session = ShareSessions(BrokerConfig).begin("g", "a", 0)
+    places = [(UUID(int=1), index) for index in range(3)]
+    session.places = dict.fromkeys(places)
+    assert [session.in_turn()[0] for _ in range(4)] == [*places, places[0]]
