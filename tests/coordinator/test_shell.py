@@ -103,6 +103,8 @@ async def bench_over(
         try:
             yield bench
         finally:
+            if isinstance(pool, GatedPool):
+                pool.gate.set()
             task.cancel()
             await asyncio.wait([task])
             if not task.cancelled() and task.exception() is not None:
