@@ -119,7 +119,7 @@ class Lab:
         own = {system: options | dict((by_system or {}).get(system, {})) for system in systems}
         for system, peer in systems.items():
             if warm:
-                self._warm_up(peer, work, topic, own[system], brief=variant)
+                self.warm_up(peer, work, topic, own[system], brief=variant)
         runs: dict[str, Callable[[], Report]] = {}
         for system, peer in systems.items():
             runs |= generators({system: peer}, work, topic, **{"seconds": seconds, "warm_up": 0.5} | own[system])
@@ -132,7 +132,7 @@ class Lab:
         self.kept.append(case)
         return case
 
-    def _warm_up(self, peer: System, work: str, topic: str, options: dict[str, Any], *, brief: bool) -> None:
+    def warm_up(self, peer: System, work: str, topic: str, options: dict[str, Any], *, brief: bool = False) -> None:
         """Run the load until Kafka has spent its warm-up in CPU time, which is what Java's compiler needs, and its rate rises no
         more; on a busy machine that takes longer by the clock."""
         seconds = min(4.0, self.warm_up_s(peer.name)) if brief else self.warm_up_s(peer.name)

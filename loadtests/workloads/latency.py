@@ -20,8 +20,7 @@ def shares(lab: Lab) -> list[Case]:
         capacity: dict[str, float] = {}
         for system, peer in systems.items():
             make_topic(peer, "late", **NOT_TIERED.get(system, {}))
-            # Twice, because Java is not warm in the first.
-            generate(peer, "produce", "late", seconds=lab.warm_up_s(system), warm_up=0, **options)
+            lab.warm_up(peer, "produce", "late", options)
             found = generate(peer, "produce", "late", seconds=lab.effort.seconds, warm_up=0, **options)
             capacity[system] = found["requests_per_s"]
             print(f"flat out {system:<6} {capacity[system]:,.0f} requests/s", flush=True)
