@@ -460,6 +460,10 @@ def is_answered(peer: Peer, key: int, version: int) -> bool:
     body = b""
     if shape_of(key, version) is not None:
         message = request(key, acks=1) if key == ApiKey.PRODUCE else request(key)
+        if key == ApiKey.ADD_PARTITIONS_TO_TXN:
+            message.transactions.append(
+                make(key, "AddPartitionsToTxnTransaction")
+            )  # Kafka never answers if there is none
         body = codec.encode_request(key, version, message)
     flexible = version >= FLEXIBLE_FIRST.get(key, 0x7FFF)
     with Raw(peer.port) as raw:
