@@ -50,6 +50,13 @@ PARTITION_BYTES_MAX: Final = 1 << 20
 """Read of one partition for one answer."""
 PASSES_MAX: Final = 16
 """Reads of one partition for one answer, if nothing in what was read is for anybody."""
+NOT_YET: Final = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+"""Progress cannot be looked up, or written down, now."""
+RETRY_S: Final = 0.1
 RENEW_FROM: Final = 2
 """First version in which a member can ask for more time."""
 
@@ -152,7 +159,8 @@ async def _acknowledge(
     try:
         await _done(context.shares.perform(key, lambda shard, turn: shard.acknowledge(turn, key, member_id, said)))
     except FirnError as error:
-        return kafka_code(error), str(error)
+        code = kafka_code(error)
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in NOT_YET else code, str(error)
     return ErrorCode.NONE, None
 
 
@@ -227,6 +235,11 @@ class _Fetching:
                     log.add_waiter(self._something.set)
                 found = await self._acquire(log, ShareKey(self._group_id, topic_id, index))
             except FirnError as error:
+                if kafka_code(error) in NOT_YET:
+                    # Clients know no such code of a partition: it has nothing for now.
+                    retry = asyncio.get_running_loop().call_later(RETRY_S, self._something.set)
+                    self._undo.append(retry.cancel)
+                    continue
                 found = PartitionData(index, kafka_code(error), str(error), records=b"")
             if found is not None:
                 answers[place] = found

@@ -1,0 +1,197 @@
+"""Share groups (KIP-932) by the Java client's share consumer and Kafka's own tool, with transactions of librdkafka."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from app.wire.apikeys import ApiKey
+from loadtests.kafka_peer import PeerMissing, kafka_libs
+from tests.interop.peers import make, request
+from tests.interop.serving import Raw, Served, create_topic, firn_serving
+from tests.interop.test_java_tools import Tools, jvm
+
+confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not here")
+
+from confluent_kafka import Producer  # noqa: E402
+
+pytestmark = pytest.mark.interop
+
+__all__ = ["jvm"]
+
+SOURCE = Path(__file__).parent / "java" / "ShareConsumers.java"
+SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
+GROUP_RESOURCE = 32
+DEADLINE_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def firn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    settings = {"group_share_heartbeat_interval_ms": 200, "group_share_record_lock_duration_ms": 15_000}
+    with firn_serving(tmp_path_factory.mktemp("firn"), **settings) as served:
+        yield served
+    assert not served.troubles
+
+
+@pytest.fixture(scope="module")
+def java() -> Iterator[subprocess.Popen[str]]:
+    try:
+        libs = kafka_libs()
+    except PeerMissing as missing:
+        pytest.skip(str(missing))
+    if shutil.which("javac") is None:
+        pytest.skip("no Java compiler here")
+    process = subprocess.Popen(
+        ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-cp", f"{libs}/*", str(SOURCE)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+class Worker:
+    """One share consumer of the Java process."""
+
+    count = 0
+
+    def __init__(self, java: subprocess.Popen[str], firn: Served, group: str, topic: str) -> None:
+        Worker.count += 1
+        self._java = java
+        self._name = f"w{Worker.count}"
+        self("open", f"bootstrap.servers={firn.bootstrap}", f"group.id={group}")
+        self("subscribe", topic)
+
+    def __call__(self, *words: object) -> list[str]:
+        assert self._java.stdin is not None
+        assert self._java.stdout is not None
+        self._java.stdin.write(" ".join([self._name, *map(str, words)]) + "\n")
+        self._java.stdin.flush()
+        answer = self._java.stdout.readline()
+        assert answer, "the JVM has ended"
+        status, *found = answer.strip().split(" ")
+        assert status == "ok", answer
+        return found
+
+    def take(self, count: int, how: str = "accept") -> list[str]:
+        """Poll until so many records came, and say of each what it is worth; values with how often they were delivered."""
+        taken: list[str] = []
+        deadline = time.monotonic() + DEADLINE_S
+        while len(taken) < count:
+            assert time.monotonic() < deadline, taken
+            polled = self("poll", 100)
+            if polled:
+                self("acknowledge", how)
+                self("commit")
+            taken += polled
+        return taken
+
+
+def configure(firn: Served, group: str, **configs: str) -> None:
+    key = ApiKey.INCREMENTAL_ALTER_CONFIGS
+    changes = [
+        make(key, "AlterableConfig", name=name.replace("_", "."), config_operation=0, value=value)
+        for name, value in configs.items()
+    ]
+    resource = make(key, "AlterConfigsResource", resource_type=GROUP_RESOURCE, resource_name=group, configs=changes)
+    with Raw(firn.port) as raw:
+        (answer,) = raw.ask(key, 1, request(key, resources=[resource])).responses
+    assert answer.error_code == 0, answer
+
+
+def produce(firn: Served, topic: str, values: Sequence[str], partitions: int = 1) -> None:
+    producer = Producer({"bootstrap.servers": firn.bootstrap})
+    for number, value in enumerate(values):
+        producer.produce(topic, value.encode(), partition=number % partitions)
+    assert producer.flush(10) == 0
+
+
+def test_java_workers_share_every_record_once(firn: Served, java: subprocess.Popen[str]) -> None:
+    create_topic(firn.port, "jobs", 2)
+    configure(firn, "workers", share_auto_offset_reset="earliest")
+    values = [f"v{number}" for number in range(60)]
+    produce(firn, "jobs", values, 2)
+    one, other = Worker(java, firn, "workers", "jobs"), Worker(java, firn, "workers", "jobs")
+    taken: list[str] = []
+    deadline = time.monotonic() + DEADLINE_S
+    while len(taken) < len(values):
+        assert time.monotonic() < deadline, len(taken)
+        for worker in (one, other):
+            polled = worker("poll", 100)
+            if polled:
+                worker("acknowledge", "accept")
+                worker("commit")
+            taken += polled
+    assert sorted(taken) == sorted(f"{value}:1" for value in values)
+    one("close")
+    other("close")
+
+
+def test_records_that_are_given_back_come_again_until_they_are_rejected(
+    firn: Served, java: subprocess.Popen[str]
+) -> None:
+    create_topic(firn.port, "retried", 1)
+    configure(firn, "retriers", share_auto_offset_reset="earliest")
+    produce(firn, "retried", ["a"])
+    worker = Worker(java, firn, "retriers", "retried")
+    assert worker.take(1, "release") == ["a:1"]
+    assert worker.take(1, "release") == ["a:2"]
+    assert worker.take(1, "reject") == ["a:3"]
+    produce(firn, "retried", ["b"])
+    assert worker.take(1) == ["b:1"]
+    worker("close")
+
+
+def test_aborted_records_are_withheld_where_the_group_says_so(firn: Served, java: subprocess.Popen[str]) -> None:
+    create_topic(firn.port, "decided", 1)
+    configure(firn, "careful", share_auto_offset_reset="earliest", share_isolation_level="read_committed")
+    producer = Producer({"bootstrap.servers": firn.bootstrap, "transactional.id": "shared"})
+    producer.init_transactions(10)
+    for end in ("abort", "commit", "abort", "commit"):
+        producer.begin_transaction()
+        producer.produce("decided", f"{end}-ed".encode())
+        producer.flush(10)
+        (producer.commit_transaction if end == "commit" else producer.abort_transaction)(10)
+    worker = Worker(java, firn, "careful", "decided")
+    assert worker.take(2) == ["commit-ed:1", "commit-ed:1"]
+    produce(firn, "decided", ["plain"])
+    assert worker.take(1) == ["plain:1"]
+    worker("close")
+
+
+def test_kafkas_own_tool_describes_and_resets_share_groups(
+    firn: Served, java: subprocess.Popen[str], jvm: subprocess.Popen[str]
+) -> None:
+    create_topic(firn.port, "tool", 1)
+    configure(firn, "described", share_auto_offset_reset="earliest")
+    produce(firn, "tool", ["a", "b", "c"])
+    worker = Worker(java, firn, "described", "tool")
+    assert worker.take(3) == ["a:1", "b:1", "c:1"]
+    tools = Tools(jvm, firn)
+    assert "described" in tools(SHARE_GROUPS, "--list")
+    assert "tool" in tools(SHARE_GROUPS, "--describe", "--group", "described", "--members")
+    worker("close")
+    reset = ("--reset-offsets", "--group", "described", "--topic", "tool", "--to-earliest", "--execute")
+    tools(SHARE_GROUPS, *reset)
+    described = tools(SHARE_GROUPS, "--describe", "--group", "described", "--offsets")
+    assert next(line.split()[:4] for line in described.splitlines() if line.startswith("described")) == [
+        "described",
+        "tool",
+        "0",
+        "0",
+    ]
+    again = Worker(java, firn, "described", "tool")
+    assert again.take(3) == ["a:1", "b:1", "c:1"]
+    again("close")
+    tools(SHARE_GROUPS, "--delete", "--group", "described")
+    assert "described" not in tools(SHARE_GROUPS, "--list")
