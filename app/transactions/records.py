@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from struct import Struct
 from typing import Final
 
 from app.coordinator.records import TRANSACTION_RECORDS, CoordinatorRecord
 from app.coordinator.schemas.transaction import PartitionsSchema, TransactionLogKey, TransactionLogValue
 from app.errors import CorruptionError
-from app.transactions.state import Transaction, TransactionState
+from app.transactions.state import AT_REST, Transaction, TransactionState
 from app.units import PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 
 VALUE_VERSION: Final = 1
 """What Kafka writes where ``transaction.version`` is 2."""
+_HEAD: Final = Struct(">hqhib")
+"""How a value begins in every version: version, producer id, epoch, time-out, state."""
 DEAD: Final = 6
 """Kafka's number for an id that is being forgotten; it is never in a log, but has a place among the states."""
 
@@ -50,6 +53,19 @@ def decode_id(key: bytes) -> str | None:
     """The transactional id of a record; None for a kind that is not known here. Raises: CorruptionError."""
     decoded = TRANSACTION_RECORDS.decode_key(key)
     return decoded.transactional_id if isinstance(decoded, TransactionLogKey) else None
+
+
+def is_at_rest(value: bytes) -> bool:
+    """Whether a record says that nothing is open and no marker is owed, so that it can be decoded later. Cheap.
+
+    Raises: CorruptionError for what is no such record, or of a version that is not known.
+    """
+    if len(value) < _HEAD.size:
+        raise CorruptionError(f"a transaction's record has {len(value)} bytes")
+    version, _, _, _, state = _HEAD.unpack_from(value)
+    if not 0 <= version <= VALUE_VERSION:
+        raise CorruptionError(f"a transaction's record has version {version}, which is not known")
+    return state == DEAD or state in AT_REST
 
 
 def decode(transactional_id: str, value: bytes) -> Transaction | None:

@@ -22,7 +22,7 @@ from app.units import PartitionIndex, ProducerId, TimestampMs, TopicPartition
 RETRY_MS: Final = 1_000
 """After an append that failed, until what is due is tried again."""
 
-LOOKED_AT_ONCE: Final = 10_000
+LOOKED_AT_ONCE: Final = 500
 """Ids that a search for expired ones looks at before the event loop turns."""
 
 FORGOTTEN_AT_ONCE: Final = 1_000
@@ -38,7 +38,15 @@ class Chore(Enum):
 class TransactionShard:
     """Transactions by id, as the log has them."""
 
-    __slots__ = ("_decided", "_expiration_ms", "_expiry_interval_ms", "_looking", "_partition", "_transactions")
+    __slots__ = (
+        "_decided",
+        "_expiration_ms",
+        "_expiry_interval_ms",
+        "_looking",
+        "_partition",
+        "_transactions",
+        "_unread",
+    )
 
     def __init__(
         self,
@@ -54,13 +62,23 @@ class TransactionShard:
         self._expiration_ms = expiration_ms
         self._expiry_interval_ms = expiry_interval_ms
         self._transactions: dict[str, Transaction] = {}
+        self._unread: dict[str, bytes] = {}
+        """Records of ids at rest that nobody has asked for since they were loaded, by id: decoding all would hold up the loop."""
         self._looking: Iterator[str] | None = None
         """Ids that the present search for expired ones has still to look at."""
 
     def get(self, transactional_id: str) -> Transaction | None:
-        return self._transactions.get(transactional_id)
+        found = self._transactions.get(transactional_id)
+        if found is None and (value := self._unread.get(transactional_id)) is not None:
+            found = records.decode(transactional_id, value)
+            if found is not None:
+                self._transactions[transactional_id] = found
+            del self._unread[transactional_id]
+        return found
 
     def all(self) -> Collection[Transaction]:
+        for transactional_id in tuple(self._unread):
+            self.get(transactional_id)
         return self._transactions.values()
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -167,7 +185,7 @@ class TransactionShard:
     def _forget_some(self, turn: Turn) -> None:
         """Write tombstones for ids that were silent for ``transactional.id.expiration.ms``, as far as this turn goes."""
         if self._looking is None:
-            self._looking = iter(tuple(self._transactions))
+            self._looking = iter((*self._transactions, *self._unread))
         looked = list(islice(self._looking, LOOKED_AT_ONCE))
         expired = [
             transactional_id
@@ -192,15 +210,18 @@ class TransactionShard:
             transactional_id = records.decode_id(key)
             if transactional_id is None:
                 continue
-            transaction = None if value is None else records.decode(transactional_id, value)
-            if transaction is None:
-                self._transactions.pop(transactional_id, None)
+            if value is None:
+                self._unread.pop(transactional_id, None)
             else:
-                self._transactions[transactional_id] = transaction
+                records.is_at_rest(value)  # what cannot be read is found out now
+                self._unread[transactional_id] = value
 
     def loaded(self, turn: Turn) -> None:
         """Set the deadlines of open transactions, and have those ended that were decided."""
-        for transactional_id, transaction in self._transactions.items():
+        busy = [transactional_id for transactional_id, value in self._unread.items() if not records.is_at_rest(value)]
+        for transactional_id in busy:
+            transaction = self.get(transactional_id)
+            assert transaction is not None
             if transaction.deadline_ms is not None:
                 turn.set_timer(transactional_id, max(0, transaction.deadline_ms - turn.now_ms))
             elif transaction.state in PREPARED:

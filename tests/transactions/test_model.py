@@ -327,7 +327,7 @@ class TransactionMachine(RuleBasedStateMachine):
         if client.unanswered is not None and client.version == VERSION_1:
             # What was sent may still arrive, under an epoch that goes on: clients of the first protocol begin anew then.
             client.must_abort = True
-        attempt.commit_asked = commit
+        attempt.commit_asked |= commit
 
         async def send() -> Callable[[], None]:
             answered = await world.transactions.end(
