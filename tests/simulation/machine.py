@@ -196,6 +196,9 @@ class Machine:
         with self.world.judging():
             if call == "rename" and path.endswith(".log.deleted"):
                 self.world.no_gap_no_overlap.local_dropped(self, path.removesuffix(".deleted"))
+        if self.world.dies_at_swap and call == "rename" and path.endswith(".log.swap"):
+            self.world.dies_at_swap = False
+            self.crash_within(self.world.rng.randint(1, 10), "kill")
         if self._die_after is not None and self.process is not None and not self.process.dead:
             self._die_after -= 1
             if self._die_after <= 0:

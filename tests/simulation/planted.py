@@ -361,7 +361,7 @@ PLANTED: dict[str, Planted] = {
     ),
     "the newest of each key dropped": Planted(drops_the_newest_of_each_key, ("cut",), 20, ("INV-10", "INV-8")),
     "a swap that was cut off dropped": Planted(
-        drops_a_swap_that_was_cut_off, ("kill within",), 60, ("INV-10", "INV-8", "INV-1")
+        drops_a_swap_that_was_cut_off, ("kill at swap",), 30, ("INV-10", "INV-9", "INV-8", "INV-1", "liveness")
     ),
     "what compaction wrote not synced": Planted(
         does_not_sync_what_compaction_wrote, ("power", "power within"), 60, ("INV-10", "INV-8", "INV-1", "liveness")

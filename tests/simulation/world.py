@@ -85,6 +85,7 @@ FAULTS = (
     "cut",
     "store slow",
     "kill at upload",
+    "kill at swap",
 )
 """What a run may meet. ``Shape.faults`` says which of them it does."""
 
@@ -192,6 +193,8 @@ class World:
         self._failed = asyncio.Event()
         self._moving = False
         self._dies_at_upload = False
+        self.dies_at_swap = False
+        """The next compaction is cut off while its segment takes the place of others."""
         self.challenged = False
         """Another machine has tried to take the owner's place since it began to serve."""
         self._go: Callable[[object], object] = lambda _work: None
@@ -419,6 +422,8 @@ class World:
                     wire.close()
             case "kill at upload":
                 self._dies_at_upload = True
+            case "kill at swap":
+                self.dies_at_swap = True
             case "store slow":
                 faults = [Fault(FaultKind.LATENCY, latency_ms=(10, rng.choice((100, 500))))]
                 await self._for_a_while(faults, rng.uniform(0.5, 4.0))
@@ -588,7 +593,7 @@ class World:
     def calm(self) -> None:
         """Nothing goes wrong any more."""
         self.trace("calm")
-        self._dies_at_upload = False
+        self._dies_at_upload = self.dies_at_swap = False
         self.bucket.faults.clear()
         self._pool_latency_s = (0.0001, 0.002)
         self.producing = False
