@@ -205,7 +205,7 @@ class BrokerConfig:
     remote_fetch_max_wait_ms: int = 500
     log_retention_check_interval_ms: int = 300_000
     log_cleaner_backoff_ms: int = 15_000
-    log_cleaner_dedupe_buffer_size: int = 33_554_432
+    log_cleaner_dedupe_buffer_size: int = 25_165_824
     """Memory for the map of newest offsets (Kafka: 128 MiB); keys that it has no room for are left to a further round."""
     log_cleaner_io_max_bytes_per_second: float = KAFKA_DOUBLE_MAX
     firn_chunk_cache_bytes: int = 1_073_741_824

@@ -82,8 +82,8 @@ async def serve(sock: socket.socket, work: InlineCleanerWork) -> None:
 
 
 def _give_back_memory() -> None:
-    """Drop what start-up has used and work does not: garbage, and the pages of LLVM's code, which come back from the file if need
-    be."""
+    """Drop what start-up has used and work does not: garbage, and the pages of libraries' code, above all LLVM's. What is needed
+    all the same comes back from the page cache."""
     gc.collect()
     gc.freeze()
     libc = ctypes.CDLL(None)
@@ -91,7 +91,7 @@ def _give_back_memory() -> None:
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     for line in Path("/proc/self/maps").read_text().splitlines():
         fields = line.split(maxsplit=5)
-        if len(fields) == 6 and "llvmlite" in fields[5] and fields[1] == "r-xp":
+        if len(fields) == 6 and fields[5].startswith("/") and fields[1] == "r-xp":
             start, end = (int(bound, 16) for bound in fields[0].split("-"))
             libc.madvise(start, end - start, _MADV_DONTNEED)
 
