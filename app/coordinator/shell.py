@@ -385,7 +385,7 @@ class Coordinator(Generic[S]):
             self._log_line(f"{self.topic.name}-{seat.partition} is read again: {error}")
             seat.state = ShardState.FAILED
             self._unload(seat)
-            self._load_later(seat)
+            self._load_later(seat, RELOAD_S)
 
     # --- answers and time -----------------------------------------------------------------------------------------------
 
@@ -489,7 +489,7 @@ class Coordinator(Generic[S]):
             if self._seats.get(seat.partition) is seat:
                 self._log_line(f"{self.topic.name}-{seat.partition} cannot be read, will try again: {error}")
                 seat.state = ShardState.FAILED
-                self._load_later(seat)
+                self._load_later(seat, RELOAD_S)
             return
         if self._seats.get(seat.partition) is not seat:
             return
@@ -499,7 +499,7 @@ class Coordinator(Generic[S]):
         shard.loaded(_Turn(self, seat, self._clock.now_ms()))
         self._after(seat)
 
-    def _load_later(self, seat: _Seat[S], delay_s: float = RELOAD_S) -> None:
+    def _load_later(self, seat: _Seat[S], delay_s: float) -> None:
         async def wait() -> None:
             await asyncio.sleep(delay_s)
             if self._seats.get(seat.partition) is seat:
