@@ -73,3 +73,6 @@ REGEX_PROGRAM_SIZE_MAX: Final = 10_000
 
 REGEX_CACHE_MAX: Final = 256
 """Compiled regular expressions that are kept; each takes up to a megabyte while it matches."""
+
+SHARE_FETCH_WAIT_MS_MAX: Final = 60_000
+"""Longest that a ShareFetch waits for records: it is a task, which outlives its connection. Kafka's client asks for 500."""

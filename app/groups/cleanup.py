@@ -162,5 +162,7 @@ def _unused_since_ms(group: Group, committed: CommittedOffset) -> int | None:
 
 
 def _is_expected(group: Group) -> bool:
-    """Whether somebody was given a member id of the group and is about to join."""
-    return isinstance(group, ClassicGroup) and bool(group.pending_joins)
+    """Whether somebody was given a member id of the group and is about to join, or its progress, which is not offsets, waits."""
+    if isinstance(group, ClassicGroup):
+        return bool(group.pending_joins)
+    return group.group_type is GroupType.SHARE

@@ -186,7 +186,7 @@ class GroupShard:
         group = self.groups.get(group_id)
         if isinstance(group, ClassicGroup):
             return group
-        if group is not None and not group.is_empty:
+        if group is not None and (not group.is_empty or isinstance(group, ShareGroup)):
             raise RequestRejected(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"Group {group_id} has members of another protocol."
             )
@@ -249,7 +249,7 @@ class GroupShard:
         if request.member_epoch == JOINING and isinstance(group, ClassicGroup) and not group.is_empty:
             if can_upgrade(group, self.config()):
                 return upgraded(group, self.config(), self.image())
-        elif request.member_epoch == JOINING and (group is None or group.is_empty):
+        elif request.member_epoch == JOINING and (group is None or isinstance(group, ClassicGroup)):
             return self._new_consumer_group(request.group_id, group)
         raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {request.group_id} not found.")
 

@@ -20,6 +20,7 @@ from app.handlers.context import Context, Request
 from app.handlers.offsets import find_in_both_tiers
 from app.handlers.partitions import led_log
 from app.hot.reads import BelowLocalStart, LocalRead
+from app.limits import SHARE_FETCH_WAIT_MS_MAX
 from app.metadata.group_configs import reset_duration_ms
 from app.records.batch import iter_headers
 from app.tiering.remote_reader import RemoteRead, RemoteWait
@@ -190,7 +191,7 @@ class _Fetching:
         self._session = session
         self._bytes_left = message.max_bytes
         self._records_left = message.max_records
-        self._deadline = asyncio.get_running_loop().time() + message.max_wait_ms / 1000
+        self._deadline = asyncio.get_running_loop().time() + min(message.max_wait_ms, SHARE_FETCH_WAIT_MS_MAX) / 1000
         self._something = asyncio.Event()
         self._settings = context.shares.settings(group_id)
         self._undo: list[Callable[[], None]] = []

@@ -19,9 +19,10 @@ from app.groups.share_sessions import FINAL, ShareSessions
 from app.groups.share_state import ShareKey, ShareSettings, ShareStateShard
 from app.groups.share_window import Acknowledgement, Acquired
 from app.units import PartitionIndex
+from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 from tests.groups.bench import FakeTurn, image_of, topic_id
-from tests.groups.shards import _Turn
+from tests.groups.shards import ShardBench, _Turn
 
 CONFIG = BrokerConfig(group_share_max_size=3)
 
@@ -119,6 +120,37 @@ def test_more_members_than_partitions_share_them_evenly() -> None:
     assert sorted(readers) == [2, 2, 3]
     assert {len(parts[topic]) for parts in assigned.values()} == {1}
     assert assign_shared({}, {}) == {}
+
+
+def test_an_empty_share_group_is_not_taken_for_left_over() -> None:
+    bench = ShardBench()
+    bench.image = image_of({"t": 1})
+    for epoch, topics in ((0, ["t"]), (-1, None)):
+        request = ShareGroupHeartbeatRequest("g", "a", epoch, None, topics)
+        bench.do(lambda shard, turn, r=request: shard.share_heartbeat(turn, r, Client("c", "/h")))  # type: ignore[misc]
+    bench.advance(2 * bench.config.offsets_retention_check_interval_ms)
+    assert bench.shard.share_group("g").state == "Empty"
+    bench.restart()
+    assert bench.shard.share_group("g").state == "Empty"
+    assert bench.code(lambda shard, turn: shard.delete_group(turn, "g")) is ErrorCode.NONE
+    assert "g" not in bench.shard.groups
+
+
+def test_a_member_that_is_silent_is_taken_out_of_its_share_group() -> None:
+    bench = ShardBench()
+    bench.image = image_of({"t": 1})
+    request = ShareGroupHeartbeatRequest("g", "a", 0, None, ["t"])
+    bench.do(lambda shard, turn: shard.share_heartbeat(turn, request, Client("c", "/h")))
+    bench.advance(44_999)
+    assert not bench.shard.share_group("g").is_empty
+    bench.advance(1)
+    assert bench.shard.share_group("g").is_empty
+    consumer = ConsumerGroupHeartbeatRequest("g", "b", 0, rebalance_timeout_ms=1, subscribed_topic_names=["t"])
+    code = bench.code(lambda shard, turn: shard.consumer_heartbeat(turn, consumer, Client("c", "/h")))
+    assert code is ErrorCode.GROUP_ID_NOT_FOUND, "a group of another type does not take its place"
+    assert bench.code(lambda shard, turn: shard.classic_group_to_join(turn, "g", "")) is (
+        ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    )
 
 
 # --- progress -------------------------------------------------------------------------------------------------------
