@@ -183,7 +183,7 @@ async def test_a_member_that_closes_its_session_gives_back_what_it_has(tmp_path:
 
 
 async def test_time_is_limited_unless_it_is_renewed(tmp_path: Path) -> None:
-    async with running_broker(tmp_path, group_share_record_lock_duration_ms=300) as broker:
+    async with running_broker(tmp_path, group_share_record_lock_duration_ms=2000) as broker:
         await broker.create_topic("t", 1, retention_ms="-1")
         await configure(broker, share_auto_offset_reset="earliest")
         async with talk(broker.port) as producer, workers(broker, "a", "b") as (a, b):

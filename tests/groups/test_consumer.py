@@ -8,6 +8,7 @@ import pytest
 
 from app.errors import ErrorCode, RequestRejected
 from app.groups.consumer_records import MemberState
+from app.metadata.group_configs import config_of_group
 from tests.groups.bench import image_of, topic_id
 from tests.groups.consumers import CONFIG, Consumer, Coordinator, loaded, settle
 
@@ -429,3 +430,13 @@ def test_tombstones_leave_nothing_behind(coordinator: Coordinator) -> None:
     assert set(newest.values()) == {None}
     group = loaded(coordinator.turn.log)
     assert (group.members, group.targets, group.regexes, group.epoch) == ({}, {}, {}, 0)
+
+
+def test_a_group_may_have_time_outs_of_its_own() -> None:
+    overrides = {"consumer.session.timeout.ms": "50000", "consumer.heartbeat.interval.ms": "7000"}
+    coordinator = Coordinator(image_of({"orders": 1}), config_of_group(CONFIG, overrides))
+    alice = Consumer("alice", {"orders"})
+    assert alice.beat(coordinator).heartbeat_interval_ms == 7000
+    assert coordinator.pass_time(49_999) == []
+    assert coordinator.pass_time(1) == ["alice"]
+    assert config_of_group(CONFIG, None) is CONFIG

@@ -15,7 +15,7 @@ from app.wire.apis.describe_configs import DescribeConfigsRequest, DescribeConfi
 from app.wire.apis.list_config_resources import ListConfigResourcesRequest
 from tests.handlers.admin_bench import NODE_ID, AdminBench, admin_bench, answered, versions
 
-TOPIC, BROKER, LOGGER = 2, 4, 8
+TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 SELF = str(NODE_ID)
 
@@ -251,6 +251,19 @@ async def test_a_setting_that_is_there_twice_is_refused() -> None:
         message = full.AlterConfigsRequest([full.AlterConfigsResource(TOPIC, "t", twice)])
         [result] = (await bench.ask(ApiKey.ALTER_CONFIGS, 2, message)).responses
         assert result.error_code == ErrorCode.INVALID_REQUEST
+
+
+async def test_a_group_is_described_with_what_it_does_differently() -> None:
+    async with admin_bench() as bench:
+        assert (await change(bench, GROUP, "g", ("share.isolation.level", SET, "read_committed"))).error_code == 0
+        described = {config.name: config for config in (await describe(bench, GROUP, "g")).configs}
+        said = described["share.isolation.level"]
+        assert (said.value, said.config_source) == ("read_committed", ConfigSource.DYNAMIC_GROUP_CONFIG)
+        inherited = described["consumer.session.timeout.ms"]
+        assert (inherited.value, inherited.config_source) == ("45000", ConfigSource.DEFAULT_CONFIG)
+        assert (await describe(bench, GROUP, "")).error_code == ErrorCode.INVALID_REQUEST
+        listed = await bench.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, ListConfigResourcesRequest([GROUP]))
+        assert [(each.resource_name, each.resource_type) for each in listed.config_resources] == [("g", GROUP)]
 
 
 # --- ListConfigResources --------------------------------------------------------------------------------------------

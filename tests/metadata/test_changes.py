@@ -222,6 +222,18 @@ def test_a_config_that_nobody_knows_can_be_taken_away(kind: int, name: str) -> N
     assert alter(draft, kind, name, ConfigChange("no.such", DELETE)).records == []
 
 
+def test_a_group_has_configs_whether_or_not_it_is_there() -> None:
+    draft = new_draft()
+    alter(draft, GROUP, "g", ConfigChange("share.auto.offset.reset", SET, "by_duration:P1DT2H3M4.5S"))
+    alter(draft, GROUP, "other", ConfigChange("consumer.session.timeout.ms", SET, "50000"))
+    assert draft.group_configs == {
+        "g": {"share.auto.offset.reset": "by_duration:P1DT2H3M4.5S"},
+        "other": {"consumer.session.timeout.ms": "50000"},
+    }
+    alter(draft, GROUP, "g", ConfigChange("share.auto.offset.reset", DELETE))
+    assert set(draft.group_configs) == {"other"}
+
+
 def test_configs_of_brokers_apply_to_one_or_all() -> None:
     draft = new_draft(1, 2)
     alter(draft, BROKER, "", ConfigChange("log.retention.ms", SET, "5000000"))
@@ -261,6 +273,12 @@ def test_configs_of_brokers_apply_to_one_or_all() -> None:
         (BROKER, "1", [ConfigChange("no.such", SET, "1")], ErrorCode.INVALID_CONFIG),
         (BROKER, "1", [ConfigChange("node.id", SET, "1")], ErrorCode.INVALID_REQUEST),
         (8, "1", [ConfigChange("x", SET, "1")], ErrorCode.INVALID_REQUEST),
+        (GROUP, "", [ConfigChange("share.auto.offset.reset", SET, "latest")], ErrorCode.INVALID_REQUEST),
+        (GROUP, "g", [ConfigChange("retention.ms", SET, "1")], ErrorCode.INVALID_CONFIG),
+        (GROUP, "g", [ConfigChange("share.auto.offset.reset", SET, "by_duration:P")], ErrorCode.INVALID_CONFIG),
+        (GROUP, "g", [ConfigChange("share.auto.offset.reset", SET, "none")], ErrorCode.INVALID_CONFIG),
+        (GROUP, "g", [ConfigChange("share.isolation.level", SET, "serializable")], ErrorCode.INVALID_CONFIG),
+        (GROUP, "g", [ConfigChange("consumer.session.timeout.ms", SET, "0")], ErrorCode.INVALID_CONFIG),
     ],
 )
 def test_bad_configs_are_refused(kind: int, name: str, operations: list[ConfigChange], code: ErrorCode) -> None:
