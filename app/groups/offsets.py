@@ -111,7 +111,7 @@ class _GroupOffsets:
         self.decoded: Topics = {}
         """All but ``raw``."""
         self.raw: dict[bytes, bytes] = {}
-        """Loaded and not asked for yet: values by what follows the group in their keys."""
+        """Loaded and not asked for yet: values by what follows the group in their keys. Newer than what is in ``decoded``."""
         self.pending: dict[int, Topics] = {}
         """By producer id."""
 
@@ -181,7 +181,7 @@ class OffsetStore:
             group = loading.get(key[_GROUP_START:end])
             if group is None:
                 group = self._begin_loading(key[_GROUP_START:end])
-            if outside and not group.pending:
+            if outside and not group.pending and (value is not None or not group.decoded):
                 if value is None:
                     group.raw.pop(key[end:], None)
                 else:

@@ -179,6 +179,17 @@ def test_a_commit_after_that_of_a_transaction_is_newer_than_its_end() -> None:
     assert bench.committed() == {("t", 0): 6}
 
 
+def test_what_was_deleted_after_a_transaction_stays_deleted_after_a_restart() -> None:
+    bench = ShardBench()
+    bench.commit("t", 0, 5)
+    bench.commit("t", 1, 6, producer_id=7)
+    bench.end_transaction(7, commit=True)
+    bench.do(lambda shard, turn: shard.delete_offsets(turn, GROUP, [("t", [0, 1])]))
+    for _ in range(2):
+        assert bench.committed() == {}
+        bench.restart()
+
+
 def test_a_group_of_which_only_pending_offsets_are_known_is_there() -> None:
     bench = ShardBench()
     bench.commit("t", 0, 8, producer_id=7)
