@@ -71,6 +71,7 @@ def text(results: Results, path: Path, drawn: Mapping[str, Path]) -> str:
         _conditions(results),
         _targets(results),
         *(_group(name, group, drawn) for name, group in results.groups.items()),
+        *_missing(results),
         _settings(results),
     ]
     return "\n\n".join(parts) + "\n"
@@ -170,6 +171,12 @@ def _against(first: Mapping[str, Any], report: Mapping[str, Any]) -> str:
     words = {"mb_per_s": "rate", "records_per_s": "rate", "server_cpu_s_per_gb": "CPU per GB", "p99_ms": "p99"}
     found = {words[name]: first[name] / report[name] for name in RATIO_OF if first.get(name) and report.get(name)}
     return ", ".join(f"{value:.2f} × {word}" for word, value in found.items())
+
+
+def _missing(results: Results) -> list[str]:
+    """A plain line for the groups that this file has nothing of."""
+    titles = [f"{workload.title} (`{name}`)" for name, workload in GROUPS.items() if name not in results.groups]
+    return [f"## Not measured this time\n\n{'; '.join(titles)}."] if titles else []
 
 
 def _settings(results: Results) -> str:
