@@ -312,18 +312,25 @@ class Coordinator(Generic[S]):
         what ``event`` raises. The awaitable raises RequestRejected if what was appended cannot be stored.
         """
         seat = self._seat(partition)
-        shard, log = seat.shard, seat.log
-        assert shard is not None
+        result = self._happens(seat, event)
+        log = seat.log
         assert log is not None
-        turn = _Turn(self, seat, self._clock.now_ms())
-        try:
-            result = event(shard, turn)
-        finally:
-            self._after(seat)
         waiting = log.stored(log.end_offset)
         if waiting is None:
             return result
         return self._when_stored(seat, waiting, result)
+
+    def tell(self, partition: PartitionIndex, event: Callable[[S, Turn], None]) -> None:
+        """As ``perform``, for an event that nobody is answered: whether it is stored is seen by who asks next."""
+        self._happens(self._seat(partition), event)
+
+    def _happens(self, seat: _Seat[S], event: Callable[[S, Turn], R]) -> R:
+        shard = seat.shard
+        assert shard is not None
+        try:
+            return event(shard, _Turn(self, seat, self._clock.now_ms()))
+        finally:
+            self._after(seat)
 
     async def request(self, partition: PartitionIndex, event: Callable[[S, Turn, Reply[R]], None]) -> R:
         """As ``perform``, for an event that is answered through its ``Reply``, in this turn or a later one."""

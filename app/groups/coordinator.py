@@ -86,7 +86,7 @@ class GroupCoordinator:
         """What cannot be deleted now goes when it expires."""
         for partition, _ in self.shell.shards():
             try:
-                self.shell.perform(partition, lambda shard, turn: shard.topics_deleted(turn, names))
+                self.shell.tell(partition, lambda shard, turn: shard.topics_deleted(turn, names))
             except RequestRejected as error:
                 self._log_line(f"offsets of deleted topics stay in {CONSUMER_OFFSETS.name}-{partition}: {error}")
 

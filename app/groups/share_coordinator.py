@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 from uuid import UUID
 
@@ -69,9 +69,13 @@ class ShareCoordinator:
         """The cluster has changed; without a ``delta``, it is looked at for the first time."""
         self.shell.follow(image)
         deleted = {topic_id for topic_id in delta.topics if topic_id not in image.topics_by_id} if delta else set()
-        if deleted:
+        if not deleted:
+            return
+        for partition, shard in self.shell.shards():
+            keys = [key for key in shard.partitions if key.topic_id in deleted]
             try:
-                self.forget(lambda key: key.topic_id in deleted)
+                if keys:
+                    self.shell.tell(partition, lambda shard, turn, keys=keys: shard.forget(turn, keys))  # type: ignore[misc]
             except RequestRejected as error:
                 self._log_line(
                     f"what share groups have read of deleted topics stays in {SHARE_GROUP_STATE.name}: {error}"
@@ -104,13 +108,11 @@ class ShareCoordinator:
             topics.setdefault(key.topic_id, []).append(key.partition)
         return topics
 
-    def forget(self, wanted: Callable[[ShareKey], bool]) -> Sequence[Awaitable[None]]:
-        """Forget the progress of share-partitions; answers what to wait for. Raises: RequestRejected."""
-        waiting = []
+    async def forget(self, wanted: Callable[[ShareKey], bool]) -> None:
+        """Forget the progress of share-partitions. Raises: RequestRejected; what was forgotten before stays so."""
         for partition, shard in self.shell.shards():
-            keys: Collection[ShareKey] = [key for key in shard.partitions if wanted(key)]
+            keys = [key for key in shard.partitions if wanted(key)]
             if keys:
-                done = self.shell.perform(partition, lambda shard, turn, k=list(keys): shard.forget(turn, k))  # type: ignore[misc]
+                done = self.shell.perform(partition, lambda shard, turn, keys=keys: shard.forget(turn, keys))  # type: ignore[misc]
                 if done is not None:
-                    waiting.append(done)
-        return waiting
+                    await done

@@ -291,8 +291,7 @@ async def delete(context: Context, request: Request, message: DeleteGroupsReques
             )
             if waiting is not None:
                 await waiting
-            for waiting in context.shares.forget(lambda key, name=group_id: key.group_id == name):  # type: ignore[misc]
-                await waiting
+            await context.shares.forget(lambda key, name=group_id: key.group_id == name)  # type: ignore[misc]
         except RequestRejected as error:
             code = error.code
         results.append(DeletableGroupResult(group_id, code))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
 from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
@@ -34,7 +34,7 @@ from app.wire.apis.describe_share_group_offsets import (
 from app.wire.schema import ZERO_UUID
 
 if TYPE_CHECKING:
-    from uuid import UUID
+    pass
 
 NOT_BEGUN: Final = -1
 """In place of a start offset: the group has not read the partition."""
@@ -150,9 +150,9 @@ async def _altered(
                 raise RequestRejected(ErrorCode.INVALID_REQUEST, "An offset must not be negative.")
             key = ShareKey(group_id, topic.topic_id, partition.partition_index)
             start = partition.start_offset
-            await _all_of(
-                [context.shares.perform(key, lambda shard, turn, k=key, s=start: shard.begin(turn, k, s))]  # type: ignore[misc]
-            )
+            begun = context.shares.perform(key, lambda shard, turn, k=key, s=start: shard.begin(turn, k, s))  # type: ignore[misc]
+            if begun is not None:
+                await begun
         except FirnError as error:
             outcome.error_code, outcome.error_message = kafka_code(error), str(error)
     return answer
@@ -183,14 +183,11 @@ async def delete(
             answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             continue
         try:
-            await _forget(context, message.group_id, topic.topic_id)
+            place = (message.group_id, topic.topic_id)
+            await context.shares.forget(lambda key, place=place: (key.group_id, key.topic_id) == place)  # type: ignore[misc]
         except FirnError as error:
             answer.error_code, answer.error_message = kafka_code(error), str(error)
     return DeleteShareGroupOffsetsResponse(responses=answers)
-
-
-async def _forget(context: Context, group_id: str, topic_id: UUID) -> None:
-    await _all_of(context.shares.forget(lambda key: (key.group_id, key.topic_id) == (group_id, topic_id)))
 
 
 def refuse_delete(
@@ -209,12 +206,6 @@ async def _check_group(context: Context, group_id: str, *, empty: bool) -> None:
     is_empty = await found if isinstance(found, Awaitable) else found
     if empty and not is_empty:
         raise RequestRejected(ErrorCode.NON_EMPTY_GROUP, "The group is not empty.")
-
-
-async def _all_of(waiting: Iterable[Awaitable[None] | None]) -> None:
-    for each in waiting:
-        if each is not None:
-            await each
 
 
 APIS: Final[ApiTable] = {

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from app.configs import Durability, TopicConfig
 from app.errors import ErrorCode
 from app.metadata.changes import ConfigChange, Operation, ResourceType
 from app.wire.apikeys import ApiKey
@@ -153,8 +154,12 @@ async def workers(broker: RunningBroker, *names: str) -> AsyncIterator[list[Work
             await connection.__aexit__(None, None, None)
 
 
-async def test_records_are_shared_and_what_is_done_with_stays_so_after_a_restart(tmp_path: Path) -> None:
-    async with running_broker(tmp_path) as broker:
+@pytest.mark.parametrize("durability", [Durability.MEMORY, Durability.DISK])
+async def test_records_are_shared_and_what_is_done_with_stays_so_after_a_restart(
+    tmp_path: Path, durability: Durability
+) -> None:
+    defaults = TopicConfig(firn_durability=durability)
+    async with running_broker(tmp_path, topic_defaults=defaults) as broker:
         await broker.create_topic("t", 1, retention_ms="-1")
         await configure(broker, share_auto_offset_reset="earliest")
         async with talk(broker.port) as producer, workers(broker, "a", "b") as (a, b):
@@ -166,7 +171,7 @@ async def test_records_are_shared_and_what_is_done_with_stays_so_after_a_restart
             assert await b.say(0, 0, ACCEPT) is ErrorCode.NONE, "what is done with may be said anything of"
             assert await b.say(3, 3, ACCEPT) is ErrorCode.INVALID_RECORD_STATE
             assert await a.get() == [(4, 4, 2)]
-    async with running_broker(tmp_path) as broker, workers(broker, "a") as (a,):
+    async with running_broker(tmp_path, topic_defaults=defaults) as broker, workers(broker, "a") as (a,):
         assert await a.get() == [(3, 4, 2), (6, 9, 2)], "that something was acquired is not in the log"
 
 
@@ -295,8 +300,9 @@ async def altered(client: Talk, start: int) -> tuple[ErrorCode, ErrorCode | None
     return ErrorCode.NONE, ErrorCode(answer.responses[0].partitions[0].error_code)
 
 
-async def test_progress_in_a_deleted_topic_is_forgotten(tmp_path: Path) -> None:
-    async with running_broker(tmp_path) as broker:
+@pytest.mark.parametrize("durability", [Durability.MEMORY, Durability.DISK])
+async def test_progress_in_a_deleted_topic_is_forgotten(tmp_path: Path, durability: Durability) -> None:
+    async with running_broker(tmp_path, topic_defaults=TopicConfig(firn_durability=durability)) as broker:
         await broker.create_topic("t", 1, retention_ms="-1")
         async with workers(broker, "a") as (a,):
             await a.get()
