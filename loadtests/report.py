@@ -7,6 +7,7 @@ writes ``loadtests/RESULTS.md`` and the plots beside the JSON again, without mea
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -130,7 +131,7 @@ def _group(name: str, group: Group, drawn: Mapping[str, Path]) -> str:
         f'`make bench ARGS="--only {name}"`, {group.seconds:,.0f} s from {group.began.replace("T", " ")[:16]} UTC at '
         f"{group.commit}, load {group.load_at_start:g} before it began.",
     ]
-    described = (GROUPS[name].run.__doc__ or "").strip().replace("``", "`") if name in GROUPS else ""
+    described = (inspect.getdoc(GROUPS[name].run) or "").replace("``", "`") if name in GROUPS else ""
     if described:
         parts.append(described)
     parts += [f"- {note}" for note in group.notes]

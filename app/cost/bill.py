@@ -29,8 +29,9 @@ TIB: Final = 1024.0
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """CPU seconds of a server process for a GB, measured beside each other (``loadtests/RESULTS.md``: 16 KB requests, 1 MiB
-    fetches, one partition)."""
+    """CPU seconds of a server for a GB. Measured beside each other on a busy machine, which makes both dearer
+    (``loadtests/RESULTS.md``): Produce of 16 KB requests, replay from a directory (Kafka) and from S3 (Firn). Estimated: hot
+    Fetch, and uploads, which are taken as equal."""
 
     produce_s_per_gb: float
     fetch_s_per_gb: float
@@ -38,8 +39,8 @@ class Work:
     upload_s_per_gb: float
 
 
-FIRN_WORK: Final = Work(3.2, 0.6, 1.7, 1.0)
-KAFKA_WORK: Final = Work(6.8, 0.4, 1.9, 1.0)
+FIRN_WORK: Final = Work(5.5, 0.7, 4.6, 1.1)
+KAFKA_WORK: Final = Work(12.0, 0.5, 2.7, 1.1)
 
 # Kafka's tier is assumed, not measured: a remote storage manager that puts a segment in parts, and its indexes and metadata
 # as objects of their own, and reads chunks of 4 MiB, as the open ones do by default.
