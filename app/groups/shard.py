@@ -71,6 +71,8 @@ class GroupShard:
         self.offsets = OffsetStore()
         self._nameless: dict[str, ClassicGroup] = {}
         """Groups of which only offsets were loaded so far."""
+        self._dropped: set[str] = set()
+        """Groups that were deleted while loading; offsets may have been committed to them again."""
         self._cleanup = OffsetCleanup(self.groups, self.offsets, config, self._forget_offsets, self._forget_group)
 
     # --- loading ------------------------------------------------------------------------------------------------------
@@ -93,7 +95,7 @@ class GroupShard:
         if isinstance(key, GroupMetadataKey):
             if value is None:
                 if isinstance(self.groups.get(key.group), ClassicGroup):
-                    del self.groups[key.group]
+                    self._drop_loaded(key.group)
             else:
                 found = GROUP_RECORDS.decode_value(key, value)
                 self.groups[key.group] = ClassicGroup.from_record(key.group, found, self.config(), self.rng)
@@ -102,6 +104,10 @@ class GroupShard:
             self._load_consumer_group(key, value)
         elif isinstance(key, SHARE_KEY_TYPES):
             self._load_share_group(key, value)
+
+    def _drop_loaded(self, group_id: str) -> None:
+        del self.groups[group_id]
+        self._dropped.add(group_id)
 
     def _load_consumer_group(self, key: Any, value: bytes | None) -> None:
         found = self.groups.get(key.group_id)
@@ -114,7 +120,7 @@ class GroupShard:
         record = from_bytes(key, value)
         group.replay(record)
         if isinstance(record, GroupEpoch) and record.epoch is None:
-            del self.groups[key.group_id]
+            self._drop_loaded(key.group_id)
 
     def _load_share_group(self, key: Any, value: bytes | None) -> None:
         group = self.groups.get(key.group_id)
@@ -125,14 +131,17 @@ class GroupShard:
         record = share_records.from_bytes(key, value)
         group.replay(record)
         if isinstance(record, ShareEpoch) and record.epoch is None:
-            del self.groups[key.group_id]
+            self._drop_loaded(key.group_id)
 
     def loaded(self, turn: Turn) -> None:
         self.offsets.finish_loading()
         for group_id, nameless in self._nameless.items():
             if self.groups.get(group_id) is nameless and group_id not in self.offsets:
                 del self.groups[group_id]
-        self._nameless = {}
+        for group_id in self._dropped:
+            if group_id not in self.groups and group_id in self.offsets:
+                self.groups[group_id] = self._new_classic(group_id, NO_TIMESTAMP)
+        self._nameless, self._dropped = {}, set()
         for group in self.groups.values():
             group.loaded(turn)
         self._cleanup.start(turn)
