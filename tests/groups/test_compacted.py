@@ -81,6 +81,11 @@ def what_it_knows(shard: GroupShard) -> dict[str, Any]:
     return known
 
 
+def worth_telling(known: dict[str, Any]) -> dict[str, Any]:
+    """Without groups that are nothing but a name, which a restart forgets."""
+    return {group_id: row for group_id, row in known.items() if any(row[3:])}
+
+
 @pytest.mark.parametrize("seed", range(6))
 async def test_what_is_loaded_does_not_depend_on_compaction(seed: int) -> None:
     rng = random.Random(seed)
@@ -111,7 +116,9 @@ async def test_what_is_loaded_does_not_depend_on_compaction(seed: int) -> None:
                 log.roll()
                 await log.flush()
                 cleaned += await cleaner.clean_next()
-                assert what_it_knows(await loaded(log, bench)) == what_it_knows(await reloaded(bench)), step
+                whole = what_it_knows(await reloaded(bench))
+                assert what_it_knows(await loaded(log, bench)) == whole, step
+                assert worth_telling(what_it_knows(bench.shard)) == worth_telling(whole), step
             case _:
                 bench.commit("t", partition, step, group_id=group_id)
     assert cleaned > 5
