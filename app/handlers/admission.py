@@ -49,10 +49,14 @@ Refused: TypeAlias = Mapping[tuple[TopicRef, int], FirnError]
 """Partitions of a request to which nothing is written, and why."""
 
 
-def continues(log: PartitionLog, identity: ProducerIdentity) -> bool:
-    """Whether the producer has a transaction open in the partition, so that a further batch belongs to it."""
-    entry = log.producers.entries.get(identity.producer_id)
-    return entry is not None and entry.transaction_first_offset >= 0 and entry.epoch == identity.epoch
+def continues(log: PartitionLog, identity: tuple[int, int]) -> bool:
+    """Whether the producer has a transaction open in the partition, so that a further batch belongs to it.
+
+    ``identity`` is a ``ProducerIdentity``, or a plain tuple of the same where a batch is served every few microseconds.
+    """
+    producer_id, epoch = identity
+    entry = log.producers.entries.get(producer_id)
+    return entry is not None and entry.transaction_first_offset >= 0 and entry.epoch == epoch
 
 
 def writer_of(records: memoryview) -> ProducerIdentity | None:

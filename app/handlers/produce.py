@@ -30,7 +30,6 @@ from app.handlers.produce_shape import NO_TAGS, ProduceShape, learn
 from app.limits import BATCH_OVERHEAD_BYTES
 from app.records.batch import CODEC_MASK, CONTROL, LENGTH_PREFIX_BYTES, TRANSACTIONAL
 from app.records.compression import Codec
-from app.transactions.state import ProducerIdentity
 from app.wire.header import parse_request_header
 from app.wire.produce import (
     VERSION_FIRST,
@@ -92,7 +91,7 @@ def serve_shaped(
     if attributes >= TRANSACTIONAL and (
         attributes & CONTROL
         or not shape.transactional
-        or not continues(shape.log, ProducerIdentity._make(PRODUCER.unpack_from(buffer, start + PRODUCER_POSITION)))
+        or not continues(shape.log, PRODUCER.unpack_from(buffer, start + PRODUCER_POSITION))
     ):
         return None
     if shape.version < ZSTD_FIRST_VERSION and attributes & CODEC_MASK == Codec.ZSTD:

@@ -527,7 +527,7 @@ class PartitionLog:
                     self._request_due_sync()
                 if self._memory:
                     self._high_watermark = end
-                    if self._producers.has_transactions:
+                    if self._producers.undecided:
                         self._producers.decide_below(end)
                     if self._waiters:
                         self._notify()
@@ -777,7 +777,7 @@ class PartitionLog:
             self._request_due_sync()
         if self._memory:
             self._high_watermark = end
-            if self._producers.has_transactions:
+            if self._producers.undecided:
                 self._producers.decide_below(end)
             if self._waiters:
                 self._notify()
@@ -899,7 +899,7 @@ class PartitionLog:
         if offset <= self._high_watermark:
             return
         self._high_watermark = offset
-        if self._producers.has_transactions:
+        if self._producers.undecided:
             self._producers.decide_below(Offset(offset))
         self._notify()
 

@@ -86,13 +86,13 @@ class CompletedTransaction(NamedTuple):
 class ProducerStates:
     """All producers of one partition."""
 
-    __slots__ = ("_undecided", "entries", "open_transactions")
+    __slots__ = ("entries", "open_transactions", "undecided")
 
     def __init__(self) -> None:
         self.entries: dict[int, ProducerEntry] = {}
         self.open_transactions: dict[int, int] = {}
         """First offset by producer id, in rising order: a transaction that begins is the newest."""
-        self._undecided: dict[int, int] = {}
+        self.undecided: dict[int, int] = {}
         """Marker offset by first offset, of completed transactions whose marker is not yet below the high watermark."""
 
     # --- checking: nothing changes ---
@@ -224,7 +224,7 @@ class ProducerStates:
             return None
         entry.transaction_first_offset = NO_OFFSET
         del self.open_transactions[marker.producer_id]
-        self._undecided[first_offset] = marker.offset
+        self.undecided[first_offset] = marker.offset
         return CompletedTransaction(
             marker.producer_id, Offset(first_offset), marker.offset, marker.control_type == ControlType.ABORT
         )
@@ -240,12 +240,12 @@ class ProducerStates:
     @property
     def has_transactions(self) -> bool:
         """Whether anything keeps the last stable offset back."""
-        return bool(self.open_transactions or self._undecided)
+        return bool(self.open_transactions or self.undecided)
 
     @property
     def first_unstable_offset(self) -> Offset | None:
         """First offset of the oldest transaction that is open, or whose marker is not committed yet."""
-        candidates = list(self._undecided)
+        candidates = list(self.undecided)
         for first_offset in self.open_transactions.values():
             candidates.append(first_offset)
             break
@@ -253,9 +253,9 @@ class ProducerStates:
 
     def decide_below(self, high_watermark: int) -> None:
         """Markers below the high watermark are committed: their transactions no longer hold the last stable offset back."""
-        decided = [first for first, marker in self._undecided.items() if marker < high_watermark]
+        decided = [first for first, marker in self.undecided.items() if marker < high_watermark]
         for first in decided:
-            del self._undecided[first]
+            del self.undecided[first]
 
     # --- forgetting ---
 
@@ -276,7 +276,7 @@ class ProducerStates:
     def clear(self) -> None:
         self.entries = {}
         self.open_transactions = {}
-        self._undecided = {}
+        self.undecided = {}
 
     # --- files ---
 
