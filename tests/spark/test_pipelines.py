@@ -8,7 +8,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,17 @@ def spark() -> Iterator[SparkSession]:
     started = session("local[2]")
     yield started
     started.stop()
+
+
+async def beside(spark: SparkSession, work: Callable[[], None]) -> None:
+    """Use Spark on a thread of its own, so that the broker in this one goes on."""
+
+    def run() -> None:
+        # Makes the session the thread's own: Spark looks for Python sources in that one.
+        spark.createDataFrame([(1,)], "one int")
+        work()
+
+    await asyncio.to_thread(run)
 
 
 async def read_all(broker: RunningBroker, topic: str, partitions: int) -> list[tuple[bytes | None, bytes | None]]:
@@ -56,7 +67,7 @@ async def test_what_a_batch_writes_is_there(spark: SparkSession, tmp_path: Path)
                 "append"
             ).save()
 
-        await asyncio.to_thread(write)
+        await beside(spark, write)
         assert sorted(await read_all(broker, "out", 2)) == sorted((b"%d" % n, b"v%d" % n) for n in range(500))
 
 
@@ -89,15 +100,15 @@ async def test_a_stream_from_topic_to_topic_is_exactly_once_across_restarts(
             )
             assert query.awaitTermination(200)
 
-        await asyncio.to_thread(fill, 0, 400)
-        await asyncio.to_thread(run)
+        await beside(spark, lambda: fill(0, 400))
+        await beside(spark, run)
         # The driver died after the last commit of a batch was asked for: the batch is done again.
         commits = sorted((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
         commits[-1].unlink()
         for crc in (tmp_path / "checkpoint" / "commits").glob(f".{commits[-1].name}.crc"):
             crc.unlink()
-        await asyncio.to_thread(fill, 400, 500)
-        await asyncio.to_thread(run)
+        await beside(spark, lambda: fill(400, 500))
+        await beside(spark, run)
         assert sorted(await read_all(broker, "out", 1)) == sorted((b"%d" % n, b"v%d" % n) for n in range(500))
 
 
