@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from typing import Final
 
@@ -86,7 +87,7 @@ def refuse_describe(
 # --- ListTransactions -------------------------------------------------------------------------------------------------
 
 
-def handle_list(context: Context, request: Request, message: ListTransactionsRequest) -> ListTransactionsResponse:
+async def handle_list(context: Context, request: Request, message: ListTransactionsRequest) -> ListTransactionsResponse:
     """The transactions coordinated here that pass all filters.
 
     Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS, INVALID_REGULAR_EXPRESSION.
@@ -105,12 +106,14 @@ def handle_list(context: Context, request: Request, message: ListTransactionsReq
             and (pattern is None or pattern.matches(transaction.transactional_id))
         )
 
+    found: list[Transaction] = []
+    for some in context.transactions.all():
+        found += filter(passes, some)
+        await asyncio.sleep(0)
     return ListTransactionsResponse(
         unknown_state_filters=sorted(states - STATE_NAMES),
         transaction_states=[
-            ListedTransaction(each.transactional_id, each.producer_id, each.state.title)
-            for each in context.transactions.all()
-            if passes(each)
+            ListedTransaction(each.transactional_id, each.producer_id, each.state.title) for each in found
         ],
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -157,14 +157,14 @@ class TransactionCoordinator:
             raise RequestRejected(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"{transactional_id} is not known")
         return found
 
-    def all(self) -> Iterable[Transaction]:
-        """All transactions that are coordinated here, stored or not.
+    def all(self) -> Iterator[Sequence[Transaction]]:
+        """All transactions that are coordinated here, stored or not, a partition at a time; others may be served in between.
 
         Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS while some of them are not known yet.
         """
         if self._coordinator.loading:
             raise RequestRejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "transactions are still being read")
-        return (transaction for _, shard in self._coordinator.shards() for transaction in shard.all())
+        return (tuple(shard.all()) for _, shard in self._coordinator.shards())
 
     async def wait_settled(self, transactional_id: str, timeout_s: float) -> None:
         """Wait until the decided transaction of an id is complete, or the time is up."""

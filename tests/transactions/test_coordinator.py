@@ -341,7 +341,7 @@ def test_two_hundred_ids_are_listed_after_a_restart() -> None:
             await make(f"t{number}")
         await world.restart(power=False)
         await asyncio.sleep(0.1)
-        assert {transaction.transactional_id for transaction in world.transactions.all()} == {
+        assert {found.transactional_id for some in world.transactions.all() for found in some} == {
             f"t{number}" for number in range(200)
         }
 

@@ -210,7 +210,7 @@ class World:
 
     async def settled(self) -> bool:
         """Whether every decided transaction is complete."""
-        return not any(transaction.state in PREPARED for transaction in self.transactions.all())
+        return not any(transaction.state in PREPARED for some in self.transactions.all() for transaction in some)
 
 
 def filtered(data: bytes, aborted: list[tuple[int, int]]) -> list[bytes]:
