@@ -40,6 +40,8 @@ from app.units import LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicId,
 
 STREAMS_MAX: Final = 4096
 STREAM_IDLE_S: Final = 30.0
+WINDOW_IDLE_S: Final = 2.0
+"""A stream that was not read for so long gives its window to one that needs it."""
 FOOTER_CACHE_BYTES_MAX: Final = 16 * MIB
 """Encoded bytes of the footers kept decoded, which take about six times as much."""
 RECHECK_S: Final = 5.0
@@ -471,6 +473,14 @@ class RemoteReader:
             stream.ahead_bytes -= stream.ahead.popleft()[1]
 
     def _grow(self, stream: _Stream, by_bytes: int) -> None:
+        while self._window_bytes + by_bytes > self._read_ahead_bytes:
+            oldest = next(iter(self._streams))
+            idle = self._streams[oldest]
+            if idle is stream or idle.used_s > _now_s() - WINDOW_IDLE_S:
+                break
+            # Readers leave without a word, and one that comes back begins again: it does not starve the others meanwhile.
+            del self._streams[oldest]
+            self._window_bytes -= idle.window_bytes
         growth = max(0, min(by_bytes, self._read_ahead_bytes - self._window_bytes))
         stream.window_bytes += growth
         self._window_bytes += growth

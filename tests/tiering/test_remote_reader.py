@@ -217,6 +217,29 @@ def test_all_windows_together_stay_within_the_budget(tmp_path: Path) -> None:
     run_world(tmp_path, scenario)
 
 
+def test_a_reader_that_has_left_does_not_keep_its_window_from_the_next(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        end = await _tiered(world, 60)
+        world.store.faults = [Fault(FaultKind.LATENCY, "get_range", latency_ms=(200, 200))]
+
+        async def read(start: int, stop: int) -> int:
+            """The window that the reader had in the end."""
+            at = start
+            while at < stop:
+                _, at = await world.read_remote(at, max_bytes=350)
+            return next(reversed(world.reader._streams.values())).window_bytes
+
+        await read(0, end // 4)
+        reader = world.reader
+        reader._grow(next(reversed(reader._streams.values())), 4000)
+        assert reader._window_bytes == 4000
+        await asyncio.sleep(3)
+        assert await read(end // 2, end) > 500
+        assert sum(one.window_bytes for one in reader._streams.values()) == reader._window_bytes <= 4000
+
+    run_world(tmp_path, scenario)
+
+
 # --- lookups ------------------------------------------------------------------------------------------------------------
 
 
