@@ -65,6 +65,8 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "timestamp": ("timestamp",),
     "headers": ("array<struct<key:string,value:binary>>",),
 }
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
+"""What Spark hands on although it is meant for itself."""
 _OPTIONS: Final = ("bootstrap", "kafka.bootstrap.servers", "topic", "compression", "commitTopic", "transactionTimeout")
 
 
@@ -86,6 +88,8 @@ def parse_write_options(given: Mapping[str, str], schema: StructType) -> WriteOp
     options: dict[str, str] = {}
     for written, value in given.items():
         name = known.get(written.lower())
+        if written.lower() in _SPARKS_OWN:
+            continue
         if name is None:
             raise ConfigError(f"There is no option {written!r} for writing: there are {', '.join(_OPTIONS)}.")
         options["bootstrap" if name == "kafka.bootstrap.servers" else name] = value
