@@ -210,7 +210,7 @@ def produce_beside(directory: Path, megabytes: int, rate: int, seconds: float) -
             took_s = time.perf_counter() - started
             beside = measuring.result()
         print(
-            f"producer at {rate} requests/s of 8 KB: alone p99 {alone['p99_ms']:.2f} ms; beside the compaction of {megabytes} MB, "
+            f"producer at {rate} requests/s of 1 KB: alone p99 {alone['p99_ms']:.2f} ms; beside the compaction of {megabytes} MB, "
             f"which took {took_s:.1f} of the {seconds:.0f} s, p99 {beside['p99_ms']:.2f} ms "
             f"({beside['p99_ms'] / alone['p99_ms']:.2f} x)"
         )
