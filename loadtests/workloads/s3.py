@@ -20,6 +20,8 @@ from loadtests.workloads.cold import SEGMENT_BYTES, fill_tier
 FIRST_BYTE_MS = (0, 20, 100)
 MB_PER_S = 400
 """Of the server, over all connections."""
+SETTINGS = TIER_AT_ONCE | {"firn.chunk.cache.bytes": str(384 << 20)}
+"""A cache of a quarter of what is read, so that every pass reads it from S3 again."""
 PARTITIONS_MORE = (8, 64)
 
 
@@ -52,7 +54,6 @@ def replay(lab: Lab) -> list[Case]:
     for delay_ms in FIRST_BYTE_MS:
         with s3_server(bucket, delay_ms) as store, _firn(directory, store) as peer:
             for count in counts if not delay_ms else (1,):
-                # A new broker with an empty chunk cache for each round would measure starts; the cache is smaller than a pass.
                 runs = {
                     "Firn": partial(
                         generate, peer, "fetch", f"far-{count}", end="earliest-local", seconds=lab.effort.seconds * 1.5
@@ -72,7 +73,7 @@ def replay(lab: Lab) -> list[Case]:
 @contextmanager
 def _firn(directory: Path, store: str) -> Iterator[System]:
     with firn_running(
-        directory, cores=str(SERVER_CORE), settings=TIER_AT_ONCE, store=store, environment=S3_ENVIRONMENT
+        directory, cores=str(SERVER_CORE), settings=SETTINGS, store=store, environment=S3_ENVIRONMENT
     ) as peer:
         yield peer
 
