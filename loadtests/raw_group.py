@@ -146,7 +146,7 @@ class Group:
         while not self.is_settled:
             if time.monotonic() > deadline:
                 raise SystemExit("the group does not settle")
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.1)
 
 
 async def wait_for_coordinator(connection: Connection) -> None:
