@@ -612,8 +612,10 @@ class World:
             await self.bring_up(self.owner)
             self._moving = False
         await self.until(lambda: self.owner.up and self._is_online(), 90, "a start without trouble")
-        others = [one for one in self.machines if one is not self.owner]
-        await self.until(lambda: not any(one.up for one in others), 60, "fenced brokers to end")
+        # Who the owner is may change meanwhile: a take-over that was under way comes to its end.
+        await self.until(
+            lambda: not any(one.up for one in self.machines if one is not self.owner), 60, "fenced brokers to end"
+        )
         await self.until(self._is_stable, 60, "the last transactions to end")
         rotten = any(history.rotten_from is not None for history in self.histories.values())
         if not rotten:
