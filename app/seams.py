@@ -1,6 +1,6 @@
 """The seams through which time, randomness and blocking work come in.
 
-Nothing below the composition root (``app/broker.py``) builds a clock, a thread pool or a source of randomness: they are
+Nothing below the composition root (``app/broker/``) builds a clock, a thread pool or a source of randomness: they are
 passed in, so that the same code runs on the machine's clock in production and on a virtual clock in the simulation.
 
 Loop time (``asyncio.get_running_loop().time()`` and ``asyncio.sleep``) may be used directly by asynchronous shells, because

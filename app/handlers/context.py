@@ -1,6 +1,6 @@
 """What every handler is given: the broker's parts, and the request it answers.
 
-``Context`` is built once by the composition root (``app/broker.py``) and shared by all connections of a broker; ``Request``
+``Context`` is built once by the composition root (``app/broker/``) and shared by all connections of a broker; ``Request``
 is one per request. Handlers reach everything through these two and keep no state of their own, except the parts that are
 named here (fetch sessions, producer ids).
 """
