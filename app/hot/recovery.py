@@ -27,7 +27,7 @@ from app.hot.checkpoints import LEADER_EPOCHS_FILE, EpochStart, encode_leader_ep
 from app.hot.cleaning.swapping import CLEANED_SUFFIX, SWAP_SUFFIX, complete
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.hot.epochs import LeaderEpochs
-from app.hot.files import File, FileSystem, read_file, replace_file, unlink_quietly
+from app.hot.files import FULL_ERRNOS, File, FileSystem, read_file, replace_file, unlink_quietly
 from app.hot.indexes import TIME_ENTRY_BYTES, AbortedTransaction, SegmentIndex, parse_aborted
 from app.hot.producers import ProducerEntry, ProducerStates, aborted_entry, encode_snapshot, parse_snapshot
 from app.hot.segments import (
@@ -167,9 +167,25 @@ def load_log(
     if loaded.epochs.dirty:
         # At once: an epoch that is in the file but not in the log would claim what is appended from now on.
         epochs = encode_leader_epochs(loaded.epochs.entries())
-        replace_file(fs, f"{directory}/{LEADER_EPOCHS_FILE}", epochs, durable=True)
-        loaded.epochs.dirty = False
+        path = f"{directory}/{LEADER_EPOCHS_FILE}"
+        # Without room it stays to be done: the next sync writes it, and recovery would hold the old one against the batches.
+        loaded.epochs.dirty = not _replace_if_room(fs, path, epochs, loaded.problems, durable=True)
     return loaded
+
+
+def _replace_if_room(fs: FileSystem, path: str, data: bytes, problems: list[str], *, durable: bool) -> bool:
+    """Write a file that can be made from the batches again. False, and a problem, if the disk is full: reads shall go on then.
+
+    Raises: OSError, any other.
+    """
+    try:
+        replace_file(fs, path, data, durable=durable)
+    except OSError as error:
+        if error.errno not in FULL_ERRNOS:
+            raise
+        problems.append(f"{path} cannot be written now: {error.strerror}")
+        return False
+    return True
 
 
 class _Loader:
@@ -653,7 +669,8 @@ class _Loader:
             file.close()
 
     def _save_snapshot(self, offset: Offset, producers: ProducerStates) -> None:
-        replace_file(self._fs, snapshot_path(self._directory, offset), encode_snapshot(producers.rows()), durable=False)
+        path = snapshot_path(self._directory, offset)
+        _replace_if_room(self._fs, path, encode_snapshot(producers.rows()), self._problems, durable=False)
 
 
 def restore_log(fs: FileSystem, descriptors: DescriptorCache, directory: str, state: LogState) -> LoadedLog | None:
