@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -482,28 +484,46 @@ def test_a_broker_stops_although_the_store_does_not_answer_its_farewell() -> Non
     play(story)
 
 
+def _refuse_new_files(world: World, number: int) -> None:
+    """Kill the owner, take what its log can make again, and answer `number` to every file that it creates."""
+    world.owner.crash("kill")
+    disk, real = world.owner.disk, world.owner.disk.open
+
+    def refusing(path: str, **how: Any) -> Any:
+        if how.get("create") and "/t-0/" in path:
+            raise OSError(number, os.strerror(number), path)
+        return real(path, **how)
+
+    disk.open = refusing  # type: ignore[method-assign]
+    for name in disk.list_dir("/data/t-0"):
+        if name.endswith((".snapshot", ".index", "checkpoint")):
+            disk.unlink(f"/data/t-0/{name}")
+
+
 def test_a_disk_that_fails_while_the_logs_are_opened_is_told_in_one_sentence() -> None:
     async def story(world: World) -> None:
         client = Client(world, "c")
         await client.create()
         for _ in range(6):
             assert await client.produce(size=300) is ErrorCode.NONE
-        world.owner.crash("kill")
-        world.owner.disk.capacity_bytes = world.owner.disk.used
-        disk, real = world.owner.disk, world.owner.disk.open
-
-        def full(path: str, **how: Any) -> Any:
-            if how.get("create") and "/t-0/" in path:
-                raise OSError(28, "No space left on device", path)
-            return real(path, **how)
-
-        disk.open = full  # type: ignore[method-assign]
-        for name in disk.list_dir("/data/t-0"):
-            if name.endswith((".snapshot", ".index", "checkpoint")):
-                disk.unlink(f"/data/t-0/{name}")
+        _refuse_new_files(world, errno.EIO)
         world.owner.start()
         await asyncio.wait_for(world.owner.ended.wait(), 20)
         assert isinstance(world.owner.exit, StorageUnavailable)
+
+    play(story)
+
+
+def test_a_disk_that_is_full_while_the_logs_are_opened_does_not_keep_the_broker_from_reads() -> None:
+    async def story(world: World) -> None:
+        client = Client(world, "c")
+        await client.create()
+        for _ in range(6):
+            assert await client.produce(size=300) is ErrorCode.NONE
+        _refuse_new_files(world, errno.ENOSPC)
+        world.owner.start()
+        await world.until(lambda: world.owner.up, 30, "the start")
+        assert client.log.log_end_offset == 6
 
     play(story)
 
