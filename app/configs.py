@@ -28,7 +28,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from app.errors import ConfigError, ErrorCode, RequestRejected
-from app.limits import CHUNK_BYTES_MAX
+from app.limits import CHUNK_BYTES_MAX, LOG_CLEANER_THREADS_MAX
 
 SHORT_MAX: Final = (1 << 15) - 1
 INT_MAX: Final = (1 << 31) - 1
@@ -204,9 +204,14 @@ class BrokerConfig:
     remote_log_manager_task_interval_ms: int = 30_000
     remote_fetch_max_wait_ms: int = 500
     log_retention_check_interval_ms: int = 300_000
+    log_cleaner_enable: bool = True
+    log_cleaner_threads: int = 1
     log_cleaner_backoff_ms: int = 15_000
     log_cleaner_dedupe_buffer_size: int = 25_165_824
-    """Memory for the map of newest offsets (Kafka: 128 MiB); keys that it has no room for are left to a further round."""
+    """Memory for the maps of newest offsets (Kafka: 128 MiB); keys that it has no room for are left to a further round."""
+    log_cleaner_io_buffer_size: int = 2_097_152
+    """Memory for what compaction reads and writes at once (Kafka: 512 KiB)."""
+    log_cleaner_io_buffer_load_factor: float = 0.9
     log_cleaner_io_max_bytes_per_second: float = KAFKA_DOUBLE_MAX
     firn_chunk_cache_bytes: int = 1_073_741_824
     """Room on the local disk for chunks fetched from the object store."""
@@ -980,6 +985,19 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 minimum=1,
             ),
             _broker(
+                "log.cleaner.enable",
+                _BOOLEAN,
+                "Whether logs with cleanup.policy compact are compacted; if not, they grow for ever, internal topics too.",
+            ),
+            _broker(
+                "log.cleaner.threads",
+                _INT,
+                "Logs compacted at the same time, each by a process of its own; 0 compacts none.",
+                minimum=0,
+                maximum=LOG_CLEANER_THREADS_MAX,
+                update=Update.CLUSTER_WIDE,
+            ),
+            _broker(
                 "log.cleaner.backoff.ms",
                 _LONG,
                 "Time until the log cleaner looks again when no compacted log was due.",
@@ -989,9 +1007,27 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "log.cleaner.dedupe.buffer.size",
                 _LONG,
-                "Memory for the map from keys to newest offsets; a log with more keys takes several rounds.",
+                "Memory for the maps from keys to newest offsets of all log.cleaner.threads; a log with more keys takes "
+                "several rounds.",
                 minimum=1024 * 1024,
                 kafka_default="134217728",
+                update=Update.CLUSTER_WIDE,
+            ),
+            _broker(
+                "log.cleaner.io.buffer.size",
+                _INT,
+                "Memory for what compaction reads and writes at once, over all log.cleaner.threads; more only for a batch "
+                "that is larger.",
+                minimum=0,
+                kafka_default="524288",
+                update=Update.CLUSTER_WIDE,
+            ),
+            _broker(
+                "log.cleaner.io.buffer.load.factor",
+                _DOUBLE,
+                "Share of the map from keys to newest offsets that may be taken: the more, the longer a key is looked for.",
+                minimum=0.01,
+                maximum=0.99,
                 update=Update.CLUSTER_WIDE,
             ),
             _broker(

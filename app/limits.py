@@ -74,5 +74,8 @@ REGEX_PROGRAM_SIZE_MAX: Final = 10_000
 REGEX_CACHE_MAX: Final = 256
 """Compiled regular expressions that are kept; each takes up to a megabyte while it matches."""
 
+LOG_CLEANER_THREADS_MAX: Final = 64
+"""Logs compacted at the same time: each takes a process of some 70 MiB beside its map."""
+
 SHARE_FETCH_WAIT_MS_MAX: Final = 60_000
 """Longest that a ShareFetch waits for records: it is a task, which outlives its connection. Kafka's client asks for 500."""

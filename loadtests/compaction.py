@@ -97,7 +97,7 @@ async def rates(directory: Path, shapes: tuple[Shape, ...]) -> None:
     process = CleanerProcess(lock.fileno(), str(directory / "kernels"), rng=random.Random(1), log_line=log_line)
     cleaner = LogCleaner(
         manager,
-        process,
+        lambda: process,
         config=BrokerConfig,
         fs=fs,
         pool=pool,

@@ -24,6 +24,36 @@ START_S: Final = 120.0
 """How long it may take to answer for the first time: after an installation numba compiles the kernels."""
 
 
+class CleanerProcesses:
+    """As many ``CleanerProcess`` as are asked for."""
+
+    def __init__(
+        self, lock_descriptor: int, cache_directory: str, *, rng: random.Random, log_line: Callable[[str], None]
+    ) -> None:
+        """As ``CleanerProcess``."""
+        self._lock_descriptor = lock_descriptor
+        self._cache_directory = cache_directory
+        self._rng = rng
+        self._log_line = log_line
+        self._processes: list[CleanerProcess] = []
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Of those that run."""
+        return [process.process_id for process in self._processes if process.process_id]
+
+    def new(self) -> CleanerProcess:
+        """Another one, which does not run yet."""
+        process = CleanerProcess(self._lock_descriptor, self._cache_directory, rng=self._rng, log_line=self._log_line)
+        self._processes.append(process)
+        return process
+
+    async def stop(self) -> None:
+        """End all of them and wait until they have ended."""
+        for process in self._processes:
+            await process.stop()
+
+
 class CleanerProcess:
     """A ``CleanerWork`` in a process of its own."""
 

@@ -79,7 +79,7 @@ class Surroundings:
     timings: LogTimings | None = None
     store_samples: Callable[[], Awaitable[Sequence[Sample]]] | None = None
     """Asks the store process for its metrics."""
-    cleaner_work: CleanerWork | None = None
+    new_cleaner_work: Callable[[], CleanerWork] | None = None
     """None compacts logs on ``pool``, slowly."""
 
 
@@ -209,7 +209,7 @@ class Node:
         )
         self.cleaner = LogCleaner(
             self.logs,
-            around.cleaner_work or InlineCleanerWork(around.fs, around.pool, PlainEngine),
+            around.new_cleaner_work or (lambda: InlineCleanerWork(around.fs, around.pool, PlainEngine)),
             config=self.controller.effective_broker_config,
             fs=around.fs,
             pool=around.pool,

@@ -31,7 +31,7 @@ from app.objectstore.rpc import RpcClient
 from app.objectstore.url import parse_store_url
 
 if TYPE_CHECKING:
-    from app.broker.cleaning import CleanerProcess
+    from app.broker.cleaning import CleanerProcesses
     from app.broker.node import Node
     from app.metadata.liveness import Liveness
 
@@ -58,7 +58,7 @@ class Broker:
         """Until there is a node, which owns it then."""
         self._store: Child | None = None
         self._http: Child | None = None
-        self._cleaner: CleanerProcess | None = None
+        self._cleaners: CleanerProcesses | None = None
         self.node: Node = None  # type: ignore[assignment] # until start
         self._running: asyncio.Task[None] | None = None
         self._watching: list[asyncio.Task[None]] = []
@@ -73,9 +73,9 @@ class Broker:
         return 0 if self._store is None else self._store.process_id
 
     @property
-    def cleaner_process_id(self) -> int:
-        """0 while there is nothing to compact."""
-        return 0 if self._cleaner is None else self._cleaner.process_id
+    def cleaner_process_ids(self) -> list[int]:
+        """None while there is nothing to compact."""
+        return [] if self._cleaners is None else self._cleaners.process_ids
 
     @property
     def http_process_id(self) -> int:
@@ -102,12 +102,12 @@ class Broker:
         )  # fmt: skip
         await self._store.start()
         # Nobody waits for this loop yet, and the store process starts meanwhile.
-        from app.broker.cleaning import CleanerProcess
+        from app.broker.cleaning import CleanerProcesses
         from app.broker.node import OWN_DIRECTORY, Node, Surroundings
         from app.objectstore.proxy import StoreProxy
         from app.tiering.store_proxy import ProxyStoreWork
 
-        self._cleaner = CleanerProcess(
+        self._cleaners = CleanerProcesses(
             lock.fileno(),
             f"{self.config.data_dir}/{OWN_DIRECTORY}/kernels",
             rng=self._rng,
@@ -127,7 +127,7 @@ class Broker:
                 descriptors_max=raise_descriptor_limit(),
                 liveness=self._liveness(),
                 store_samples=self._store_samples,
-                cleaner_work=self._cleaner,
+                new_cleaner_work=self._cleaners.new,
             ),
         )
         self._lock = None
@@ -251,8 +251,8 @@ class Broker:
             await asyncio.wait(self._watching)
         if self._http is not None:
             await self._http.stop()
-        if self._cleaner is not None:
-            await self._cleaner.stop()
+        if self._cleaners is not None:
+            await self._cleaners.stop()
         if self.node is not None:
             await self.node.stop()
         if self._lock is not None:

@@ -1141,6 +1141,13 @@ class PartitionLog:
         read_committed must filter."""
         return self._reader.aborted_transactions(start_offset, end_offset)
 
+    async def aborted_transactions_when_ready(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """As ``aborted_transactions``; transaction indexes that are not in memory are read in the pool.
+
+        Raises: CorruptionError, StorageUnavailable.
+        """
+        return await self._reader.aborted_transactions_when_ready(start_offset, end_offset)
+
     def producer_snapshot(self, at_offset: int) -> bytes:
         """The producer state as of ``at_offset`` (the log end, or a segment's base), in Kafka's ``.snapshot`` format.
 

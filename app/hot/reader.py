@@ -289,12 +289,20 @@ class LogReader:
         raise PageMiss(work, accept)
 
     def aborted_of(self, segment: Segment) -> list[AbortedTransaction]:
+        """What the segment's transaction index says, read at once if need be. Raises: CorruptionError, StorageUnavailable."""
         if segment.aborted is None:
             try:
-                segment.aborted = read_aborted(self._directory.fs, segment)
+                _take_aborted(segment, read_aborted(self._directory.fs, segment))
             except OSError as error:
                 raise storage_error(error, f"cannot read {segment.path(TRANSACTION_INDEX_SUFFIX)}") from error
-            segment.aborted_written = len(segment.aborted)
+        assert segment.aborted is not None
+        return segment.aborted
+
+    def _aborted_or_miss(self, segment: Segment) -> list[AbortedTransaction]:
+        """As ``aborted_of``. Raises: PageMiss if it is not loaded."""
+        if segment.aborted is None:
+            fs = self._directory.fs
+            raise PageMiss(lambda: read_aborted(fs, segment), lambda found: _take_aborted(segment, found))
         return segment.aborted
 
     async def search(
@@ -331,14 +339,31 @@ class LogReader:
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """As ``PartitionLog.aborted_transactions``."""
+        return self._aborted_between(start_offset, end_offset, self.aborted_of)
+
+    async def aborted_transactions_when_ready(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """As ``PartitionLog.aborted_transactions_when_ready``."""
+        return await self.when_ready(lambda: self._aborted_between(start_offset, end_offset, self._aborted_or_miss))
+
+    def _aborted_between(
+        self, start_offset: int, end_offset: int, aborted_of: Callable[[Segment], list[AbortedTransaction]]
+    ) -> list[AbortedTransaction]:
         found: list[AbortedTransaction] = []
         for segment in self._segments[max(0, bisect_right(self._bases, start_offset) - 1) :]:
-            for entry in self.aborted_of(segment):
+            for entry in aborted_of(segment):
                 if entry.last_offset >= start_offset and entry.first_offset < end_offset:
                     found.append(entry)
                 if entry.last_stable_offset >= end_offset:
                     return found
         return found
+
+
+def _take_aborted(segment: Segment, found: object) -> None:
+    """What was read of its transaction index, unless it was read meanwhile, and perhaps added to."""
+    assert isinstance(found, list)
+    if segment.aborted is None:
+        segment.aborted = found
+        segment.aborted_written = len(found)
 
 
 class _LoadedIndex(NamedTuple):

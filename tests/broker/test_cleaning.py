@@ -20,7 +20,7 @@ from app.broker.runtime import ThreadPool
 from app.configs import TopicConfig
 from app.errors import StorageUnavailable
 from app.hot.cleaning.cleaner import LogCleaner
-from app.hot.cleaning.process import Throttle
+from app.hot.cleaning.process import Throttle, untouched_mappings
 from app.hot.files import PosixFileSystem
 from app.hot.log import PartitionLog
 from tests.hot.cleaning import COMPACT, cleaner_over, committed, newest, seen_in
@@ -145,6 +145,19 @@ def test_a_broker_imports_neither_numba_nor_numpy() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "[]\n"
+
+
+def test_memory_is_given_back_only_where_nothing_was_written_to_what_the_file_says() -> None:
+    maps = (
+        ("7f0000000000-7f0000001000 r-xp 00000000 08:01 11   /lib/code.so", 0),
+        ("7f0000001000-7f0000003000 r--p 00001000 08:01 11   /lib/code.so", 0),
+        ("7f0000003000-7f0000004000 r--p 00003000 08:01 11   /lib/relocated.so", 8),
+        ("7f0000004000-7f0000005000 rw-p 00004000 08:01 11   /lib/data.so", 0),
+        ("7f0000005000-7f0000006000 r--p 00000000 00:00 0 ", 0),
+        ("7f0000006000-7f0000007000 r-xp 00000000 00:00 0                          [vdso]", 0),
+    )
+    text = "".join(f"{line}\nSize:   4 kB\nRss:   4 kB\nAnonymous:   {kb} kB\nVmFlags: rd ex\n" for line, kb in maps)
+    assert list(untouched_mappings(text)) == [(0x7F0000000000, 0x7F0000001000), (0x7F0000001000, 0x7F0000003000)]
 
 
 def test_the_limit_on_bytes_a_second_waits_as_long_as_they_cost() -> None:

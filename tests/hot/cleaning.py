@@ -33,6 +33,7 @@ def cleaner_over(
     *,
     clock: ManualClock,
     work: CleanerWork | None = None,
+    new_work: Callable[[], CleanerWork] | None = None,
     pool: object = None,
     said: Callable[[str], None] = lambda text: None,
     registry: Registry | None = None,
@@ -42,7 +43,7 @@ def cleaner_over(
     config = BrokerConfig(**settings)  # type: ignore[arg-type]
     return LogCleaner(
         manager,
-        work if work is not None else InlineCleanerWork(fs, pool, PlainEngine),  # type: ignore[arg-type]
+        new_work or (lambda: work if work is not None else InlineCleanerWork(fs, pool, PlainEngine)),  # type: ignore[arg-type]
         config=lambda: config,
         fs=fs,
         pool=pool,  # type: ignore[arg-type]

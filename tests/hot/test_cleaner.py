@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
+from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 
@@ -12,9 +14,11 @@ from app.configs import Durability, TopicConfig
 from app.errors import ConflictError, ErrorCode, ProtocolError, StorageUnavailable
 from app.hot.checkpoints import CLEANER_OFFSETS_FILE, parse_offsets
 from app.hot.cleaning import compaction
+from app.hot.cleaning.job import CleaningJob, Indexed
 from app.hot.cleaning.plain import PlainEngine
 from app.hot.cleaning.selection import group_segments
 from app.hot.cleaning.work import InlineCleanerWork
+from app.hot.files import File
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.metrics import Registry
@@ -26,6 +30,7 @@ from tests.hot.helpers import (
     DATA,
     NOW,
     GatedPool,
+    InlinePool,
     ManualClock,
     batch,
     headers,
@@ -36,6 +41,8 @@ from tests.hot.helpers import (
     sim,
 )
 from tests.support.simfs import SimFileSystem
+
+T = TypeVar("T")
 
 PATH = f"{DATA}/t-0"
 
@@ -309,6 +316,112 @@ async def test_a_damaged_log_is_left_as_it_is_and_counted() -> None:
         uncleanable = [s.value for s in registry.samples() if s.name == "firn_log_cleaner_uncleanable_logs"]
         assert uncleanable == [1.0]
         assert not [name for name in fs.list_dir(PATH) if name.endswith((".cleaned", ".swap"))]
+    await manager.close()
+
+
+async def test_as_many_logs_are_compacted_at_a_time_as_there_are_threads_and_each_once() -> None:
+    fs, clock, registry = sim(), ManualClock(), Registry()
+    manager, _ = await opened(fs, clock)
+    async with running(manager):
+        logs = [manager.get("t", 0), *(new_log(manager, "t", number, **COMPACT) for number in (1, 2))]
+        for log in logs:
+            assert log is not None
+            for number in range(30):
+                log.append_as_leader(keyed((b"k", b"%d" % number)), now_ms=NOW)
+            await roll(log)
+        pool, jobs = GatedPool(), []
+
+        class Worker(InlineCleanerWork):
+            async def begin(self, job: CleaningJob) -> Indexed:
+                jobs.append(job)
+                return await super().begin(job)
+
+        cleaner = cleaner_over(
+            manager,
+            fs,
+            clock=clock,
+            new_work=lambda: Worker(fs, pool, PlainEngine),
+            registry=registry,
+            log_cleaner_threads=2,
+            log_cleaner_dedupe_buffer_size=1000,
+            log_cleaner_io_max_bytes_per_second=100.0,
+            log_cleaner_backoff_ms=1,
+        )
+        task = asyncio.create_task(cleaner.run())
+        while pool.waiting < 2:
+            await asyncio.sleep(0)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert pool.waiting == 2
+        assert len({job.directory for job in jobs}) == 2
+        assert {(job.map_bytes_max, job.bytes_per_second_max) for job in jobs} == {(500, 50.0)}
+        pool.gate.set()
+        async with asyncio.timeout(10):
+            while not all(log is not None and log.cleaned_end_offset == 30 for log in logs):
+                await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert len(jobs) == 3
+    await manager.close()
+
+
+async def test_a_cleaner_that_is_not_enabled_cleans_nothing() -> None:
+    fs, clock = sim(), ManualClock()
+    manager, log = await opened(fs, clock)
+    async with running(manager):
+        log.append_as_leader(keyed((b"a", b"1"), (b"a", b"2")), now_ms=NOW)
+        await roll(log)
+        async with asyncio.timeout(10):
+            await cleaner_over(manager, fs, clock=clock, log_cleaner_enable=False).run()
+        assert await offsets_in(log) == [0, 1]
+    await manager.close()
+
+
+async def test_transaction_indexes_that_are_not_in_memory_are_read_on_the_pool() -> None:
+    fs, clock = sim(), ManualClock()
+    manager, log = await opened(fs, clock)
+    async with running(manager):
+        producer = {"producer_id": ProducerId(7), "producer_epoch": ProducerEpoch(0)}
+        for sequence in range(2):
+            log.append_as_leader(
+                keyed((b"a", b"1"), base_sequence=sequence, transactional=True, **producer), now_ms=NOW
+            )
+            log.append_control(ControlType.ABORT, **producer, coordinator_epoch=0, now_ms=NOW)
+            await roll(log)
+        known = log.aborted_transactions(0, log.log_end_offset)
+    await manager.close()
+
+    class Watched(InlinePool):
+        working = False
+
+        async def run(self, work: Callable[[], T]) -> T:
+            def watched() -> T:
+                self.working = True
+                try:
+                    return work()
+                finally:
+                    self.working = False
+
+            return await super().run(watched)
+
+    pool = Watched()
+    manager = manager_over(fs, clock=clock, pool=pool)
+    await manager.load_all()
+    again = manager.get("t", 0)
+    assert again is not None
+    read_on_loop: list[str] = []
+    whole = fs.open
+
+    def opening(path: str, **options: bool) -> File:
+        if path.endswith(".txnindex") and not pool.working:
+            read_on_loop.append(path)
+        return whole(path, **options)
+
+    fs.open = opening  # type: ignore[method-assign]
+    assert await again.aborted_transactions_when_ready(0, again.log_end_offset) == known
+    assert len(known) == 2
+    assert again.aborted_transactions(0, again.log_end_offset) == known
+    assert read_on_loop == []
     await manager.close()
 
 

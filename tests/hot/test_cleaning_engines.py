@@ -89,7 +89,7 @@ def clean(
     keys_max: int,
     now: int,
 ) -> tuple[object, ...]:
-    engine.new_map(keys_max, HASH_KEY)
+    engine.new_map(keys_max, HASH_KEY, 0.9, 4096)
     scanned = engine.scan(window, len(window), first, 1 << 40)
     whole = engine.index(bytearray(scanned.batches), start)
     engine.begin_segment(first, 200)

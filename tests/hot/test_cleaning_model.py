@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from app.configs import Durability, TopicConfig
 from app.hot.cleaning import compaction
+from app.hot.cleaning.engine import SLOT_BYTES
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.records.builder import build_batch
@@ -137,7 +138,8 @@ class CompactionMachine(RuleBasedStateMachine):
                     self.fs,
                     clock=self.clock,
                     said=self.fail,
-                    log_cleaner_dedupe_buffer_size=self.keys_max * compaction.BYTES_PER_KEY,
+                    log_cleaner_dedupe_buffer_size=self.keys_max * SLOT_BYTES,
+                    log_cleaner_io_buffer_load_factor=0.99,
                 )
                 while await cleaner.clean_next():
                     await self._check_cleaned()

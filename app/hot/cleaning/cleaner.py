@@ -1,7 +1,8 @@
-"""The log cleaner: compacts the logs of one broker, one at a time, and puts what comes of it in place.
+"""The log cleaner: compacts the logs of one broker, as many at a time as ``log.cleaner.threads`` says, and puts what comes of it
+in place.
 
-It decides and swaps; reading and writing segments is a ``CleanerWork``'s. A log that turns out to be damaged is left alone until
-the next start, counted and told of. Everything here belongs to the event loop.
+It decides and swaps; reading and writing segments is a ``CleanerWork``'s, one for each log that is worked on. A log that turns out
+to be damaged is left alone until the next start, counted and told of. Everything here belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class CleanerMetrics:
 
 @dataclass(slots=True)
 class _Round:
+    work: CleanerWork
     log: PartitionLog
     dirt: Dirt
     gone: asyncio.Event
@@ -66,7 +68,7 @@ class LogCleaner:
     def __init__(
         self,
         logs: LogManager,
-        work: CleanerWork,
+        new_work: Callable[[], CleanerWork],
         *,
         config: Callable[[], BrokerConfig],
         fs: FileSystem,
@@ -76,9 +78,11 @@ class LogCleaner:
         registry: Registry,
         log_line: Callable[[str], None],
     ) -> None:
-        """``config`` answers the broker's settings as they are now."""
+        """``config`` answers the broker's settings as they are now; ``new_work`` makes another worker."""
         self._logs = logs
-        self._work = work
+        self._new_work = new_work
+        self._works: list[CleanerWork] = []
+        self._choosing = asyncio.Lock()
         self._config = config
         self._fs = fs
         self._pool = pool
@@ -103,20 +107,41 @@ class LogCleaner:
         yield (), float(len(self._uncleanable))
 
     async def run(self) -> None:
-        """Clean what is due, until cancelled."""
-        while True:
-            if not await self.clean_next():
-                await self._work.rest()
-                await asyncio.sleep(self._config().log_cleaner_backoff_ms / 1000)
+        """Clean what is due, with as many workers as the settings say now, until cancelled; nothing if they say so at start."""
+        if not self._config().log_cleaner_enable:
+            return
+        async with asyncio.TaskGroup() as tasks:
+            workers = 0
+            while True:
+                while workers < self._config().log_cleaner_threads:
+                    tasks.create_task(self._run_worker(workers))
+                    workers += 1
+                await self._back_off()
 
-    async def clean_next(self) -> bool:
-        """Clean the dirtiest of the logs that are due. False if none is, or it could not be cleaned."""
-        found = await self._choose()
-        if found is None:
-            return False
-        log, dirt = found
+    async def _run_worker(self, worker: int) -> None:
+        while True:
+            if worker >= self._config().log_cleaner_threads or not await self.clean_next(worker):
+                await self._work_of(worker).rest()
+                await self._back_off()
+
+    async def _back_off(self) -> None:
+        await asyncio.sleep(self._config().log_cleaner_backoff_ms / 1000)
+
+    def _work_of(self, worker: int) -> CleanerWork:
+        while len(self._works) <= worker:
+            self._works.append(self._new_work())
+        return self._works[worker]
+
+    async def clean_next(self, worker: int = 0) -> bool:
+        """Clean the dirtiest of the logs that are due and not worked on. False if none is, or it could not be cleaned."""
+        async with self._choosing:
+            found = await self._choose()
+            if found is None:
+                return False
+            log, dirt = found
+            log.cleaning = True
         try:
-            await self._clean(log, dirt)
+            await self._clean(self._work_of(worker), log, dirt)
         except CorruptionError as error:
             self._metrics.failures.value += 1
             self._uncleanable[log] = str(error)
@@ -128,6 +153,8 @@ class LogCleaner:
             self._metrics.failures.value += 1
             self._log_line(f"cannot compact {log.topic}-{log.partition}, will try again: {error}")
             return False
+        finally:
+            log.cleaning = False
         return True
 
     # --- choosing ---------------------------------------------------------------------------------------------------
@@ -145,7 +172,7 @@ class LogCleaner:
             dirt = self._dirt(log, now_ms)
             ratio_max = max(ratio_max, dirt.ratio)
             overdue_ms_max = max(overdue_ms_max, dirt.overdue_ms)
-            if is_due(dirt, log.config) and (best is None or dirt.ratio > best[1].ratio):
+            if not log.cleaning and is_due(dirt, log.config) and (best is None or dirt.ratio > best[1].ratio):
                 best = log, dirt
         self._ratio_max, self._overdue_ms_max = ratio_max, overdue_ms_max
         if self._uncleanable:
@@ -166,7 +193,7 @@ class LogCleaner:
 
     # --- cleaning ---------------------------------------------------------------------------------------------------
 
-    async def _clean(self, log: PartitionLog, dirt: Dirt) -> None:
+    async def _clean(self, work: CleanerWork, log: PartitionLog, dirt: Dirt) -> None:
         """Rounds over one log until all of ``dirt`` is clean: more than one if the map has no room for all its keys.
 
         Raises: CorruptionError, ConflictError (the log is gone or no longer compacted), StorageFull, StorageUnavailable.
@@ -178,22 +205,20 @@ class LogCleaner:
                 gone.set()
 
         log.add_waiter(watch)
-        log.cleaning = True
         loop = asyncio.get_running_loop()
         try:
             while dirt.exists:
                 started = loop.time()
-                cleaned_end = await self._clean_round(_Round(log, dirt, gone))
+                cleaned_end = await self._clean_round(_Round(work, log, dirt, gone))
                 self._metrics.rounds.value += 1
                 self._metrics.seconds.observe(loop.time() - started)
                 dirt = dirt._replace(start=cleaned_end)
         finally:
             log.remove_waiter(watch)
-            log.cleaning = False
 
     async def _clean_round(self, this: _Round) -> int:
         """Index what the map has room for and clean by it. Answers how far that was. Raises: as ``_clean``."""
-        log, dirt = this.log, this.dirt
+        work, log, dirt = this.work, this.log, this.dirt
         if log.cleaned_end_offset is None:
             # Recovery must know of the gaps before there is the first.
             log.cleaned_end_offset = Offset(dirt.start)
@@ -201,13 +226,13 @@ class LogCleaner:
         rolled = [segment for segment in log.rolled_segments() if segment.base_offset < dirt.end]
         holds = [log.hold(segment.base_offset) for segment in rolled]
         try:
-            indexed = await self._unless_gone(this, self._work.begin(self._job(this, rolled)))
+            indexed = await self._unless_gone(this, work.begin(await self._job(this, rolled)))
             self._metrics.bytes_read.value += indexed.bytes_read
             to_clean = [segment for segment in rolled if segment.base_offset < indexed.offset_end]
             at = 0
             for group in group_segments(to_clean, log.config):
                 files = [SegmentFile(segment.base_offset, segment.end_offset, segment.size_bytes) for segment in group]
-                cleaned = await self._unless_gone(this, self._work.write(files))
+                cleaned = await self._unless_gone(this, work.write(files))
                 await self._take_over(log, holds[at : at + len(group)], cleaned)
                 at += len(group)
                 if not log.config.compacted:
@@ -215,13 +240,16 @@ class LogCleaner:
         finally:
             for hold in holds:
                 hold.release()
-            await _to_the_end(self._work.end())
+            await _to_the_end(work.end())
         log.cleaned_end_offset = Offset(indexed.offset_end)
         await self._logs.checkpoint()
         return indexed.offset_end
 
-    def _job(self, this: _Round, rolled: list[RolledSegment]) -> CleaningJob:
-        log, dirt, config = this.log, this.dirt, self._config()
+    async def _job(self, this: _Round, rolled: list[RolledSegment]) -> CleaningJob:
+        log, dirt = this.log, this.dirt
+        aborted = await log.aborted_transactions_when_ready(rolled[0].base_offset, dirt.end)
+        config = self._config()
+        threads = max(1, config.log_cleaner_threads)
         ends: list[int] = []
         epochs: dict[int, int] = {}
         for producer_id, entry in log.producers.entries.items():
@@ -241,10 +269,12 @@ class LogCleaner:
             now_ms=self._clock.now_ms(),
             delete_retention_ms=log.config.delete_retention_ms,
             index_interval_bytes=log.config.index_interval_bytes,
-            map_bytes_max=config.log_cleaner_dedupe_buffer_size,
-            bytes_per_second_max=config.log_cleaner_io_max_bytes_per_second,
+            map_bytes_max=config.log_cleaner_dedupe_buffer_size // threads,
+            map_load_factor=config.log_cleaner_io_buffer_load_factor,
+            buffer_bytes_max=config.log_cleaner_io_buffer_size // threads,
+            bytes_per_second_max=config.log_cleaner_io_max_bytes_per_second / threads,
             hash_key=self._rng.randbytes(HASH_KEY_BYTES),
-            aborted=list(log.aborted_transactions(rolled[0].base_offset, dirt.end)),
+            aborted=list(aborted),
             producer_ends=sorted(ends),
             producer_epochs=epochs,
         )
@@ -261,7 +291,7 @@ class LogCleaner:
         finally:
             going.cancel()
             if not asking.done():
-                await _to_the_end(self._work.end())
+                await _to_the_end(this.work.end())
                 asking.cancel()
                 await asyncio.wait([asking])
             if not asking.cancelled():

@@ -18,7 +18,7 @@ from typing import Final
 from crc32c import crc32c
 
 from app.errors import ConflictError, CorruptionError
-from app.hot.cleaning.engine import EMPTIED_KEPT, RECORDS_DROPPED, TRANSACTION_GONE, Engine, Scanned
+from app.hot.cleaning.engine import EMPTIED_KEPT, RECORDS_DROPPED, SLOT_BYTES, TRANSACTION_GONE, Engine, Scanned
 from app.hot.cleaning.job import CleanedSegment, CleaningJob, Indexed, SegmentFile
 from app.hot.cleaning.swapping import CLEANED_SUFFIX
 from app.hot.cleaning.transactions import CleanedTransactions
@@ -32,17 +32,15 @@ from app.hot.segments import (
     TRANSACTION_INDEX_SUFFIX,
     file_name,
 )
-from app.limits import MIB, REQUEST_BYTES_MAX
+from app.limits import KIB, MIB, REQUEST_BYTES_MAX
 from app.records.batch import HEADER_BYTES, BatchHeader, parse_header
 from app.records.control import EndTransactionMarker, parse_marker
 from app.units import Offset
 
-WINDOW_BYTES: Final = 1 * MIB
-"""Read at once; more only for a batch that is larger."""
+WINDOW_BYTES_MIN: Final = 64 * KIB
+"""Read and written at once, however little ``log.cleaner.io.buffer.size`` is; more only for a batch that is larger."""
 WRITE_BACK_BYTES: Final = 16 * MIB
 """Written between two syncs, so that the last one does not hold up everybody else's."""
-BYTES_PER_KEY: Final = 27
-"""Of the map: three words a slot, nine slots in ten taken."""
 KEYS_MIN: Final = 1024
 
 
@@ -59,6 +57,7 @@ class Compaction:
         self._aborted = [AbortedTransaction._make(entry) for entry in job.aborted]
         self._transactions = CleanedTransactions(self._aborted)
         self._bytes_read = 0
+        self._window_bytes = max(WINDOW_BYTES_MIN, job.buffer_bytes_max // 2)
 
     def abandon(self) -> None:
         """Have the running pass end soon with ConflictError. From any thread."""
@@ -69,8 +68,13 @@ class Compaction:
     def index(self) -> Indexed:
         """Fill the map. Raises: CorruptionError, OSError, ConflictError."""
         job, engine = self._job, self._engine
-        room = max(KEYS_MIN, job.map_bytes_max // BYTES_PER_KEY)
-        engine.new_map(min(room, max(KEYS_MIN, job.dirty_end - job.dirty_start)), job.hash_key)
+        room = max(KEYS_MIN, int(job.map_bytes_max * job.map_load_factor) // SLOT_BYTES)
+        engine.new_map(
+            min(room, max(KEYS_MIN, job.dirty_end - job.dirty_start)),
+            job.hash_key,
+            job.map_load_factor,
+            self._window_bytes,
+        )
         # Of those whose markers come before the first segment that is shown, the end would never be seen.
         first = job.segments[0].base_offset
         transactions = CleanedTransactions(entry for entry in self._aborted if entry.last_offset >= first)
@@ -201,7 +205,7 @@ class Compaction:
         """
         path = self._path(segment.base_offset, LOG_SUFFIX)
         file = self._fs.open(path, read_only=True)
-        window = bytearray(WINDOW_BYTES)
+        window = bytearray(self._window_bytes)
         position, filled, next_offset = 0, 0, segment.base_offset
         try:
             while position < segment.size_bytes:

@@ -14,7 +14,6 @@ from app.errors import CorruptionError, LimitExceeded
 from app.hot.cleaning import kernels
 from app.hot.cleaning.engine import EMPTIED_KEPT, TRANSACTION_GONE, Scanned, SegmentSum, Stop
 from app.hot.indexes import SegmentIndex
-from app.limits import MIB
 from app.records.batch import LOG_APPEND_TIME, BatchHeader, parse_header
 from app.records.builder import build_batch, emptied_batch, rebuilt_batch
 from app.records.compression import compress
@@ -22,10 +21,6 @@ from app.records.record import raw_records
 
 BATCHES_MAX: Final = 16_384
 """Batches looked at in one call."""
-OUTPUT_BYTES: Final = 1 * MIB
-"""Written at once; more only for a batch that is larger."""
-LOAD_FACTOR: Final = 0.9
-"""Share of the map's slots that may be taken: Kafka's ``log.cleaner.io.buffer.load.factor``."""
 
 _NO_OFFSETS: Final = np.zeros(0, np.int64)
 _Array = np.ndarray[Any, Any]
@@ -53,7 +48,7 @@ class CompiledEngine:
             np.zeros(BATCHES_MAX, np.int32),
         )
         self._index = SegmentIndex()
-        self._out: _Array = np.empty(OUTPUT_BYTES, np.uint8)
+        self._out: _Array = np.empty(0, np.uint8)
         self._filled = 0
 
     @property
@@ -72,9 +67,10 @@ class CompiledEngine:
     def records_kept(self) -> int:
         return int(self._state[kernels.RECORDS_KEPT])
 
-    def new_map(self, keys_max: int, hash_key: bytes) -> None:
-        self._slots = np.zeros(0, np.uint64)  # given back before the next one is taken
-        self._slots = np.zeros((int(keys_max / LOAD_FACTOR) + 2) * kernels.SLOT_WORDS, np.uint64)
+    def new_map(self, keys_max: int, hash_key: bytes, load_factor: float, output_bytes: int) -> None:
+        self._slots = self._out = np.zeros(0, np.uint64)  # given back before the next ones are taken
+        self._slots = np.zeros((int(keys_max / load_factor) + 2) * kernels.SLOT_WORDS, np.uint64)
+        self._out = np.empty(output_bytes, np.uint8)
         self._keys = np.frombuffer(hash_key, np.uint64).copy()
         self._state[:] = (0, keys_max, -1, 0, 0)
 
@@ -254,7 +250,7 @@ class CompiledEngine:
 def warm_up(engine: CompiledEngine) -> None:
     """Have every kernel compiled, or read from numba's cache."""
     records = [(0, b"key", b"value", ()), (0, b"key", None, ())]
-    engine.new_map(8, bytes(16))
+    engine.new_map(8, bytes(16), 0.9, 4096)
     for codec in (0, 1):
         window = bytearray(build_batch(records, codec=codec))
         engine.scan(window, len(window), 0, 2)

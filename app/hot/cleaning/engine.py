@@ -19,6 +19,10 @@ TRANSACTION_GONE: Final = 4
 """A marker whose transaction left no batch: it gets a delete horizon, after which it goes too."""
 
 
+SLOT_BYTES: Final = 24
+"""Of the map: the 128-bit hash of a key, and an offset."""
+
+
 class Stop(IntEnum):
     """Why an inner loop came back."""
 
@@ -75,8 +79,11 @@ class Engine(Protocol):
     @property
     def records_kept(self) -> int: ...
 
-    def new_map(self, keys_max: int, hash_key: bytes) -> None:
-        """Begin with an empty map for up to ``keys_max`` keys; ``hash_key`` is 16 random bytes."""
+    def new_map(self, keys_max: int, hash_key: bytes, load_factor: float, output_bytes: int) -> None:
+        """Begin with an empty map for up to ``keys_max`` keys, which may take ``load_factor`` of its slots.
+
+        ``hash_key`` is 16 random bytes. As much as ``output_bytes`` is written at once; more only for a batch that is larger.
+        """
         ...
 
     def scan(self, window: bytearray, length: int, start_offset: int, end_offset: int) -> Scanned:

@@ -26,9 +26,13 @@ class CleaningJob(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     delete_retention_ms: int
     index_interval_bytes: int
     map_bytes_max: int
-    """``log.cleaner.dedupe.buffer.size``."""
+    """This worker's share of ``log.cleaner.dedupe.buffer.size``."""
+    map_load_factor: float
+    """``log.cleaner.io.buffer.load.factor``."""
+    buffer_bytes_max: int
+    """This worker's share of ``log.cleaner.io.buffer.size``: half for what is read, half for what is written."""
     bytes_per_second_max: float
-    """``log.cleaner.io.max.bytes.per.second``: read and written together."""
+    """This worker's share of ``log.cleaner.io.max.bytes.per.second``: read and written together."""
     hash_key: bytes
     """16 random bytes."""
     aborted: list[tuple[int, int, int, int]]

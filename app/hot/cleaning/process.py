@@ -21,7 +21,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
@@ -82,18 +82,29 @@ async def serve(sock: socket.socket, work: InlineCleanerWork) -> None:
 
 
 def _give_back_memory() -> None:
-    """Drop what start-up has used and work does not: garbage, and the pages of libraries' code, above all LLVM's. What is needed
-    all the same comes back from the page cache."""
+    """Drop what start-up has used and work does not: garbage, and the pages of libraries' code and constants, above all LLVM's.
+    What is needed all the same comes back from the page cache."""
     gc.collect()
     gc.freeze()
     libc = ctypes.CDLL(None)
     libc.malloc_trim(0)
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    for line in Path("/proc/self/maps").read_text().splitlines():
+    for start, end in untouched_mappings(Path("/proc/self/smaps").read_text()):
+        libc.madvise(start, end - start, _MADV_DONTNEED)
+
+
+def untouched_mappings(smaps: str) -> Iterator[tuple[int, int]]:
+    """Address ranges in ``/proc/…/smaps`` of which every page is as it is in a file: read only, and nothing was written to it
+    before it became so, as the loader does where addresses stand in a library's constants."""
+    place: tuple[int, int] | None = None
+    for line in smaps.splitlines():
         fields = line.split(maxsplit=5)
-        if len(fields) == 6 and fields[5].startswith("/") and fields[1] == "r-xp":
+        if not fields[0].endswith(":"):
             start, end = (int(bound, 16) for bound in fields[0].split("-"))
-            libc.madvise(start, end - start, _MADV_DONTNEED)
+            of_file = len(fields) == 6 and fields[5].startswith("/")
+            place = (start, end) if of_file and fields[1] in ("r-xp", "r--p") else None
+        elif fields[0] == "Anonymous:" and place is not None and fields[1] == "0":
+            yield place
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
