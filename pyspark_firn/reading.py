@@ -105,7 +105,7 @@ class _Chunk:
     object_key: str
     footer: SegmentFooter
     index: int
-    stored: bytes
+    stored: bytes | memoryview
     offset_start: int
     offset_end: int
     """What of it this read is to give: a replacement may reach past the piece that it stands for."""
@@ -120,7 +120,7 @@ class _Asked:
     index: int
     offset_start: int
     offset_end: int
-    stored: Future[bytes]
+    stored: Future[bytes | memoryview]
 
 
 @dataclass(slots=True)
@@ -294,7 +294,7 @@ class _ChunkReads:
         tail = await self._get(key, position, object_bytes - position)
         return decode_footer(tail, object_bytes, key)
 
-    async def _get(self, key: str, position: int, length: int) -> bytes:
+    async def _get(self, key: str, position: int, length: int) -> bytes | memoryview:
         """A range of an object, asked for again while the store is not available.
 
         Raises: ObjectMissing, CorruptionError (the object is too short), StorageUnavailable.

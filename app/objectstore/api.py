@@ -88,8 +88,8 @@ class ObjectStore(Protocol):
         """The whole object. Raises: ObjectMissing, StorageUnavailable."""
         ...
 
-    async def get_range(self, key: str, start: int, end: int) -> bytes:
-        """Bytes [start, min(end, size)) of the object; ``0 <= start < end``.
+    async def get_range(self, key: str, start: int, end: int) -> bytes | memoryview:
+        """Bytes [start, min(end, size)) of the object, which do not change; ``0 <= start < end``.
 
         Raises: ObjectMissing, RangeUnsatisfiable (``start`` >= size), StorageUnavailable (also for a short answer).
         """

@@ -55,7 +55,7 @@ class MeteredStore:
         self._down.value += len(data)
         return data
 
-    async def get_range(self, key: str, start: int, end: int) -> bytes:
+    async def get_range(self, key: str, start: int, end: int) -> bytes | memoryview:
         data = await self._measure("get_range", self.inner.get_range(key, start, end))
         self._down.value += len(data)
         return data

@@ -243,12 +243,12 @@ class S3Store:
 
         return await self._request("get", key, send)
 
-    async def get_range(self, key: str, start: int, end: int) -> bytes:
+    async def get_range(self, key: str, start: int, end: int) -> bytes | memoryview:
         check_key(key)
         check_range(start, end)
         bulk = self._bulk if end - start >= BULK_BYTES_MIN else None
 
-        async def send() -> bytes:
+        async def send() -> bytes | memoryview:
             nonlocal bulk
             if bulk is not None:
                 short_cut, bulk = bulk, None  # tried once: if need be, aiobotocore says what is wrong

@@ -76,8 +76,8 @@ class BulkReader:
         self._failures = 0
         self._paused_until_s = 0.0
 
-    async def read(self, key: str, start: int, end: int) -> bytes | None:
-        """Bytes [start, end) of an object; None if they could not be had this way, for whatever reason."""
+    async def read(self, key: str, start: int, end: int) -> memoryview | None:
+        """Bytes [start, end) of an object, read-only; None if they could not be had this way, for whatever reason."""
         loop = asyncio.get_running_loop()
         if loop.time() < self._paused_until_s:
             return None
@@ -91,4 +91,4 @@ class BulkReader:
         if len(found) != end - start:
             return None
         self._failures = 0
-        return found.to_bytes()
+        return memoryview(found)  # of obstore's own memory: a copy would cost as much as all else here

@@ -101,6 +101,8 @@ class ChunkCache:
         self._objects: dict[str, tuple[FileHandle, int]] = {}
         """Handles of objects that are served in place, with the number of entries that use each."""
         self._unlinks: deque[str] = deque()
+        self._spares: list[str] = []
+        """Files that nobody reads any more, for reads that start in this turn of the loop; those left over go as well."""
         self._reading = 0
         self._used_bytes = 0
         self._file_count = 0
@@ -151,6 +153,8 @@ class ChunkCache:
             raise storage_error(error, f"cannot use the chunk cache {self._directory}") from error
 
     async def _unlink_evicted(self) -> None:
+        self._unlinks.extend(self._spares)
+        self._spares.clear()
         while self._unlinks:
             paths = [self._unlinks.popleft() for _ in range(min(64, len(self._unlinks)))]
 
@@ -281,10 +285,15 @@ class ChunkCache:
         entry.charged_bytes = entry.chunk.raw_bytes
         self._used_bytes += entry.charged_bytes
         self._reading += 1
-        self._file_count += 1
-        self._group.create_task(self._read(entry, f"{self._directory}/{self._file_count}.chunk"))
+        is_spare = bool(self._spares)
+        if is_spare:
+            path = self._spares.pop()
+        else:
+            self._file_count += 1
+            path = f"{self._directory}/{self._file_count}.chunk"
+        self._group.create_task(self._read(entry, path, is_spare))
 
-    async def _read(self, entry: CachedChunk, path: str) -> None:
+    async def _read(self, entry: CachedChunk, path: str, was_spare: bool) -> None:
         started_s = _now_s()
         try:
             location = await self._work.fetch_chunk(entry.key[0], entry.chunk, path)
@@ -294,6 +303,7 @@ class ChunkCache:
                 self._corruptions.value += 1
             self._finish(entry)
             self._uncharge(entry)
+            self._unlink(path)
             if entry.requested:
                 entry.error = error
                 entry.expires_s = _now_s() + ERROR_S
@@ -308,6 +318,8 @@ class ChunkCache:
             self.latency_s += 0.2 * (_now_s() - started_s - self.latency_s)
             self._read_bytes.value += entry.chunk.raw_bytes
             self._finish(entry)
+            if not location.in_cache and was_spare:
+                self._unlink(path)
             self._keep(entry, location)
         entry.waiters.wake()
         self._start_reads()
@@ -344,9 +356,10 @@ class ChunkCache:
         entry.handle = None
         if entry.charged_bytes:
             self._uncharge(entry)
+            # Written over, its pages need not be made again; but a reader at work keeps what it began with.
+            is_spare = handle.users == 0
             self._descriptors.delete(handle)
-            self._unlinks.append(handle.path)
-            self._unlink_wanted.set()
+            self._unlink(handle.path, is_spare=is_spare)
             return
         _, users = self._objects[handle.path]
         if users > 1:
@@ -354,6 +367,11 @@ class ChunkCache:
         else:
             del self._objects[handle.path]
             self._descriptors.delete(handle)
+
+    def _unlink(self, path: str, *, is_spare: bool = False) -> None:
+        """Have a file unlinked, unless it is spare and the next read takes it."""
+        (self._spares if is_spare else self._unlinks).append(path)
+        self._unlink_wanted.set()
 
     # --- looking ----------------------------------------------------------------------------------------------------
 

@@ -24,8 +24,10 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from app.allocator import keep_freed_memory
 from app.errors import FirnError
 from app.hot.files import PosixFileSystem
+from app.limits import MIB
 from app.metrics import Registry, Sample
 from app.objectstore.api import Buffer
 from app.objectstore.proxy import store_handlers
@@ -40,6 +42,8 @@ THREADS: Final = 8
 """They wait for disks most of the time; compression and checksums release the interpreter lock."""
 NICENESS: Final = 5
 """Where cores are short, moving cold bytes gives way to serving hot ones."""
+KEPT_MEMORY_BYTES_MAX: Final = 64 * MIB
+"""Of what was freed: the chunks of ``chunk_cache.READS_MAX`` reads, which go as fast as they come."""
 EXIT_CONFIG: Final = 2
 
 
@@ -99,6 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Ctrl-C in a terminal reaches the whole group; the end of the socket is what ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(NICENESS)
+    keep_freed_memory(KEPT_MEMORY_BYTES_MAX)
     sock = socket.socket(fileno=options.socket)
     import uvloop
 

@@ -32,7 +32,7 @@ from crc32c import crc32c
 
 from app.configs import TierCompression
 from app.errors import ConflictError, CorruptionError, LimitExceeded, StorageUnavailable
-from app.hot.files import FileSystem, replace_file, storage_error, unlink_quietly
+from app.hot.files import FileSystem, storage_error, unlink_quietly, write_whole
 from app.limits import CHUNK_BYTES_MAX, KIB, MIB, SEGMENT_FOOTER_BYTES_MAX
 from app.objectstore.api import AlreadyExists, Buffer, ObjectMissing, ObjectStore, RangeUnsatisfiable, Upload
 from app.records.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES, parse_header
@@ -190,7 +190,8 @@ class StoreWork(Protocol):
     async def fetch_chunk(self, key: str, chunk: ChunkEntry, cache_path: str) -> ChunkLocation:
         """Bring one chunk to the local disk, checked and unfolded.
 
-        The bytes go to a new file at ``cache_path``, unless they lie verbatim in an object that is a local file.
+        The bytes go to the file at ``cache_path``, which is made, or written over if it is there: nobody may be reading it. They
+        do not if they lie verbatim in an object that is a local file. If this raises, what the file holds is undefined.
         Raises: ObjectMissing, CorruptionError, StorageFull, StorageUnavailable.
         """
         ...
@@ -433,18 +434,28 @@ class InlineStoreWork:
         self._chunks.give_back(own)
         return index
 
-    def _unfold(self, key: str, stored: bytes, chunk: ChunkEntry, cache_path: str) -> bytes:
+    def _unfold(self, key: str, stored: bytes | memoryview, chunk: ChunkEntry, cache_path: str) -> bytes:
         check_stored_chunk(stored, chunk, key)
         raw = unfold_chunk(stored, chunk, key)
         index = BatchIndex.encode(memoryview(raw))
         try:
-            replace_file(self._fs, cache_path, raw, durable=False)
+            self._write_over(cache_path, raw)
         except OSError as error:
-            unlink_quietly(self._fs, f"{cache_path}.tmp")
+            unlink_quietly(self._fs, cache_path)
             raise storage_error(error, f"cannot write {cache_path}") from error
         return index
 
-    async def _get_range(self, key: str, start: int, end: int) -> bytes:
+    def _write_over(self, path: str, data: bytes | memoryview) -> None:
+        """Make ``data`` all that is in the file. The pages of one that is there are used again."""
+        file = self._fs.open(path, create=True)
+        try:
+            write_whole(file, data, 0)
+            if file.size() > len(data):
+                file.truncate(len(data))
+        finally:
+            file.close()
+
+    async def _get_range(self, key: str, start: int, end: int) -> bytes | memoryview:
         try:
             async with asyncio.timeout(self._get_deadline_s):
                 if end - start <= RANGE_BYTES:
@@ -473,7 +484,7 @@ class InlineStoreWork:
                     tail = await self._store.get_range(key, start, object_bytes)
                     if len(tail) != object_bytes - start:
                         raise CorruptionError(f"{key}: ends at {start + len(tail)}, {object_bytes} bytes were expected")
-                    return FooterBytes(tail, object_bytes)
+                    return FooterBytes(bytes(tail), object_bytes)
                 tail, object_bytes = await self._store.get_tail(key, TAIL_BYTES)
                 wanted = footer_tail_bytes(tail, object_bytes, key)
                 if wanted > len(tail):
@@ -648,11 +659,11 @@ def _is_worth_it(view: memoryview) -> bool:
     return len(_zstd().compressor.compress(sample)) * 10 < SAMPLE_BYTES * 9
 
 
-def unfold_chunk(stored: bytes | memoryview, chunk: ChunkEntry, name: str) -> bytes:
-    """The raw batches of a stored chunk whose CRC was checked. Raises: CorruptionError."""
+def unfold_chunk(stored: bytes | memoryview, chunk: ChunkEntry, name: str) -> bytes | memoryview:
+    """The raw batches of a stored chunk whose CRC was checked; a verbatim one is answered itself. Raises: CorruptionError."""
     match chunk.codec:
         case ChunkCodec.VERBATIM:
-            return bytes(stored)
+            return stored
         case ChunkCodec.ZSTD:
             import zstandard
 

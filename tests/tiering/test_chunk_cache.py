@@ -229,6 +229,51 @@ def test_chunks_served_in_place_take_no_room_and_their_file_is_never_unlinked(tm
     _run(tmp_path, 1, scenario)
 
 
+def test_the_file_of_an_evicted_chunk_is_written_over_by_the_read_that_takes_its_room(tmp_path: Path) -> None:
+    async def scenario(bench: _Bench) -> None:
+        evicted = (await bench.get(0)).handle
+        assert evicted is not None
+        successor = (await bench.get(1)).handle
+        assert successor is not None
+        assert successor.path == evicted.path
+        with pytest.raises(StorageUnavailable):
+            evicted.acquire()
+        await asyncio.sleep(1)
+        assert bench.files() == 1, "it was not unlinked either"
+
+    _run(tmp_path, 1, scenario)
+
+
+def test_a_file_that_somebody_reads_is_not_written_over(tmp_path: Path) -> None:
+    async def scenario(bench: _Bench) -> None:
+        read = (await bench.get(0)).handle
+        assert read is not None
+        read.acquire()
+        successor = (await bench.get(1)).handle
+        assert successor is not None
+        assert successor.path != read.path
+        read.release()
+
+    _run(tmp_path, 1, scenario)
+
+
+def test_a_spare_file_that_its_read_did_not_need_goes(tmp_path: Path) -> None:
+    async def scenario(bench: _Bench) -> None:
+        await bench.get(0)
+        (tmp_path / "object").write_bytes(RAW * 10)
+        bench.work.in_place = str(tmp_path / "object")
+        await bench.get(1)
+        bench.work.in_place = None
+        await bench.get(2)
+        bench.work.error = CorruptionError("bad")
+        with pytest.raises(CorruptionError):
+            await bench.get(3)
+        await asyncio.sleep(1)
+        assert bench.files() == 0
+
+    _run(tmp_path, 1, scenario)
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(["ask", "ahead", "serve", "forget", "wait"]), st.integers(0, 6)), max_size=60),

@@ -276,6 +276,24 @@ def test_a_flipped_or_missing_byte_of_an_object_never_reaches_a_cache_file(
     _run(main)
 
 
+def test_a_cache_file_that_is_there_is_written_over_to_its_end(tmp_path: Path) -> None:
+    data, _ = segment_bytes()
+
+    async def main() -> None:
+        bench = _Bench(tmp_path, data)
+        await bench.work.upload_segment(bench.job)
+        chunk = (await bench.footer()).chunks[0]
+        for before in (b"short", bytes(chunk.raw_bytes + 5_000)):
+            target = tmp_path / "spare.chunk"
+            target.write_bytes(before)
+            file_number = target.stat().st_ino
+            await bench.work.fetch_chunk(bench.job.key, chunk, str(target))
+            assert target.read_bytes() == data[: chunk.raw_bytes]
+            assert target.stat().st_ino == file_number
+
+    _run(main)
+
+
 def test_a_missing_object_says_so(tmp_path: Path) -> None:
     data, _ = segment_bytes()
 
