@@ -29,8 +29,9 @@ PIECE_BYTES = 1 << 20
 RECEIVE_BYTES = 1 << 18
 ANSWER_BYTES = 60
 FILE_BYTES = 256 << 20
-WRAP_BYTES = 512 << 20
-"""A received file is cut to nothing at this size, so that its pages are new ones, as a log's are."""
+WRAP_BYTES = 4 << 30
+"""A received file is cut to nothing at this size. Until then each of its pages is a new one, as a log's are; the pages of a file
+that was cut just now would be used again, which no log's are."""
 
 
 def _accept() -> socket.socket:
@@ -99,8 +100,8 @@ class Bare:
 
         return self._measured(seconds, turn)
 
-    def produced(self, seconds: float, request_bytes: int, pipeline: int) -> Report:
-        """To ``receive``: the same, with latencies, so many requests in flight."""
+    def produced(self, seconds: float, request_bytes: int, pipeline: int, bytes_max: int = 0) -> Report:
+        """To ``receive``: the same, with latencies, so many requests in flight, or up to ``bytes_max`` however long it takes."""
         request = os.urandom(request_bytes)
         joined = {count: request * count for count in range(1, pipeline + 1)}
         sent_at: deque[float] = deque()
@@ -118,7 +119,7 @@ class Bare:
             latencies.extend(now - sent_at.popleft() for _ in range(whole))
             return whole * request_bytes
 
-        report = self._measured(seconds, turn)
+        report = self._measured(seconds, turn, bytes_max)
         while sent_at:
             whole, over = divmod(over + len(self._connection.recv(1 << 16)), ANSWER_BYTES)
             for _ in range(whole):
@@ -140,13 +141,13 @@ class Bare:
 
         return self._measured(seconds, turn)
 
-    def _measured(self, seconds: float, turn: object) -> Report:
+    def _measured(self, seconds: float, turn: object, bytes_max: int = 0) -> Report:
         assert callable(turn)
         allowed = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {LOAD_CORE})
         try:
             before, started, total = cpu_seconds(self._process.pid), time.perf_counter(), 0
-            while time.perf_counter() - started < seconds:
+            while total < bytes_max if bytes_max else time.perf_counter() - started < seconds:
                 total += turn()
             elapsed = time.perf_counter() - started
             spent = cpu_seconds(self._process.pid) - before
@@ -169,7 +170,10 @@ def bare(*what: str) -> Iterator[Bare]:
 
 
 def touch_pages(directory: Path, total_bytes: int) -> None:
-    """Fill and free so much page cache: where a host takes idle memory back, its first use again is many times slower."""
+    """Fill and free so much page cache: where a host takes idle memory back, its first use again is many times slower.
+
+    What is used right afterwards gets these pages; a second later a host may have taken back all but about a GB of them.
+    """
     path = directory / "touched"
     piece = bytes(PIECE_BYTES)
     with path.open("wb", buffering=0) as file:

@@ -8,9 +8,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from loadtests.bare_limits import touch_pages
 from loadtests.firn_peer import firn_running
 from loadtests.kafka_peer import PeerMissing, kafka_running
 from loadtests.measuring import SERVER_CORE, Report, alternate, generate, generators
@@ -109,10 +111,14 @@ class Lab:
         bare: Mapping[str, Callable[[], Report]] | None = None,
         variant: bool = False,
         warm: bool = True,
+        touched_bytes: int = 0,
         by_system: Mapping[str, Mapping[str, Any]] | None = None,
         **options: Any,
     ) -> Case:
-        """The same generator against each system in turns, with bare limits among them; shown as it is found."""
+        """The same generator against each system in turns, with bare limits among them; shown as it is found.
+
+        ``touched_bytes``: of page cache, filled and freed before each run of each of them (``touch_pages``).
+        """
         rounds, seconds = self.effort.rounds, self.effort.seconds
         if variant:
             rounds, seconds = self.effort.variant_rounds, self.effort.variant_seconds
@@ -124,7 +130,7 @@ class Lab:
         for system, peer in systems.items():
             runs |= generators({system: peer}, work, topic, **{"seconds": seconds, "warm_up": 0.5} | own[system])
         runs |= bare or {}
-        found = alternate(runs, rounds)
+        found = alternate(runs, rounds, partial(touch_pages, self.base, touched_bytes) if touched_bytes else None)
         for system, peer in systems.items():
             found[system]["memory_mb"] = family_memory_mb(peer.pid)
         show(name, found)

@@ -97,10 +97,14 @@ def median(rounds: list[Report]) -> Report:
     return out
 
 
-def alternate(runs: Mapping[str, Callable[[], Report]], rounds: int) -> dict[str, Report]:
-    """Run each system in turn, ``rounds`` times."""
+def alternate(
+    runs: Mapping[str, Callable[[], Report]], rounds: int, before: Callable[[], None] | None = None
+) -> dict[str, Report]:
+    """Run each system in turn, ``rounds`` times, with ``before`` ahead of each run."""
     found: dict[str, list[Report]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
+            if before is not None:
+                before()
             found[name].append(run())
     return {name: median(reports) for name, reports in found.items()}

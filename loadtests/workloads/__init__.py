@@ -40,7 +40,8 @@ class Workload(NamedTuple):
 
 GROUPS = {
     "bounds": Workload(bounds.run, "Bare limits of the machine", True),
-    "produce": Workload(produce.sizes, "Produce by size of request", True),
+    "produce": Workload(produce.small, "Produce of small and middling requests", True),
+    "produce-large": Workload(produce.large, "Produce of 1 MB requests", True),
     "variants": Workload(produce.variants, "Produce with one thing different at a time", False),
     "latency": Workload(latency.shares, "Latency against load", False),
     "clients": Workload(clients.real, "Real clients", False),

@@ -1,4 +1,10 @@
-"""Produce: three sizes of request beside the bare receive and write loop, and the middle one with one thing changed."""
+"""Produce: three sizes of request beside the bare receive and write loop, and the middle one with one thing changed.
+
+A GB of produce takes a GB of new page cache. Where a host takes idle memory back, touching a page for the first time again costs
+several times more than all else that is done for its bytes, whoever touches it. So the larger requests are measured twice: on
+pages that were touched just before each run, which is how a machine is that has been up for a while, and, 1 MB alone, on whatever
+the machine has.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +16,7 @@ from loadtests.bare_limits import bare
 from loadtests.lab import NOT_TIERED, Lab
 from loadtests.measuring import drop_topic, make_topic
 from loadtests.results import Case
+from loadtests.system import System
 
 SIZES = {
     "produce 1 KB": (1_000, 8, 20),
@@ -17,7 +24,13 @@ SIZES = {
     "produce 1 MB": (1_000_000, 950, 3),
 }
 """Name to bytes of a batch, records in it, requests in flight."""
+LARGE = "produce 1 MB"
 REQUEST_OVERHEAD_BYTES = 60
+TOUCHED_BYTES = 1400 << 20
+"""Before each run: a little more than it writes."""
+LARGE_MEGABYTES = 1000
+"""Written in each run of 1 MB requests, so that every system needs as many pages."""
+LARGE_MEGABYTES_QUICK = 250
 CODECS = ("gzip", "snappy", "lz4", "zstd")
 FLUSH_EVERY_MESSAGE = {"Firn": {"firn_durability": "disk"}, "Kafka": {"flush_messages": "1"}}
 
@@ -28,26 +41,58 @@ def options_of(size: str) -> dict[str, Any]:
     return {"batch_bytes": batch_bytes, "records": records, "pipeline": pipeline, "idempotent": True}
 
 
-def sizes(lab: Lab) -> list[Case]:
-    """Idempotent Produce of three sizes, acks=all, one connection and one partition, durability ``memory``."""
-    cases = []
+def small(lab: Lab) -> list[Case]:
+    """Idempotent Produce of 1 KB and 16 KB, acks=all, one connection and one partition, durability ``memory``; the pages that
+    16 KB requests need were touched before each run."""
     with lab.systems() as systems:
-        for name, (batch_bytes, _, pipeline) in SIZES.items():
-            topic = name.replace(" ", "-")
-            for system, peer in systems.items():
-                make_topic(peer, topic, **NOT_TIERED.get(system, {}))
-            request_bytes = batch_bytes + REQUEST_OVERHEAD_BYTES
-            with bare("receive", str(lab.base / "received"), str(request_bytes)) as server:
-                limit = partial(server.produced, lab.effort.seconds, request_bytes, pipeline)
-                parameters = {"request_bytes": batch_bytes}
-                cases.append(
-                    lab.compare(
-                        name, systems, "produce", topic, parameters=parameters, bare={"bare": limit}, **options_of(name)
-                    )
-                )
-            for peer in systems.values():
-                drop_topic(peer, topic)
-    return cases
+        return [
+            _beside_bare(lab, systems, name, name, touched_bytes=0 if name == "produce 1 KB" else TOUCHED_BYTES)
+            for name in SIZES
+            if name != LARGE
+        ]
+
+
+def large(lab: Lab) -> list[Case]:
+    """The same with 1 MB requests: a GB on pages that were touched just before, then on those that the machine has."""
+    megabytes = LARGE_MEGABYTES_QUICK if lab.quick else LARGE_MEGABYTES
+    with lab.systems() as systems:
+        run = partial(_beside_bare, lab, systems, megabytes=megabytes)
+        return [run(LARGE, LARGE, touched_bytes=TOUCHED_BYTES), run(f"{LARGE}, pages as they come", LARGE, warm=False)]
+
+
+def _beside_bare(
+    lab: Lab,
+    systems: Mapping[str, System],
+    name: str,
+    size: str,
+    *,
+    megabytes: int = 0,
+    touched_bytes: int = 0,
+    warm: bool = True,
+) -> Case:
+    """One case, for a time or for so many MB, beside the bare receive and write loop."""
+    batch_bytes, _, pipeline = SIZES[size]
+    topic = name.replace(" ", "-").replace(",", "")
+    for system, peer in systems.items():
+        make_topic(peer, topic, **NOT_TIERED.get(system, {}))
+    request_bytes = batch_bytes + REQUEST_OVERHEAD_BYTES
+    options = options_of(size) | ({"megabytes": megabytes, "warm_up": 0} if megabytes else {})
+    with bare("receive", str(lab.base / "received"), str(request_bytes)) as server:
+        limit = partial(server.produced, lab.effort.seconds, request_bytes, pipeline, megabytes * 1_000_000)
+        case = lab.compare(
+            name,
+            systems,
+            "produce",
+            topic,
+            parameters={"request_bytes": batch_bytes, "touched_bytes": touched_bytes},
+            bare={"bare": limit},
+            touched_bytes=touched_bytes,
+            warm=warm,
+            **options,
+        )
+    for peer in systems.values():
+        drop_topic(peer, topic)
+    return case
 
 
 def variants(lab: Lab) -> list[Case]:
