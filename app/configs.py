@@ -180,6 +180,7 @@ class BrokerConfig:
     group_max_size: int = 2_147_483_647
     group_consumer_session_timeout_ms: int = 45_000
     group_consumer_heartbeat_interval_ms: int = 5000
+    group_consumer_assignment_interval_ms: int = 1000
     group_consumer_max_size: int = 2_147_483_647
     group_consumer_assignors: frozenset[str] = frozenset({"uniform", "range"})
     group_consumer_migration_policy: str = "bidirectional"
@@ -897,6 +898,15 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 _INT,
                 "Time between two heartbeats that members of consumer groups are told to keep.",
                 minimum=1,
+            ),
+            _broker(
+                "group.consumer.assignment.interval.ms",
+                _INT,
+                "Time between two computations of what members of a consumer group should read; members that join together "
+                "are dealt with together (KIP-1263). 0 computes whenever something has changed.",
+                minimum=0,
+                maximum=15_000,
+                update=Update.CLUSTER_WIDE,
             ),
             _broker(
                 "group.consumer.max.size",

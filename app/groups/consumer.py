@@ -1,7 +1,9 @@
 """A consumer group whose assignment the broker makes (KIP-848): members, epochs, target assignment. A pure state machine.
 
 Three numbers drive it. The **group epoch** rises whenever what members subscribe to, or what they subscribe to is, has
-changed. The **target assignment** is computed anew whenever its epoch is behind. Each member has a **member epoch**, that of the
+changed. The **target assignment** is computed anew when its epoch is behind, but not twice within
+``group.consumer.assignment.interval.ms`` (KIP-1263): a thousand members that join together cost a few assignments, and are not
+led from one to the next. Until then everybody goes on towards the last one. Each member has a **member epoch**, that of the
 target it has reached, and gets there by itself, heartbeat by heartbeat (``reconciliation.py``): there is no barrier, a slow
 member holds up only those who wait for its partitions.
 
@@ -149,6 +151,8 @@ class ConsumerGroup:
         """Who has a partition or has not given it up, by topic id and partition."""
         self._joins_due: set[str] = set()
         """Members that were told to join again."""
+        self._assigned_ms: int | None = None
+        """When the target was last computed here; None if that was not here."""
         self._topics_seen: Mapping[str, TopicImage] | None = None
         """Of the image that the group epoch was last held against."""
         self.replaces: Sequence[RawRecord] = ()
@@ -342,14 +346,31 @@ class ConsumerGroup:
             if bump or hashed != self.metadata_hash:
                 epoch += 1
                 records.append(GroupEpoch(epoch, hashed))
-        if epoch > self.target_epoch:
+        target_epoch = self.target_epoch
+        if epoch > target_epoch and (self.may_assign(turn.now_ms) or self._has_only(replaced or member)):
             if names is None:
                 names = self._names_after(before, wanted, regexes)
             target = self._new_target(member_id, wanted, target, replaced, epoch, names, regexes, image, records)
-        current = reconcile(member.current, max(epoch, self.target_epoch), target, owned, self._is_held)
+            target_epoch = epoch
+        current = reconcile(member.current, target_epoch, target, owned, self._is_held)
         if current is not member.current or (replaced is None and member_id not in self.members):
             records.append(CurrentOfMember(member_id, current))
         return records, Member(member_id, wanted, current)
+
+    def may_assign(self, now_ms: int) -> bool:
+        """Whether a new target may be computed, as far as the time since the last one goes."""
+        if self._assigned_ms is None:
+            return True
+        # Where the clock was set back nobody waits for it to catch up.
+        return not 0 <= now_ms - self._assigned_ms < self.config.group_consumer_assignment_interval_ms
+
+    def _has_only(self, member: Member) -> bool:
+        """Whether nobody else is in the group, so that nobody else's joining is worth waiting for."""
+        return len(self.members) == (member.member_id in self.members)
+
+    def epoch_within_reach(self, now_ms: int) -> int:
+        """The epoch of the target that a member would be led to now."""
+        return self.epoch if self.may_assign(now_ms) else self.target_epoch
 
     def _regexes_after(
         self,
@@ -609,6 +630,8 @@ class ConsumerGroup:
             self._topics_seen = None  # what was seen of the topics did not come to be written down
             raise
         self.replaces = ()
+        if any(isinstance(record, TargetEpoch) for record in records):
+            self._assigned_ms = turn.now_ms
         for record in records:
             if isinstance(record, CurrentOfMember) and record.current is not None:
                 self._assert_free(record.member_id, record.current.assigned)

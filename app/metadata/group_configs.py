@@ -55,27 +55,43 @@ GROUP_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                     int(getattr(_DEFAULTS, f"group_{kind}_{field}")),
                     f"group_{kind}_{field}",
                     documentation,
-                    minimum=1,
+                    minimum=minimum,
                 )
-                for kind, name, field, documentation in (
-                    ("consumer", "session.timeout.ms", "session_timeout_ms", "As group.consumer.session.timeout.ms."),
+                for kind, name, field, minimum, documentation in (
+                    (
+                        "consumer",
+                        "session.timeout.ms",
+                        "session_timeout_ms",
+                        1,
+                        "As group.consumer.session.timeout.ms.",
+                    ),
                     (
                         "consumer",
                         "heartbeat.interval.ms",
                         "heartbeat_interval_ms",
+                        1,
                         "As group.consumer.heartbeat.interval.ms.",
                     ),
-                    ("share", "session.timeout.ms", "session_timeout_ms", "As group.share.session.timeout.ms."),
+                    (
+                        "consumer",
+                        "assignment.interval.ms",
+                        "assignment_interval_ms",
+                        0,
+                        "As group.consumer.assignment.interval.ms.",
+                    ),
+                    ("share", "session.timeout.ms", "session_timeout_ms", 1, "As group.share.session.timeout.ms."),
                     (
                         "share",
                         "heartbeat.interval.ms",
                         "heartbeat_interval_ms",
+                        1,
                         "As group.share.heartbeat.interval.ms.",
                     ),
                     (
                         "share",
                         "record.lock.duration.ms",
                         "record_lock_duration_ms",
+                        1,
                         "As group.share.record.lock.duration.ms.",
                     ),
                 )

@@ -21,7 +21,7 @@ from app.wire.apis.consumer_group_heartbeat import (
 from tests.groups.bench import FakeTurn
 
 GROUP = "readers"
-CONFIG = BrokerConfig()
+CONFIG = BrokerConfig(group_consumer_assignment_interval_ms=0)
 
 
 class Coordinator:

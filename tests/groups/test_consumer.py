@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from app.configs import BrokerConfig
 from app.errors import ErrorCode, RequestRejected
 from app.groups.consumer_records import MemberState
 from app.metadata.group_configs import config_of_group
@@ -38,6 +39,40 @@ def test_an_answer_names_the_assignment_only_when_it_is_new_or_everything_was_sa
     assert alice.beat(coordinator).assignment is None
     alice.changed = True
     assert alice.beat(coordinator).assignment is not None
+
+
+def test_members_that_join_within_the_assignment_interval_are_dealt_with_together() -> None:
+    coordinator = Coordinator(image_of({"orders": 8}), BrokerConfig(group_consumer_assignment_interval_ms=1000))
+    group = coordinator.group
+    first, *others = consumers = [Consumer(f"m{number}", {"orders"}) for number in range(4)]
+    assert first.beat(coordinator).member_epoch == 1  # nobody to wait for
+    assert first.count == 8
+    for consumer in others:
+        coordinator.pass_time(333)
+        assert consumer.beat(coordinator).member_epoch == 1
+        assert consumer.owned == {}
+    assert (group.epoch, group.target_epoch, group.state) == (4, 1, "Assigning")
+    assert first.beat(coordinator).assignment is None
+    assert first.count == 8
+
+    coordinator.pass_time(1)
+    first.beat(coordinator)
+    assert (group.epoch, group.target_epoch, first.count) == (4, 4, 2)
+    settle(coordinator, consumers)
+    assert [consumer.count for consumer in consumers] == [2, 2, 2, 2]
+
+
+def test_a_coordinator_that_starts_again_assigns_at_once_and_one_whose_clock_was_set_back_too() -> None:
+    config = BrokerConfig(group_consumer_assignment_interval_ms=1000)
+    for happens in (Coordinator.restart, lambda coordinator: setattr(coordinator.turn, "now_ms", 5)):
+        coordinator = Coordinator(image_of({"orders": 4}), config)
+        alice, bob = Consumer("alice", {"orders"}), Consumer("bob", {"orders"})
+        alice.beat(coordinator)
+        bob.beat(coordinator)
+        assert coordinator.group.target_epoch == 1
+        happens(coordinator)
+        alice.beat(coordinator)
+        assert coordinator.group.target_epoch == 2
 
 
 def test_a_partition_moves_only_after_its_owner_has_said_that_it_gave_it_up(coordinator: Coordinator) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
+from app.configs import BrokerConfig
 from app.errors import ErrorCode, RequestRejected
 from app.groups.consumer import ConsumerGroup
 from tests.groups.bench import image_of, topic_id
@@ -41,6 +42,11 @@ class GroupMachine(RuleBasedStateMachine):
         self.consumers: list[Consumer] = []
         self.made = 0
         self.sequence = 1
+
+    @initialize(interval_ms=st.sampled_from([0, 1000, 15_000]))
+    def assignments_are_computed_so_often(self, interval_ms: int) -> None:
+        config = BrokerConfig(group_consumer_assignment_interval_ms=interval_ms)
+        self.coordinator = Coordinator(image_of(self.topics), config)
 
     def deliver(self, consumer: Consumer) -> Any:
         """A heartbeat arrives; the answer, or None if the consumer has to begin anew or the coordinator was not there."""

@@ -352,6 +352,29 @@ def test_a_member_that_does_not_join_again_or_does_not_sync_in_time_is_out() -> 
         settle(bench, [other], [new, late])
 
 
+def test_members_of_the_classic_protocol_are_told_to_join_when_there_is_an_assignment_to_come_for() -> None:
+    bench = make_bench(group_consumer_assignment_interval_ms=1000)
+    old, new, late = OldConsumer(bench), NewConsumer(bench, "new"), NewConsumer(bench, "late")
+    settle(bench, [old], [])
+    settle(bench, [old], [new])
+    bench.advance(2000)
+    new.topics = {TOPIC, "another"}
+    new.changed = True
+    new.go_on()  # computes an assignment, now
+    assert bench.heartbeat(old.member_id, old.generation) is ErrorCode.REBALANCE_IN_PROGRESS
+    settle(bench, [old], [new])
+    bench.advance(2000)
+    new.topics, new.changed = {TOPIC}, True
+    new.go_on()
+    while old.generation < new.epoch or old.joining or old.syncing:
+        old.live()
+    late.go_on()
+    assert bench.heartbeat(old.member_id, old.generation) is ErrorCode.NONE
+    bench.advance(1000)
+    assert bench.heartbeat(old.member_id, old.generation) is ErrorCode.REBALANCE_IN_PROGRESS
+    settle(bench, [old], [new, late])
+
+
 def test_a_static_member_changes_its_protocol_and_keeps_its_place() -> None:
     bench = make_bench()
     old, other = OldConsumer(bench, instance_id="i1"), OldConsumer(bench, instance_id="i2")
