@@ -33,6 +33,7 @@ from app.objectstore.api import Buffer
 from app.objectstore.proxy import store_handlers
 from app.objectstore.rpc import Handler, RpcServer
 from app.objectstore.url import DirectoryLocation, open_store, parse_store_url
+from app.priority import give_way
 from app.tiering.store_proxy import store_work_handlers
 from app.tiering.store_work import InlineStoreWork
 
@@ -102,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     # Ctrl-C in a terminal reaches the whole group; the end of the socket is what ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(NICENESS)
+    give_way(NICENESS)
     keep_freed_memory(KEPT_MEMORY_BYTES_MAX)
     sock = socket.socket(fileno=options.socket)
     import uvloop

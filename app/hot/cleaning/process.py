@@ -30,6 +30,7 @@ from app.hot.cleaning.work import InlineCleanerWork, cleaner_handlers
 from app.hot.files import PosixFileSystem
 from app.objectstore.api import Buffer
 from app.objectstore.rpc import RpcServer
+from app.priority import give_way
 
 T = TypeVar("T")
 
@@ -118,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Ctrl-C in a terminal reaches the whole group; the end of the socket is what ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if _COMPILED not in os.environ:
-        os.nice(NICENESS)
+        give_way(NICENESS)
     if not os.access(Path(__file__).parent, os.W_OK):
         os.environ.setdefault("NUMBA_CACHE_DIR", options.cache)
     from app.hot.cleaning.compiled import CompiledEngine, compiled_anew, warm_up
