@@ -6,7 +6,8 @@ next one finds a chunk does not matter.
 
 **Sequential readers** are recognised by asking for the offset at which their last answer ended. Ahead of each a window of
 bytes is read, across chunks and segments. A window opens at one chunk and doubles whenever its reader had to wait, so it
-grows to bandwidth × latency and no further; all windows together stay within ``read_ahead_bytes``.
+grows to bandwidth × latency and no further; all windows together stay within ``read_ahead_bytes``. Footers of the segments
+that a window will reach are asked for before it does: no window stands still for one.
 
 **A missing object** is first checked against the manifest: if the segment was deleted or replaced, reading goes on in the
 replacement or answers OFFSET_OUT_OF_RANGE; if not, it is a storage error, as corrupt bytes are: retriable, counted, never
@@ -36,7 +37,7 @@ from app.tiering.chunk_cache import CachedChunk, ChunkCache
 from app.tiering.segment_format import AbortedTransaction, ChunkEntry, SegmentFooter, decode_footer
 from app.tiering.store_work import StoreWork
 from app.tiering.waiting import Waiters
-from app.units import LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
+from app.units import LeaderEpoch, Offset, PartitionIndex, SegmentId, TimestampMs, TopicId, TopicIdPartition
 
 STREAMS_MAX: Final = 4096
 STREAM_IDLE_S: Final = 30.0
@@ -62,6 +63,8 @@ class RemoteRange(NamedTuple):
     length: int
     start_offset: Offset
     end_offset: Offset
+    lasting: bool = False
+    """Nothing is written over these bytes, not even after the handle was released."""
 
 
 _PAST: Final = RemoteRange(None, -1, 0, Offset(-1), Offset(-1))  # type: ignore[arg-type] # only ever compared by identity
@@ -113,6 +116,8 @@ class _Recheck:
 class _Stream:
     """One sequential reader."""
 
+    place: tuple[TopicIdPartition, Offset]
+    """Where it is read on."""
     used_s: float
     asked_end: Offset
     reads: int = 0
@@ -123,6 +128,9 @@ class _Stream:
     ahead_bytes: int = 0
     ahead: deque[tuple[Offset, int]] = field(default_factory=deque)
     """(end offset, raw bytes) of the chunks asked for ahead of it."""
+    footers_asked: tuple[SegmentId, int] | None = None
+    """The segment in which its window ends, and the window's bytes, for which footers have been asked."""
+    awaits_footer: bool = False
 
 
 class RemoteReader:
@@ -286,7 +294,8 @@ class RemoteReader:
                 return _PAST
         end_max = start + max_bytes
         if chunk.raw_bytes <= end_max:
-            return RemoteRange(handle, cached.position + start, chunk.raw_bytes - start, start_offset, chunk_end)
+            position, length = cached.position + start, chunk.raw_bytes - start
+            return RemoteRange(handle, position, length, start_offset, chunk_end, cached.in_place)
         following = bisect_right(batches.positions, end_max) - 1
         end, end_offset = batches.positions[following], Offset(batches.offsets[following])
         if end <= start:
@@ -300,7 +309,7 @@ class RemoteReader:
                 return None
             position, header = fitting[-1] if fitting else walked[0]
             end, end_offset = position + header.size_bytes, header.end_offset
-        return RemoteRange(handle, cached.position + start, end - start, start_offset, end_offset)
+        return RemoteRange(handle, cached.position + start, end - start, start_offset, end_offset, cached.in_place)
 
     def _open(self, cached: CachedChunk, handle: FileHandle) -> None:
         """Have the file of a chunk open. Raises: ObjectMissing if it is gone; the chunk is forgotten then."""
@@ -441,7 +450,7 @@ class RemoteReader:
         stream = self._streams.get((at, offset))
         now_s = _now_s()
         if stream is None:
-            stream = _Stream(now_s, offset)
+            stream = _Stream((at, offset), now_s, offset)
             self._streams[at, offset] = stream
             while len(self._streams) > STREAMS_MAX or next(iter(self._streams.values())).used_s < now_s - STREAM_IDLE_S:
                 _, idle = self._streams.popitem(last=False)
@@ -459,14 +468,13 @@ class RemoteReader:
             self._grow(stream, stream.window_bytes)
 
     def _note_served(self, stream: _Stream, at: TopicIdPartition, end: Offset) -> None:
-        key = next(reversed(self._streams))
-        assert self._streams[key] is stream, "the stream of a read is the one used last"
-        if key != (at, end):
-            del self._streams[key]
+        if stream.place != (at, end):
+            del self._streams[stream.place]
             other = self._streams.pop((at, end), None)
             if other is not None:
                 self._window_bytes -= other.window_bytes
             self._streams[at, end] = stream
+            stream.place = at, end
         stream.reads += 1
         stream.stalled = False
         while stream.ahead and stream.ahead[0][0] <= end:
@@ -491,8 +499,10 @@ class RemoteReader:
             return  # it may be after a single record
         at = max(stream.asked_end, offset)
         for entry, key, footer_or_wait in self._segments_from(manifest, at):
+            self._ask_footers(stream, manifest, entry)
             if isinstance(footer_or_wait, RemoteWait):
-                return  # it is being loaded; the reader's next read goes on here
+                self._extend_after(stream, footer_or_wait)
+                return
             footer = footer_or_wait
             for index in range(footer.chunk_index_of(max(at, entry.base_offset)), len(footer.chunks)):
                 chunk = footer.chunks[index]
@@ -507,6 +517,33 @@ class RemoteReader:
                 stream.ahead.append((end, chunk.raw_bytes))
                 stream.ahead_bytes += chunk.raw_bytes
                 stream.asked_end = end
+
+    def _ask_footers(self, stream: _Stream, manifest: SegmentManifest, entry: SegmentEntry) -> None:
+        """Have the footers loaded of as many segments after ``entry`` as the window will reach from there."""
+        asked = entry.segment_id, stream.window_bytes
+        if stream.footers_asked == asked:
+            return
+        stream.footers_asked = asked
+        left = stream.window_bytes
+        for following, _, _ in self._segments_from(manifest, entry.end_offset):
+            left -= following.size_bytes
+            if left <= 0:
+                return
+
+    def _extend_after(self, stream: _Stream, wait: RemoteWait) -> None:
+        """Go on with the window once the footer is there, whether or not its reader has come back by then."""
+        if stream.awaits_footer:
+            return
+        stream.awaits_footer = True
+
+        def extend() -> None:
+            stream.awaits_footer = False
+            at, offset = stream.place
+            manifest = self._manifest_of(at)
+            if manifest is not None and self._streams.get(stream.place) is stream:
+                self._extend(stream, manifest, offset)
+
+        wait(extend)
 
     def _segments_from(
         self, manifest: SegmentManifest, offset: Offset

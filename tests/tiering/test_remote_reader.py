@@ -199,6 +199,23 @@ def test_sequential_readers_get_chunks_ahead_across_segments_and_seekers_do_not(
     run_world(tmp_path, scenario)
 
 
+def test_a_window_does_not_stand_still_for_the_footers_that_it_reaches(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        end = await _tiered(world, 120)
+        latency_s = 0.2
+        world.store.faults = [Fault(FaultKind.LATENCY, "get_range", latency_ms=(200, 200))]
+        started_s = world.loop.time()
+        at = 0
+        while at < end:
+            _, at = await world.read_remote(at, max_bytes=350)
+        segments = len(world.manifest.finished)
+        assert segments > 30
+        # A window of 4,000 bytes reaches over four segments: less than a latency for two of them, and some to open it.
+        assert world.loop.time() - started_s < (segments / 2) * latency_s
+
+    run_world(tmp_path, scenario)
+
+
 def test_all_windows_together_stay_within_the_budget(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         end = await _tiered(world, 60)
