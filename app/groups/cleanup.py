@@ -6,6 +6,7 @@ turn, and go on.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Final
@@ -51,7 +52,7 @@ class OffsetCleanup:
         self._config = config
         self._forget_offsets = forget_offsets
         self._forget_group = forget_group
-        self._expiring: Iterator[str] | None = None
+        self._expiring: deque[str] = deque()
         """Groups that the present search for unused offsets has still to look at."""
         self._deleted: dict[str, Offset] = {}
         """Deleted topics, and where the newest offset of each can be in the log: what is committed later is of a successor."""
@@ -104,14 +105,19 @@ class OffsetCleanup:
 
         A group whose records cannot be written is looked at again in the next round.
         """
-        if self._expiring is None:
-            self._expiring = iter(list(self._groups))
+        if not self._expiring:
+            self._expiring.extend(self._groups)
         looked_at = 0
-        for group_id in self._expiring:
+        while self._expiring:
+            group_id = self._expiring.popleft()
             group = self._groups.get(group_id)
             if group is None or group.group_type is GroupType.SHARE:
                 continue  # a share group is where its records are, and has no offsets here
             looked_at += 1 + self._offsets.count(group_id)
+            if not self._offsets.decode_some(group_id, OFFSETS_AT_ONCE):
+                self._expiring.appendleft(group_id)
+                turn.set_timer(Chore.EXPIRY, 0)
+                return
             try:
                 self._expire(turn, group)
             except RequestRejected:
@@ -119,7 +125,6 @@ class OffsetCleanup:
             if looked_at >= OFFSETS_AT_ONCE:
                 turn.set_timer(Chore.EXPIRY, 0)
                 return
-        self._expiring = None
         turn.set_timer(Chore.EXPIRY, self._config().offsets_retention_check_interval_ms)
 
     def _expire(self, turn: Turn, group: Group) -> None:

@@ -109,6 +109,10 @@ class GroupCoordinator:
             raise RequestRejected(ErrorCode.INVALID_GROUP_ID, "The group id is empty.")
         return self.shell.perform(self.partition_of(group_id), event)
 
+    def look(self, group_id: str, read: Callable[[GroupShard], R]) -> R:
+        """As ``Coordinator.look``, at the shard of a group. Raises: RequestRejected."""
+        return self.shell.look(self.partition_of(group_id), read)
+
     async def request(self, group_id: str, event: Callable[[GroupShard, Turn, Reply[R]], None]) -> R:
         """As ``perform``, for an event that may be answered in a later turn."""
         if not group_id:

@@ -2,7 +2,8 @@
 
 An offset that a transaction commits is **pending** until the transaction's marker comes: then it takes the place of the
 committed one, unless a commit outside a transaction has come since, or it goes. Reading a million offsets at start-up must be
-quick, so values that are loaded stay bytes until somebody asks for one of their group.
+quick, so values that are loaded stay bytes until somebody asks for them; who asks for all of a large group has them decoded some
+at a time first (``OffsetStore.decode_some``).
 """
 
 from __future__ import annotations
@@ -63,6 +64,12 @@ def _key_prefix(group_id: str, topic: str) -> bytes:
     return b"".join((NUMBER.pack(_KEY_NUMBER), _LENGTH.pack(len(group)), group, _LENGTH.pack(len(name)), name))
 
 
+def _place(topic: str, partition: int) -> bytes:
+    """What follows the group in a key."""
+    name = topic.encode()
+    return b"".join((_LENGTH.pack(len(name)), name, _PARTITION.pack(partition)))
+
+
 def offset_value(
     offset: int, leader_epoch: int, metadata: str, committed_ms: int, expires_ms: int = NO_TIMESTAMP
 ) -> bytes:
@@ -115,15 +122,37 @@ class _GroupOffsets:
         self.pending: dict[int, Topics] = {}
         """By producer id."""
 
+    def decode(self, count_max: int) -> None:
+        """Take some from ``raw`` to ``decoded``. Raises: CorruptionError."""
+        raw = self.raw
+        for _ in range(min(count_max, len(raw))):
+            place, value = raw.popitem()
+            topic, partition = _parse_place(place)
+            self.decoded.setdefault(topic, {})[partition] = parse_offset_value(value, Offset(0))
+
     @property
     def topics(self) -> Topics:
-        """Committed offsets. Raises: CorruptionError."""
-        if self.raw:
-            raw, self.raw = self.raw, {}
-            for place, value in raw.items():
-                topic, partition = _parse_place(place)
-                self.decoded.setdefault(topic, {})[partition] = parse_offset_value(value, Offset(0))
+        """Committed offsets, all of them. Raises: CorruptionError."""
+        self.decode(len(self.raw))
         return self.decoded
+
+    def get(self, topic: str, partition: int) -> CommittedOffset | None:
+        """A committed offset; no other is decoded. Raises: CorruptionError."""
+        value = self.raw.pop(_place(topic, partition), None) if self.raw else None
+        if value is not None:
+            self.decoded.setdefault(topic, {})[partition] = parse_offset_value(value, Offset(0))
+        found = self.decoded.get(topic)
+        return None if found is None else found.get(partition)
+
+    def committed(self, topic: str, partition: int, offset: CommittedOffset) -> None:
+        """An offset takes the place of what was known."""
+        if self.raw:
+            self.raw.pop(_place(topic, partition), None)
+        found = self.decoded.get(topic)
+        if found is None:
+            self.decoded[topic] = {partition: offset}
+        else:
+            found[partition] = offset
 
     @property
     def is_blank(self) -> bool:
@@ -230,22 +259,19 @@ class OffsetStore:
         if group is None:
             group = self._groups[group_id] = _GroupOffsets()
         if producer_id == NO_PRODUCER_ID:
-            topics = group.topics
+            group.committed(topic, partition, committed)
         else:
-            topics = group.pending.setdefault(producer_id, {})
+            group.pending.setdefault(producer_id, {}).setdefault(topic, {})[partition] = committed
             self._open.setdefault(producer_id, set()).add(group_id)
-        found = topics.get(topic)
-        if found is None:
-            topics[topic] = {partition: committed}
-        else:
-            found[partition] = committed
 
     def delete(self, group_id: str, topic: str, partition: int) -> None:
         """A tombstone: what is committed goes, and what is pending too."""
         group = self._groups.get(group_id)
         if group is None:
             return
-        for topics in (group.topics, *group.pending.values()):
+        if group.raw:
+            group.raw.pop(_place(topic, partition), None)
+        for topics in (group.decoded, *group.pending.values()):
             partitions = topics.get(topic)
             if partitions is not None:
                 partitions.pop(partition, None)
@@ -260,13 +286,11 @@ class OffsetStore:
             group = self._groups[group_id]
             pending = group.pending.pop(producer_id)
             if commit:
-                topics = group.topics
                 for topic, partitions in pending.items():
-                    committed = topics.setdefault(topic, {})
                     for partition, offset in partitions.items():
-                        known = committed.get(partition)
+                        known = group.get(topic, partition)
                         if known is None or known.log_end < offset.log_end:
-                            committed[partition] = offset
+                            group.committed(topic, partition, offset)
             if group.is_blank and not self._loading:
                 del self._groups[group_id]
 
@@ -276,6 +300,19 @@ class OffsetStore:
         """The committed offsets of a group, by topic and partition. Not to be kept or changed. Raises: CorruptionError."""
         group = self._groups.get(group_id)
         return _NONE if group is None else group.topics
+
+    def decode_some(self, group_id: str, count_max: int) -> bool:
+        """Decode some of what was loaded of a group; whether nothing is left to be decoded. Raises: CorruptionError."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return True
+        group.decode(count_max)
+        return not group.raw
+
+    def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
+        """One committed offset of a group. Raises: CorruptionError."""
+        group = self._groups.get(group_id)
+        return None if group is None else group.get(topic, partition)
 
     def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
         """Whether an open transaction commits an offset of the partition."""

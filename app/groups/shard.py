@@ -493,13 +493,17 @@ class GroupShard:
             raise RequestRejected(ErrorCode.NON_EMPTY_GROUP, f"Group {group_id} is not empty.")
         codes: list[tuple[str, ErrorCode]] = []
         gone: list[tuple[str, int]] = []
-        known = set(self.offsets.places(group_id))
         for topic, partitions in asked:
             if group.subscribes_to(topic):
                 codes.append((topic, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC))
                 continue
             codes.append((topic, ErrorCode.NONE))
-            gone += [(topic, partition) for partition in partitions if (topic, partition) in known]
+            gone += [
+                (topic, partition)
+                for partition in partitions
+                if self.offsets.get(group_id, topic, partition) is not None
+                or self.offsets.is_pending(group_id, topic, partition)
+            ]
         self._forget_offsets(turn, group_id, gone)
         return codes
 

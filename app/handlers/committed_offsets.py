@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Collection, Mapping
 from typing import Final
 
@@ -45,6 +46,9 @@ GROUPS_FROM: Final = 8
 """First version of OffsetFetch that asks for many groups (KIP-709)."""
 CODE_OF_ALL_FROM: Final = 2
 """First version of OffsetFetch with a code for the whole answer."""
+
+DECODED_AT_ONCE: Final = 2_000
+"""Offsets that were loaded and are decoded before the event loop turns: a few milliseconds."""
 
 # --- OffsetCommit ---------------------------------------------------------------------------------------------------
 
@@ -148,6 +152,8 @@ async def _fetch_group(
     context: Context, asked: OffsetFetchRequestGroup, version: int, *, require_stable: bool
 ) -> OffsetFetchResponseGroup:
     try:
+        if asked.topics is None:
+            await _decode_all(context, asked.group_id)
         waiting = context.groups.perform(
             asked.group_id,
             lambda shard, _: _read(context, shard, asked, version, require_stable=require_stable),
@@ -158,6 +164,14 @@ async def _fetch_group(
         return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error.code)
 
 
+async def _decode_all(context: Context, group_id: str) -> None:
+    """Have all offsets of a group at hand; the event loop turns in between. Raises: RequestRejected as ``look``."""
+    while True:
+        if context.groups.look(group_id, lambda shard: shard.offsets.decode_some(group_id, DECODED_AT_ONCE)):
+            return
+        await asyncio.sleep(0)
+
+
 def _read(
     context: Context, shard: GroupShard, asked: OffsetFetchRequestGroup, version: int, *, require_stable: bool
 ) -> OffsetFetchResponseGroup:
@@ -166,13 +180,12 @@ def _read(
     group = shard.groups.get(group_id)
     if group is not None:
         group.check_offset_fetch(asked.member_id, asked.member_epoch)
-    committed = shard.offsets.topics(group_id)
     image = context.image
     by_id = version >= TOPIC_IDS_FROM
     answer = OffsetFetchResponseGroup(group_id=group_id)
     wanted: list[tuple[OffsetFetchResponseTopics, Collection[int]]] = []
     if asked.topics is None:
-        for name, found in committed.items():
+        for name, found in shard.offsets.topics(group_id).items():
             topic = image.topic(name)
             if topic is not None:
                 wanted.append((OffsetFetchResponseTopics(topic.topic_id, name), found))
@@ -188,12 +201,12 @@ def _read(
             name = each.name if topic is None else topic.name
             wanted.append((OffsetFetchResponseTopics(each.topic_id, name), each.partition_indexes))
     for topics, partitions_asked in wanted:
-        known = committed.get(topics.name, {})
         for partition in partitions_asked:
             if require_stable and shard.offsets.is_pending(group_id, topics.name, partition):
                 topics.partitions.append(_no_offset(partition, ErrorCode.UNSTABLE_OFFSET_COMMIT))
             else:
-                topics.partitions.append(_offset(partition, known.get(partition, NO_COMMITTED_OFFSET)))
+                known = shard.offsets.get(group_id, topics.name, partition)
+                topics.partitions.append(_offset(partition, known or NO_COMMITTED_OFFSET))
         answer.topics.append(topics)
     return answer
 

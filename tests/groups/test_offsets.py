@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from app.coordinator.records import GROUP_RECORDS
 from app.coordinator.schemas.classic_group import OffsetCommitKey, OffsetCommitValue
 from app.errors import CorruptionError, ErrorCode, RequestRejected
+from app.groups import offsets
 from app.groups.classic import ClassicState
 from app.groups.offsets import (
     CommittedOffset,
@@ -19,7 +20,7 @@ from app.groups.offsets import (
     offset_value,
     parse_offset_value,
 )
-from app.units import Offset
+from app.units import Offset, TimestampMs
 from tests.groups.shards import CONFIG, GROUP, ShardBench
 
 MINUTE_MS = 60_000
@@ -31,6 +32,11 @@ SESSION_STEP_MS = 600_000
 
 texts = st.text(max_size=40)
 int64s = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+def stored(group: str, topic: str, partition: int, offset: int | None) -> tuple[bytes, bytes | None]:
+    value = None if offset is None else offset_value(offset, -1, "", 7)
+    return offset_key(group, topic, partition), value
 
 
 # --- bytes ------------------------------------------------------------------------------------------------------------
@@ -320,3 +326,90 @@ def test_expiry_goes_through_many_groups_and_is_tried_again_when_it_cannot_be_wr
     bench.advance(CHECK_MS)
     assert not bench.shard.groups
     assert not bench.shard.offsets.group_ids()
+
+
+# --- large groups -----------------------------------------------------------------------------------------------------
+
+_places = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 2))
+_loads = st.tuples(_places, st.one_of(st.none(), st.integers(0, 99)), st.sampled_from([-1, -1, -1, 5]))
+_steps = st.one_of(
+    st.tuples(st.just("get"), _places, st.just(0)),
+    st.tuples(st.just("put"), _places, st.integers(100, 199)),
+    st.tuples(st.just("delete"), _places, st.just(0)),
+    st.tuples(st.just("decode"), _places, st.integers(0, 4)),
+    st.tuples(st.just("end"), _places, st.booleans()),
+)
+
+
+@given(st.lists(_loads, max_size=20), st.lists(_steps, max_size=12))
+def test_offsets_are_the_same_however_few_of_them_are_decoded(loads: list[object], steps: list[object]) -> None:
+    """Held against a dictionary; what the producer 5 has loaded is pending until its end."""
+    store, known, pending = OffsetStore(), {}, {}
+    ends: dict[object, int] = {}
+    for end, (place, offset, producer) in enumerate(loads, 1):  # type: ignore[misc]
+        store.load([stored(GROUP, *place, offset)], producer, Offset(end))
+        if offset is None:
+            known.pop(place, None)
+            pending.pop(place, None)
+        elif producer == 5:
+            pending[place] = offset
+            ends[place] = end
+        else:
+            known[place] = offset
+            # Where it ends is not kept of what is loaded outside of transactions before the first one.
+            store_end = store._groups[GROUP].decoded.get(place[0], {}).get(place[1])
+            ends[place, "known"] = 0 if store_end is None else store_end.log_end
+    store.finish_loading()
+    for number, (step, place, argument) in enumerate(steps):  # type: ignore[misc]
+        match step:
+            case "get":
+                found = store.get(GROUP, *place)
+                assert (None if found is None else found.offset) == known.get(place)
+            case "put":
+                end = Offset(1000 + number)
+                store.put(
+                    GROUP, *place, CommittedOffset(Offset(argument), -1, "", TimestampMs(7), TimestampMs(-1), end)
+                )
+                known[place] = argument
+                ends[place, "known"] = end
+            case "delete":
+                store.delete(GROUP, *place)
+                known.pop(place, None)
+                pending.pop(place, None)
+            case "decode":
+                store.decode_some(GROUP, argument)
+            case "end":
+                store.end_transaction(5, commit=argument)
+                if argument:
+                    for one, offset in pending.items():
+                        if one not in known or ends[one, "known"] < ends[one]:
+                            known[one] = offset
+                            ends[one, "known"] = ends[one]
+                pending = {}
+    assert {
+        (topic, partition): committed.offset
+        for topic, partitions in store.topics(GROUP).items()
+        for partition, committed in partitions.items()
+    } == known
+    assert (GROUP in store) == bool(known or pending)
+
+
+def test_who_asks_for_one_offset_of_a_large_group_has_no_other_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = ShardBench()
+    for partition in range(50):
+        bench.commit("t", partition, partition)
+    bench.restart()
+    decoded = []
+
+    def parse(value: bytes, log_end: Offset) -> CommittedOffset:
+        decoded.append(value)
+        return parse_offset_value(value, log_end)
+
+    monkeypatch.setattr(offsets, "parse_offset_value", parse)
+    assert bench.shard.offsets.get(GROUP, "t", 7).offset == 7  # type: ignore[union-attr]
+    bench.commit("t", 8, 80)
+    assert len(decoded) == 1
+    assert not bench.shard.offsets.decode_some(GROUP, 10)
+    assert len(decoded) == 11
+    bench.advance(CHECK_MS)
+    assert len(decoded) == 49, "all but those that were asked for and committed"
