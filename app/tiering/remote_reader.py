@@ -17,6 +17,7 @@ served.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Iterator
@@ -37,7 +38,7 @@ from app.tiering.chunk_cache import CachedChunk, ChunkCache
 from app.tiering.segment_format import AbortedTransaction, ChunkEntry, SegmentFooter, decode_footer
 from app.tiering.store_work import StoreWork
 from app.tiering.waiting import Waiters
-from app.units import LeaderEpoch, Offset, PartitionIndex, SegmentId, TimestampMs, TopicId, TopicIdPartition
+from app.units import LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
 
 STREAMS_MAX: Final = 4096
 STREAM_IDLE_S: Final = 30.0
@@ -65,6 +66,8 @@ class RemoteRange(NamedTuple):
     end_offset: Offset
     lasting: bool = False
     """Nothing is written over these bytes, not even after the handle was released."""
+    ends_chunk: bool = False
+    """Nothing of its chunk follows."""
 
 
 _PAST: Final = RemoteRange(None, -1, 0, Offset(-1), Offset(-1))  # type: ignore[arg-type] # only ever compared by identity
@@ -96,6 +99,8 @@ class RemoteWait(NamedTuple):
 class _FooterSlot:
     """A footer: loading, loaded, or failed."""
 
+    key: str
+    """Of the object."""
     waiters: Waiters = field(default_factory=Waiters)
     footer: SegmentFooter | None = None
     encoded_bytes: int = 0
@@ -128,7 +133,7 @@ class _Stream:
     ahead_bytes: int = 0
     ahead: deque[tuple[Offset, int]] = field(default_factory=deque)
     """(end offset, raw bytes) of the chunks asked for ahead of it."""
-    footers_asked: tuple[SegmentId, int] | None = None
+    footers_asked: tuple[uuid.UUID, int] | None = None
     """The segment in which its window ends, and the window's bytes, for which footers have been asked."""
     awaits_footer: bool = False
 
@@ -149,7 +154,8 @@ class RemoteReader:
         """``manifest_of`` gives the manifest of a partition that this broker serves, else None."""
         self._work, self._cache, self._manifest_of, self._pool = work, cache, manifest_of, pool
         self._read_ahead_bytes = read_ahead_bytes
-        self._footers: OrderedDict[str, _FooterSlot] = OrderedDict()
+        self._footers: OrderedDict[uuid.UUID, _FooterSlot] = OrderedDict()
+        """By segment id."""
         self._footer_bytes = 0
         self._rechecks: dict[str, _Recheck] = {}
         self._streams: OrderedDict[tuple[TopicIdPartition, Offset], _Stream] = OrderedDict()
@@ -202,17 +208,17 @@ class RemoteReader:
                 if ranges:
                     break
                 raise RequestRejected(ErrorCode.OFFSET_OUT_OF_RANGE, f"no remote segment of {at} covers {end}")
-            key = manifest.object_key(entry)
             try:
-                footer = self._footer(manifest, entry)
-                if isinstance(footer, RemoteWait):
-                    wait = footer
+                slot = self._footer(manifest, entry)
+                footer = slot.footer
+                if footer is None:
+                    wait = RemoteWait(slot.waiters)
                     break
-                found = self._read_segment(key, footer, end, left, first=not ranges, min_one=min_one_batch)
+                found = self._read_segment(slot.key, footer, end, left, first=not ranges, min_one=min_one_batch)
             except ObjectMissing as error:
                 if ranges:
                     break
-                wait = self._recheck(manifest, key, error)
+                wait = self._recheck(manifest, entry, error)
                 break
             match found:
                 case RemoteRange():
@@ -226,6 +232,8 @@ class RemoteReader:
                     ranges.append(found)
                     left -= found.length
                     end = found.end_offset
+                    if not found.ends_chunk:
+                        break  # what follows did not fit
                 case RemoteWait():
                     wait = found
                     break
@@ -258,7 +266,9 @@ class RemoteReader:
                 if peeked is None:
                     return None
                 cached = peeked
-            found = self._cut(cached, chunk, offset, footer.chunk_end_offset(index), max_bytes, first and min_one)
+            found = self._cut(
+                cached, chunk, offset, footer.chunk_end_offset(index), max_bytes, is_first=first, min_one=min_one
+            )
             if isinstance(found, RemoteWait):
                 return found
             self._cache.served(cached)
@@ -268,7 +278,15 @@ class RemoteReader:
         return footer.end_offset
 
     def _cut(
-        self, cached: CachedChunk, chunk: ChunkEntry, offset: Offset, chunk_end: Offset, max_bytes: int, min_one: bool
+        self,
+        cached: CachedChunk,
+        chunk: ChunkEntry,
+        offset: Offset,
+        chunk_end: Offset,
+        max_bytes: int,
+        *,
+        is_first: bool,
+        min_one: bool,
     ) -> RemoteRange | RemoteWait | None:
         """The range of a chunk that answers a read. None: its first does not fit. ``_PAST``: no batch from there on."""
         batches, handle = cached.batches, cached.handle
@@ -295,10 +313,12 @@ class RemoteReader:
         end_max = start + max_bytes
         if chunk.raw_bytes <= end_max:
             position, length = cached.position + start, chunk.raw_bytes - start
-            return RemoteRange(handle, position, length, start_offset, chunk_end, cached.in_place)
+            return RemoteRange(handle, position, length, start_offset, chunk_end, cached.in_place, ends_chunk=True)
         following = bisect_right(batches.positions, end_max) - 1
         end, end_offset = batches.positions[following], Offset(batches.offsets[following])
         if end <= start:
+            if not is_first:
+                return None  # less than a block is not worth a walk
             if walked is None:
                 found = self._block(cached, chunk, block)
                 if isinstance(found, RemoteWait):
@@ -367,23 +387,24 @@ class RemoteReader:
 
     # --- footers ----------------------------------------------------------------------------------------------------
 
-    def _footer(self, manifest: SegmentManifest, entry: SegmentEntry) -> SegmentFooter | RemoteWait:
-        """The footer of a segment, if it is at hand; it has been asked for by then. Raises: as ``read``, ObjectMissing."""
-        key = manifest.object_key(entry)
-        slot = self._footers.get(key)
+    def _footer(self, manifest: SegmentManifest, entry: SegmentEntry) -> _FooterSlot:
+        """The footer of a segment, at hand or asked for. Raises: as ``read``, ObjectMissing."""
+        segment_id = entry.segment_id
+        slot = self._footers.get(segment_id)
         if slot is not None and slot.error is not None:
             if slot.expires_s >= _now_s():
                 raise slot.error
-            self._forget_footer(key)
+            self._forget_footer(segment_id)
             slot = None
         if slot is None:
-            slot = _FooterSlot()
-            self._spawn(self._load_footer(manifest, entry, key, slot))
-            self._footers[key] = slot
-        self._footers.move_to_end(key)
-        return slot.footer if slot.footer is not None else RemoteWait(slot.waiters)
+            slot = _FooterSlot(manifest.object_key(entry))
+            self._spawn(self._load_footer(manifest, entry, slot))
+            self._footers[segment_id] = slot
+        self._footers.move_to_end(segment_id)
+        return slot
 
-    async def _load_footer(self, manifest: SegmentManifest, entry: SegmentEntry, key: str, slot: _FooterSlot) -> None:
+    async def _load_footer(self, manifest: SegmentManifest, entry: SegmentEntry, slot: _FooterSlot) -> None:
+        key = slot.key
         try:
             found = await self._work.read_footer(key, (entry.footer_position, entry.size_bytes))
             footer = decode_footer(found.tail, found.object_bytes, key)
@@ -403,19 +424,20 @@ class RemoteReader:
         slot.waiters.wake()
 
     def _trim_footers(self) -> None:
-        for key in list(self._footers):
+        for segment_id in list(self._footers):
             if self._footer_bytes <= FOOTER_CACHE_BYTES_MAX:
                 return
-            if self._footers[key].footer is not None and len(self._footers) > 1:
-                self._forget_footer(key)
+            if self._footers[segment_id].footer is not None and len(self._footers) > 1:
+                self._forget_footer(segment_id)
 
-    def _forget_footer(self, key: str) -> None:
-        self._footer_bytes -= self._footers.pop(key).encoded_bytes
+    def _forget_footer(self, segment_id: uuid.UUID) -> None:
+        self._footer_bytes -= self._footers.pop(segment_id).encoded_bytes
 
     # --- missing objects --------------------------------------------------------------------------------------------
 
-    def _recheck(self, manifest: SegmentManifest, key: str, error: ObjectMissing) -> RemoteWait:
+    def _recheck(self, manifest: SegmentManifest, entry: SegmentEntry, error: ObjectMissing) -> RemoteWait:
         """Read the manifest again because an object is missing. Raises: StorageUnavailable if it still names the object."""
+        key = manifest.object_key(entry)
         now_s = _now_s()
         known = self._rechecks.get(key)
         if known is not None and known.done:
@@ -427,19 +449,20 @@ class RemoteReader:
                 del self._rechecks[old]
             self._missing.value += 1
             known = _Recheck()
-            self._spawn(self._refresh(manifest, key, known))
+            self._spawn(self._refresh(manifest, entry.segment_id, key, known))
             self._rechecks[key] = known
         return RemoteWait(known.waiters)
 
-    async def _refresh(self, manifest: SegmentManifest, key: str, check: _Recheck) -> None:
+    async def _refresh(self, manifest: SegmentManifest, segment_id: uuid.UUID, key: str, check: _Recheck) -> None:
         try:
             await manifest.refresh()
         except FirnError:
             # Not known to be gone: the read that is woken meets the missing object again and says so.
             self._missing.value += 1
         self._cache.forget_object(key)
-        if key in self._footers and self._footers[key].error is not None:
-            self._forget_footer(key)
+        slot = self._footers.get(segment_id)
+        if slot is not None and slot.error is not None:
+            self._forget_footer(segment_id)
         check.done = True
         check.expires_s = _now_s() + RECHECK_S
         check.waiters.wake()
@@ -498,12 +521,12 @@ class RemoteReader:
         if stream.reads < 2 and not stream.stalled:
             return  # it may be after a single record
         at = max(stream.asked_end, offset)
-        for entry, key, footer_or_wait in self._segments_from(manifest, at):
+        for entry, slot in self._segments_from(manifest, at):
             self._ask_footers(stream, manifest, entry)
-            if isinstance(footer_or_wait, RemoteWait):
-                self._extend_after(stream, footer_or_wait)
+            footer = slot.footer
+            if footer is None:
+                self._extend_after(stream, slot.waiters)
                 return
-            footer = footer_or_wait
             for index in range(footer.chunk_index_of(max(at, entry.base_offset)), len(footer.chunks)):
                 chunk = footer.chunks[index]
                 if stream.window_bytes < 2 * chunk.raw_bytes:
@@ -511,7 +534,7 @@ class RemoteReader:
                     self._grow(stream, 2 * chunk.raw_bytes - stream.window_bytes)
                 if stream.ahead_bytes + chunk.raw_bytes > stream.window_bytes:
                     return
-                if not self._cache.ask_ahead(key, chunk):
+                if not self._cache.ask_ahead(slot.key, chunk):
                     return
                 end = footer.chunk_end_offset(index)
                 stream.ahead.append((end, chunk.raw_bytes))
@@ -525,12 +548,12 @@ class RemoteReader:
             return
         stream.footers_asked = asked
         left = stream.window_bytes
-        for following, _, _ in self._segments_from(manifest, entry.end_offset):
+        for following, _ in self._segments_from(manifest, entry.end_offset):
             left -= following.size_bytes
             if left <= 0:
                 return
 
-    def _extend_after(self, stream: _Stream, wait: RemoteWait) -> None:
+    def _extend_after(self, stream: _Stream, footer: Waiters) -> None:
         """Go on with the window once the footer is there, whether or not its reader has come back by then."""
         if stream.awaits_footer:
             return
@@ -543,18 +566,16 @@ class RemoteReader:
             if manifest is not None and self._streams.get(stream.place) is stream:
                 self._extend(stream, manifest, offset)
 
-        wait(extend)
+        footer.add(extend)
 
-    def _segments_from(
-        self, manifest: SegmentManifest, offset: Offset
-    ) -> Iterator[tuple[SegmentEntry, str, SegmentFooter | RemoteWait]]:
+    def _segments_from(self, manifest: SegmentManifest, offset: Offset) -> Iterator[tuple[SegmentEntry, _FooterSlot]]:
         entry = manifest.find(offset)
         while entry is not None:
             try:
-                footer = self._footer(manifest, entry)
+                slot = self._footer(manifest, entry)
             except FirnError:
                 return  # the reader will meet the error when it gets there
-            yield entry, manifest.object_key(entry), footer
+            yield entry, slot
             entry = manifest.find(entry.end_offset)
 
     # --- lookups ----------------------------------------------------------------------------------------------------
@@ -625,10 +646,9 @@ class RemoteReader:
         timestamp: TimestampMs,
     ) -> tuple[tuple[TimestampMs, Offset] | None, Offset]:
         """The first record from ``start`` on of that time or later, and where to look on if there is none."""
-        key = manifest.object_key(entry)
         at = max(start, entry.base_offset)
         try:
-            footer = await self._settled(lambda: self._footer(manifest, entry))
+            key, footer = await self._loaded_footer(manifest, entry)
             for index in range(footer.chunk_index_of(Offset(at)), len(footer.chunks)):
                 chunk = footer.chunks[index]
                 if not may_hold(chunk):
@@ -639,14 +659,15 @@ class RemoteReader:
                 if found is not None:
                     return found, found[1]
         except ObjectMissing as error:
-            await _woken(self._recheck(manifest, key, error))
+            await _woken(self._recheck(manifest, entry, error))
             return None, Offset(at)
         return None, entry.end_offset
 
-    async def _settled(self, look: Callable[[], SegmentFooter | RemoteWait]) -> SegmentFooter:
-        while isinstance(found := look(), RemoteWait):
-            await _woken(found)
-        return found
+    async def _loaded_footer(self, manifest: SegmentManifest, entry: SegmentEntry) -> tuple[str, SegmentFooter]:
+        """Key of the object, and its footer."""
+        while (footer := (slot := self._footer(manifest, entry)).footer) is None:
+            await _woken(RemoteWait(slot.waiters))
+        return slot.key, footer
 
     async def _ready_chunk(self, key: str, chunk: ChunkEntry) -> CachedChunk:
         while not (cached := self._cache.request(key, chunk)).ready:
