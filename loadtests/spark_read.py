@@ -41,8 +41,9 @@ from app.records.batch import patch_batch
 from app.records.builder import build_batch
 from app.units import LeaderEpoch, Offset
 from loadtests import kafka_peer
-from pyspark_firn.batch import plan, read_split
+from pyspark_firn.batch import plan
 from pyspark_firn.options import parse_read_options
+from pyspark_firn.tasks import read_split
 from tests.support.buckets import BucketBuilder
 
 CORES = 2

@@ -1,21 +1,19 @@
-"""A batch read from end to end: plan on the driver, read in the tasks."""
+"""Planning a batch read, on the driver.
+
+What its tasks do is in ``tasks.py``, which planning does not import: to load the kernels takes longer than to plan.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
-
-from pyspark_firn.memory import keep_freed_memory
 from pyspark_firn.options import ReadOptions
 from pyspark_firn.planning import PartitionRange, plan_splits
 from pyspark_firn.pushdown import NO_NARROWING, Narrowing
-from pyspark_firn.reading import SplitReader, read_tail
 from pyspark_firn.session import StoreSession
 from pyspark_firn.snapshot import Snapshot, resolve_ranges, take_snapshot
-from pyspark_firn.splits import Split, StoredSplit, TailSplit
+from pyspark_firn.splits import Split, TailSplit
 
 _logger = logging.getLogger("pyspark_firn")
 
@@ -51,16 +49,3 @@ def splits_of(
                 )
             )
     return splits
-
-
-def read_split(options: ReadOptions, columns: Sequence[str], split: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The records of a split. Spark makes an empty split itself where planning found nothing to read."""
-    if not isinstance(split, (StoredSplit, TailSplit)):
-        return
-    keep_freed_memory()
-    with StoreSession(options.store) as session:
-        if isinstance(split, TailSplit):
-            yield from read_tail(session, options.tail, columns, options.isolation, split)
-            return
-        reader = SplitReader(session, columns, options.isolation, fail_on_data_loss=options.fail_on_data_loss)
-        yield from reader.read(split)

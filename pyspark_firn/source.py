@@ -107,7 +107,7 @@ class FirnReader(DataSourceReader):
         return list(plan(self._options, narrowing_of(self._filters)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from pyspark_firn.batch import read_split
+        from pyspark_firn.tasks import read_split
 
         return read_split(self._options, self._columns, partition)
 

@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 
 from app.errors import ConfigError
 from app.metadata.manifest_state import ManifestState
-from pyspark_firn.batch import read_split, splits_of
+from pyspark_firn.batch import splits_of
 from pyspark_firn.columns import column_names
 from pyspark_firn.options import ReadOptions
 from pyspark_firn.planning import PartitionRange, boundary_segments, segments_between
@@ -224,6 +224,8 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return list(splits_of(snapshot, ranges, self._options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from pyspark_firn.tasks import read_split
+
         return read_split(self._options, self._columns, partition)
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 
 from app.objectstore.directory import DirectoryStore
 from app.units import TopicId
-from pyspark_firn.batch import plan, read_split
+from pyspark_firn.batch import plan
 from pyspark_firn.columns import SPARK_TYPES
 from pyspark_firn.options import parse_read_options
+from pyspark_firn.tasks import read_split
 from tests.spark.reference import Row, reference_rows
 
 ALL_COLUMNS = tuple(SPARK_TYPES)

@@ -14,9 +14,10 @@ from app.metadata.manifest_state import SegmentState
 from app.objectstore.directory import DirectoryStore
 from app.records.builder import build_batch
 from app.units import Offset
-from pyspark_firn.batch import plan, read_split
+from pyspark_firn.batch import plan
 from pyspark_firn.options import parse_read_options
 from pyspark_firn.splits import StoredSplit
+from pyspark_firn.tasks import read_split
 from tests.spark.conftest import Topic, read, rows_of
 from tests.support.buckets import BucketBuilder
 

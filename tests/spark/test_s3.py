@@ -7,8 +7,9 @@ from pathlib import Path
 
 from app.records.builder import build_batch
 from app.units import Offset
-from pyspark_firn.batch import plan, read_split
+from pyspark_firn.batch import plan
 from pyspark_firn.options import parse_read_options
+from pyspark_firn.tasks import read_split
 from tests.objectstore.conftest import aws_credentials, moto_endpoint, opened_s3
 from tests.spark.conftest import rows_of
 from tests.support.buckets import BucketBuilder

@@ -9,9 +9,10 @@ from pathlib import Path
 from app.broker.runtime import SystemClock
 from app.client.cluster import ClusterClient
 from app.client.producer import Producer
-from pyspark_firn.batch import plan, read_split
+from pyspark_firn.batch import plan
 from pyspark_firn.options import parse_read_options
 from pyspark_firn.splits import StoredSplit, TailSplit
+from pyspark_firn.tasks import read_split
 from tests.spark.conftest import rows_of
 from tests.support.broker import running_broker
 

@@ -1,0 +1,27 @@
+"""What a task does with a split that planning gave it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from pyspark_firn.memory import keep_freed_memory
+from pyspark_firn.options import ReadOptions
+from pyspark_firn.reading import SplitReader, read_tail
+from pyspark_firn.session import StoreSession
+from pyspark_firn.splits import StoredSplit, TailSplit
+
+
+def read_split(options: ReadOptions, columns: Sequence[str], split: InputPartition) -> Iterator[pa.RecordBatch]:
+    """The records of a split. Spark makes an empty split itself where planning found nothing to read."""
+    if not isinstance(split, (StoredSplit, TailSplit)):
+        return
+    keep_freed_memory()
+    with StoreSession(options.store) as session:
+        if isinstance(split, TailSplit):
+            yield from read_tail(session, options.tail, columns, options.isolation, split)
+            return
+        reader = SplitReader(session, columns, options.isolation, fail_on_data_loss=options.fail_on_data_loss)
+        yield from reader.read(split)
