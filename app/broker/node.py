@@ -232,6 +232,7 @@ class Node:
             logs=self.logs,
             clock=around.clock,
             rng=around.rng,
+            registry=self.registry,
             log_line=self._log_line,
         )
         self.shares = ShareCoordinator(
@@ -240,6 +241,7 @@ class Node:
             broker_id=BrokerId(config.node_id),
             logs=self.logs,
             clock=around.clock,
+            registry=self.registry,
             log_line=self._log_line,
         )
         producer_ids = ProducerIds(self.controller)
@@ -250,6 +252,7 @@ class Node:
             producer_ids=producer_ids,
             offsets=self.groups,
             clock=around.clock,
+            registry=self.registry,
             log_line=self._log_line,
         )
         self.context = Context(

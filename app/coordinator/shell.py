@@ -18,8 +18,8 @@ changes its memory, sets timers, and answers. The rules that make it a state mac
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from enum import Enum
 from typing import Any, Final, Generic, Protocol, TypeVar
 from uuid import UUID
@@ -38,6 +38,7 @@ from app.errors import (
 )
 from app.hot.manager import LogManager
 from app.metadata.cluster import ClusterImage
+from app.metrics import Labels, Registry
 from app.seams import Clock
 from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex
 
@@ -218,6 +219,7 @@ class Coordinator(Generic[S]):
         broker_id: BrokerId,
         logs: LogManager,
         clock: Clock,
+        registry: Registry,
         log_line: Callable[[str], None],
     ) -> None:
         self.topic = topic
@@ -234,6 +236,19 @@ class Coordinator(Generic[S]):
         self._tasks: asyncio.TaskGroup | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
+        self._load_seconds = registry.histogram(
+            "firn_coordinator_load_seconds", "Time to read a partition of an internal topic at start.", topic=topic.name
+        )
+        registry.gauge(
+            "firn_coordinator_partitions",
+            "Partitions of internal topics that this broker leads.",
+            self._count_partitions,
+        )
+
+    def _count_partitions(self) -> Iterable[tuple[Labels, float]]:
+        found = Counter(seat.state for seat in self._seats.values())
+        for state in ShardState:
+            yield (("state", state.value), ("topic", self.topic.name)), float(found[state])
 
     def loop_ms(self) -> int:
         """Time that never steps, for timers."""
@@ -487,6 +502,7 @@ class Coordinator(Generic[S]):
             return
         seat.state = ShardState.LOADING
         seat.log = CoordinatedLog(log)
+        begun = asyncio.get_running_loop().time()
         shard = self._new_shard(seat.partition)
         try:
             async for batches in seat.log.replay():
@@ -503,6 +519,7 @@ class Coordinator(Generic[S]):
         seat.shard = shard
         seat.timers = Timers()
         seat.state = ShardState.ACTIVE
+        self._load_seconds.observe(asyncio.get_running_loop().time() - begun)
         shard.loaded(_Turn(self, seat, self._clock.now_ms()))
         self._after(seat)
 

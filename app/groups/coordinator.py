@@ -11,9 +11,11 @@ from app.coordinator.partition import ProducerIdAndEpoch
 from app.coordinator.shell import Coordinator, Reply, Turn
 from app.coordinator.topics import CONSUMER_OFFSETS
 from app.errors import ErrorCode, RequestRejected
+from app.groups.metrics import GroupCounters, show_groups
 from app.groups.shard import CommittedPartition, GroupShard
 from app.hot.manager import LogManager
 from app.metadata.cluster import ClusterImage, ImageDelta
+from app.metrics import Registry
 from app.seams import Clock
 from app.units import BrokerId, PartitionIndex
 
@@ -33,6 +35,7 @@ class GroupCoordinator:
         logs: LogManager,
         clock: Clock,
         rng: random.Random,
+        registry: Registry,
         log_line: Callable[[str], None],
     ) -> None:
         """``config``: the broker's settings as they are now."""
@@ -42,14 +45,17 @@ class GroupCoordinator:
         self.image = ClusterImage()
         """The cluster as of now."""
         self._topic_names: dict[object, str] = {}
+        counters = GroupCounters(registry)
         self.shell: Coordinator[GroupShard] = Coordinator(
             CONSUMER_OFFSETS,
-            lambda partition: GroupShard(partition, config, rng, lambda: self.image),
+            lambda partition: GroupShard(partition, config, rng, lambda: self.image, counters),
             broker_id=broker_id,
             logs=logs,
             clock=clock,
+            registry=registry,
             log_line=log_line,
         )
+        show_groups(registry, lambda: (shard for _, shard in self.shell.shards()))
 
     async def run(self) -> None:
         """Load what is led, and keep time, until cancelled."""

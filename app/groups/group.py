@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -33,6 +34,11 @@ class Group(Protocol):
     @property
     def protocol_type(self) -> str:
         """``consumer``, or what clients call it (Connect: ``connect``); empty for a group that only has offsets."""
+        ...
+
+    @property
+    def members(self) -> Sized:
+        """Who is in it."""
         ...
 
     @property

@@ -364,6 +364,11 @@ class OffsetStore:
                 for partition, committed in topics.get(name, {}).items():
                     yield name, partition, committed.log_end
 
+    @property
+    def total(self) -> int:
+        """How many offsets all groups have, committed and pending."""
+        return sum(map(self.count, self._groups))
+
     def count(self, group_id: str) -> int:
         """How many offsets a group has, committed and pending."""
         group = self._groups.get(group_id)

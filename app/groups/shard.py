@@ -22,7 +22,8 @@ from app.groups.classic import CONSUMER_PROTOCOL, ClassicGroup, ClassicTimer, Jo
 from app.groups.cleanup import Chore, OffsetCleanup
 from app.groups.consumer import JOINING, LEAVING, Client, ConsumerGroup, Member, MemberTimer
 from app.groups.consumer_records import KEY_TYPES, GroupEpoch, from_bytes, to_bytes
-from app.groups.group import Group
+from app.groups.group import Group, GroupType
+from app.groups.metrics import GroupCounters
 from app.groups.migration import can_downgrade, can_upgrade, downgraded, upgraded
 from app.groups.offsets import CommittedOffset, OffsetStore, offset_key, offset_value
 from app.groups.share import ShareGroup, ShareTimer
@@ -30,6 +31,7 @@ from app.groups.share_records import SHARE_KEY_TYPES, ShareEpoch
 from app.groups.subscriptions import ResolvedRegex, TopicPattern
 from app.metadata.cluster import ClusterImage
 from app.metadata.group_configs import config_of_group
+from app.metrics import Registry
 from app.records.control import ControlType
 from app.units import NO_PRODUCER_ID, NO_TIMESTAMP, Offset, PartitionIndex, TimestampMs
 from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -61,12 +63,14 @@ class GroupShard:
         config: Callable[[], BrokerConfig],
         rng: random.Random,
         image: Callable[[], ClusterImage] = ClusterImage,
+        counters: GroupCounters | None = None,
     ) -> None:
-        """``config``, ``image``: the broker's settings and the cluster as they are now."""
+        """``config``, ``image``: the broker's settings and the cluster as they are now; without ``counters`` nobody looks."""
         self.partition = partition
         self.config = config
         self.image = image
         self.rng = rng
+        self._counters = GroupCounters(Registry()) if counters is None else counters
         self.groups: dict[str, Group] = {}
         self.offsets = OffsetStore()
         self._nameless: dict[str, ClassicGroup] = {}
@@ -155,7 +159,9 @@ class GroupShard:
         if isinstance(key, ClassicTimer):
             group = self.groups.get(key.group_id)
             if isinstance(group, ClassicGroup):
+                count = len(group.members)
                 group.due(turn, key)
+                self._counters.members_expired[GroupType.CLASSIC].value += count - len(group.members)
         elif isinstance(key, MemberTimer):
             self._consumer_member_due(turn, key)
         elif isinstance(key, ShareTimer):
@@ -241,7 +247,9 @@ class GroupShard:
                 if not pattern.is_quick(image.topics_by_name):
                     return pattern
                 resolved = pattern.resolve(image, turn.now_ms)
+        target_epoch = group.target_epoch
         response = group.heartbeat(turn, request, client, image, resolved)
+        self._counters.assignments[GroupType.CONSUMER].value += group.target_epoch > target_epoch
         before = self.groups.get(group.group_id)
         if before is not group:
             self.groups[group.group_id] = group
@@ -280,6 +288,8 @@ class GroupShard:
             self._take_out(turn, group, member)
         except RequestRejected:
             group.limit(turn, key.due, key.member_id, RETRY_MS)
+        else:
+            self._counters.members_expired[GroupType.CONSUMER].value += 1
 
     def _take_out(self, turn: Turn, group: ConsumerGroup, member: Member) -> None:
         """A member of a consumer group is gone. If only members of the classic protocol are left, so is the group's type.
@@ -322,7 +332,9 @@ class GroupShard:
         if not isinstance(group, ShareGroup):
             raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} is not a share group.")
         group.config = self._config_of(request.group_id)
+        target_epoch = group.target_epoch
         response = group.heartbeat(turn, request, client, self.image())
+        self._counters.assignments[GroupType.SHARE].value += group.target_epoch > target_epoch
         self.groups[group.group_id] = group
         return response
 
@@ -337,6 +349,8 @@ class GroupShard:
             group.remove(turn, member, self.image())
         except RequestRejected:
             turn.set_timer(key, RETRY_MS)
+        else:
+            self._counters.members_expired[GroupType.SHARE].value += 1
 
     # --- the classic protocol -----------------------------------------------------------------------------------------
 
@@ -346,7 +360,9 @@ class GroupShard:
         if not isinstance(group, ConsumerGroup) or group.is_empty:
             self.classic_group_to_join(turn, group_id, asked.member_id).join(turn, asked, reply)
             return
+        target_epoch = group.target_epoch
         answer = classic_in_consumer.join(group, turn, asked, self.image(), self.rng)
+        self._counters.assignments[GroupType.CONSUMER].value += group.target_epoch > target_epoch
         if can_downgrade(group, None, self.config()):
             # The last static member of the consumer protocol has come back with the classic one.
             self._downgrade(turn, group, None)
@@ -468,6 +484,8 @@ class GroupShard:
         log_end = turn.append(records, producer=producer)
         if group is None:
             self.groups[group_id] = self._new_classic(group_id, now_ms)
+        counters = self._counters
+        (counters.offsets_committed if producer is None else counters.offsets_pending).value += len(taken)
         producer_id = NO_PRODUCER_ID if producer is None else producer.producer_id
         put = self.offsets.put
         for topic, partition, offset, leader_epoch, text in taken:
@@ -514,6 +532,7 @@ class GroupShard:
             turn.append([(offset_key(group_id, topic, partition), None) for topic, partition in some])
             for topic, partition in some:
                 self.offsets.delete(group_id, topic, partition)
+            self._counters.offsets_deleted.value += len(some)
 
     def _forget_group(self, turn: Turn, group: Group) -> None:
         """Take a group without members and offsets out of the log. Raises: what an append raises."""

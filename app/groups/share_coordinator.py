@@ -10,12 +10,14 @@ from app.configs import BrokerConfig
 from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import SHARE_GROUP_STATE, ensure_topic
 from app.errors import RequestRejected
+from app.groups.metrics import ShareCounters
 from app.groups.share_sessions import ShareSessions
 from app.groups.share_state import ShareKey, SharePartition, ShareSettings, ShareStateShard
 from app.hot.manager import LogManager
 from app.metadata.cluster import ClusterImage, ImageDelta
 from app.metadata.controller import Controller
 from app.metadata.group_configs import AUTO_OFFSET_RESET, ISOLATION_LEVEL, LATEST, READ_COMMITTED, config_of_group
+from app.metrics import Registry
 from app.seams import Clock
 from app.units import BrokerId
 
@@ -33,6 +35,7 @@ class ShareCoordinator:
         broker_id: BrokerId,
         logs: LogManager,
         clock: Clock,
+        registry: Registry,
         log_line: Callable[[str], None],
     ) -> None:
         """``config``: the broker's settings as they are now."""
@@ -40,12 +43,15 @@ class ShareCoordinator:
         self._controller = controller
         self._log_line = log_line
         self.sessions = ShareSessions(config)
+        registry.gauge("firn_share_sessions", "Share sessions of members.", lambda: [((), float(len(self.sessions)))])
+        counters = ShareCounters(registry)
         self.shell: Coordinator[ShareStateShard] = Coordinator(
             SHARE_GROUP_STATE,
-            lambda partition: ShareStateShard(partition, self.settings),
+            lambda partition: ShareStateShard(partition, self.settings, counters),
             broker_id=broker_id,
             logs=logs,
             clock=clock,
+            registry=registry,
             log_line=log_line,
         )
 

@@ -52,6 +52,9 @@ class ShareSessions:
         self._config = config
         self._sessions: dict[tuple[str, str], ShareSession] = {}
 
+    def __len__(self) -> int:
+        return len(self._sessions)
+
     def begin(self, group_id: str, member_id: str, now_ms: int) -> ShareSession:
         """A new session in the place of the member's old one. Raises: RequestRejected SHARE_SESSION_LIMIT_REACHED."""
         key = (group_id, member_id)

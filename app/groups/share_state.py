@@ -17,8 +17,10 @@ from app.coordinator.records import SHARE_STATE_RECORDS
 from app.coordinator.schemas.share_state import ShareSnapshotKey, ShareSnapshotValue, StateBatch
 from app.coordinator.shell import Turn
 from app.errors import ErrorCode, RequestRejected
-from app.groups.share_window import Acknowledgement, Acquired, RecordState, Run, Window
+from app.groups.metrics import ShareCounters
+from app.groups.share_window import Acknowledgement, Acquired, RecordState, Run, Window, pieces
 from app.metadata.group_configs import LATEST
+from app.metrics import Registry
 from app.tiering.waiting import Waiters
 from app.units import PartitionIndex
 
@@ -68,8 +70,14 @@ class SharePartition:
 class ShareStateShard:
     """Share-partitions by key."""
 
-    def __init__(self, partition: PartitionIndex, settings: Callable[[str], ShareSettings]) -> None:
-        """``settings``: those of a group, as they are now."""
+    def __init__(
+        self,
+        partition: PartitionIndex,
+        settings: Callable[[str], ShareSettings],
+        counters: ShareCounters | None = None,
+    ) -> None:
+        """``settings``: those of a group, as they are now; without ``counters`` nobody looks."""
+        self._counters = ShareCounters(Registry()) if counters is None else counters
         self.partition = partition
         self._settings = settings
         self.partitions: dict[ShareKey, SharePartition] = {}
@@ -108,11 +116,14 @@ class ShareStateShard:
         shared = self.partitions.get(key)
         if shared is None:
             return
+        had = shared.window.acquired_count
         window = shared.window.expire(turn.now_ms, deliveries_max=self._settings(key.group_id).deliveries_max)
         try:
             self._put(turn, key, shared, window)
         except RequestRejected:
             turn.set_timer(key, RETRY_MS)
+        else:
+            self._counters.locks_expired.value += had - window.acquired_count
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -169,9 +180,10 @@ class ShareStateShard:
             self._write(turn, key, shared, window)
         shared.window = window
         self._arm(turn, key, window)
+        self._counters.acquired.value += sum(each.end - each.first for each in acquired)
         return acquired
 
-    def acknowledge(self, turn: Turn, key: ShareKey, member_id: str, said: Iterable[Acknowledgement]) -> None:
+    def acknowledge(self, turn: Turn, key: ShareKey, member_id: str, said: Sequence[Acknowledgement]) -> None:
         """Raises: RequestRejected as ``Window.acknowledge``, INVALID_RECORD_STATE if nobody reads the partition."""
         shared = self.partitions.get(key)
         if shared is None:
@@ -181,6 +193,9 @@ class ShareStateShard:
             member_id, said, turn.now_ms + settings.lock_ms, deliveries_max=settings.deliveries_max
         )
         self._put(turn, key, shared, window)
+        for each in said:
+            for first, end, kind in pieces(each):
+                self._counters.acknowledged[kind].value += end - first
 
     def release(self, turn: Turn, key: ShareKey, member_id: str) -> None:
         """A member gives back all that it has. Raises: what an append raises."""

@@ -153,7 +153,7 @@ class Window:
         runs = list(self.runs)
         for each in said:
             _check(each)
-            for first, end, kind in _pieces(each):
+            for first, end, kind in pieces(each):
                 first = max(first, self.start)
                 if first >= end:
                     continue
@@ -180,6 +180,11 @@ class Window:
             else run
             for run in self.runs
         )
+
+    @property
+    def acquired_count(self) -> int:
+        """Offsets that members have now."""
+        return sum(run.end - run.first for run in self.runs if run.state is RecordState.ACQUIRED)
 
     def begin_at(self, start: int) -> Window:
         """Nothing below ``start`` is there any more."""
@@ -276,7 +281,7 @@ def _check(said: Acknowledgement) -> None:
         raise RequestRejected(ErrorCode.INVALID_REQUEST, "There is no such acknowledgement type.")
 
 
-def _pieces(said: Acknowledgement) -> list[tuple[int, int, AcknowledgeType]]:
+def pieces(said: Acknowledgement) -> list[tuple[int, int, AcknowledgeType]]:
     """By type, neighbours together."""
     if len(said.types) == 1:
         return [(said.first, said.end, AcknowledgeType(said.types[0]))]

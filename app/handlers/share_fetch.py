@@ -8,7 +8,7 @@ read_committed, offsets that compaction emptied) is done with on the way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
@@ -155,7 +155,7 @@ def _session(
 
 
 async def _acknowledge(
-    context: Context, key: ShareKey, member_id: str, said: Iterable[Acknowledgement]
+    context: Context, key: ShareKey, member_id: str, said: Sequence[Acknowledgement]
 ) -> tuple[ErrorCode, str | None]:
     try:
         await _done(context.shares.perform(key, lambda shard, turn: shard.acknowledge(turn, key, member_id, said)))
@@ -334,7 +334,7 @@ class _Fetching:
         for part in found.ranges:
             part.handle.acquire()
         try:
-            reads = [LocalRead(*part, self._context.pool, False).read_bytes() for part in found.ranges]
+            reads = [LocalRead(*part[:5], self._context.pool, False).read_bytes() for part in found.ranges]
             return b"".join(await asyncio.gather(*reads))
         finally:
             for part in found.ranges:

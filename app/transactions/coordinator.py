@@ -11,9 +11,11 @@ from app.configs import BrokerConfig
 from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import TRANSACTION_STATE
 from app.errors import ErrorCode, FirnError, RequestRejected
+from app.metrics import Registry
 from app.seams import Clock
 from app.transactions.ending import Endings
 from app.transactions.markers import MarkerWriter, PendingOffsets
+from app.transactions.metrics import TransactionCounters, show_transactions
 from app.transactions.shard import TransactionShard
 from app.transactions.state import (
     PREPARED,
@@ -57,8 +59,10 @@ class TransactionCoordinator:
         producer_ids: ProducerIdSource,
         offsets: PendingOffsets,
         clock: Clock,
+        registry: Registry,
         log_line: Callable[[str], None],
     ) -> None:
+        self._counters = TransactionCounters(registry)
         self._config = config
         self._producer_ids = producer_ids
         self._coordinator: Coordinator[TransactionShard] = Coordinator(
@@ -67,9 +71,11 @@ class TransactionCoordinator:
             broker_id=BrokerId(config.node_id),
             logs=logs,
             clock=clock,
+            registry=registry,
             log_line=log_line,
         )
-        self.markers = MarkerWriter(logs, image, offsets, BrokerId(config.node_id), clock)
+        show_transactions(registry, lambda: (shard for _, shard in self._coordinator.shards()), clock)
+        self.markers = MarkerWriter(logs, image, offsets, BrokerId(config.node_id), clock, self._counters)
         self._endings = Endings(self._coordinator, logs, self.markers, log_line)
 
     def _new_shard(self, partition: PartitionIndex) -> TransactionShard:
@@ -79,6 +85,7 @@ class TransactionCoordinator:
             self._endings.note,
             expiration_ms=config.transactional_id_expiration_ms,
             expiry_interval_ms=config.transaction_remove_expired_transaction_cleanup_interval_ms,
+            counters=self._counters,
         )
 
     def follow(self, image: ClusterImage) -> None:

@@ -13,6 +13,7 @@ from app.coordinator.topics import CONSUMER_OFFSETS
 from app.errors import ErrorCode, RequestRejected
 from app.records.control import ControlType
 from app.seams import Clock
+from app.transactions.metrics import TransactionCounters
 from app.transactions.state import VERSION_2, ProducerIdentity
 from app.units import BrokerId, PartitionIndex, ProducerId, TopicPartition
 
@@ -51,7 +52,9 @@ class MarkerWriter:
         offsets: PendingOffsets,
         broker_id: BrokerId,
         clock: Clock,
+        counters: TransactionCounters,
     ) -> None:
+        self._counters = counters
         self._logs = logs
         self._image = image
         self._offsets = offsets
@@ -74,6 +77,7 @@ class MarkerWriter:
                 coordinator_epoch=marker.coordinator_epoch,
                 now_ms=self._clock.now_ms(),
             )
+            self._counters.markers.value += 1
         if partition.topic == CONSUMER_OFFSETS.name:
             self._offsets.complete_transaction(partition.partition, marker.identity.producer_id, commit=marker.commit)
         return log.wait_stored(log.log_end_offset)

@@ -16,7 +16,8 @@ from app.coordinator.partition import ReplayedBatch
 from app.coordinator.shell import Turn
 from app.errors import RequestRejected
 from app.transactions import records, state
-from app.transactions.state import PREPARED, ProducerIdentity, Transaction
+from app.transactions.metrics import TransactionCounters
+from app.transactions.state import BUSY, PREPARED, ProducerIdentity, Transaction
 from app.units import PartitionIndex, ProducerId, TimestampMs, TopicPartition
 
 RETRY_MS: Final = 1_000
@@ -39,6 +40,7 @@ class TransactionShard:
     """Transactions by id, as the log has them."""
 
     __slots__ = (
+        "_counters",
         "_decided",
         "_expiration_ms",
         "_expiry_interval_ms",
@@ -55,8 +57,10 @@ class TransactionShard:
         *,
         expiration_ms: int,
         expiry_interval_ms: int,
+        counters: TransactionCounters,
     ) -> None:
         """``decided`` is told of every prepared transaction, maybe before its record is stored, and must do nothing but note it."""
+        self._counters = counters
         self._partition = partition
         self._decided = decided
         self._expiration_ms = expiration_ms
@@ -80,6 +84,15 @@ class TransactionShard:
         for transactional_id in tuple(self._unread):
             self.get(transactional_id)
         return self._transactions.values()
+
+    def busy(self) -> Iterator[Transaction]:
+        """Those that are not complete."""
+        return (found for found in self._transactions.values() if found.state in BUSY)
+
+    @property
+    def id_count(self) -> int:
+        """Transactional ids that are known."""
+        return len(self._transactions) + len(self._unread)
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -149,8 +162,9 @@ class TransactionShard:
         """
         if self.get(prepared.transactional_id) is prepared:
             self._put(turn, state.complete(prepared, TimestampMs(turn.now_ms)))
+            self._counters.seconds.observe((turn.now_ms - prepared.started_ms) / 1000)
 
-    def _put(self, turn: Turn, transaction: Transaction) -> Transaction:
+    def _put(self, turn: Turn, transaction: Transaction, *, timed_out: bool = False) -> Transaction:
         """Write what was decided, unless it is so already, and apply it."""
         transactional_id = transaction.transactional_id
         before = self.get(transactional_id)
@@ -165,6 +179,7 @@ class TransactionShard:
         elif before is None or before.deadline_ms != deadline_ms:
             turn.set_timer(transactional_id, max(0, deadline_ms - turn.now_ms))
         if transaction.state in PREPARED:
+            self._counters.ended(transaction, timed_out=timed_out)
             self._decided(self._partition, transaction)
         return transaction
 
@@ -178,7 +193,7 @@ class TransactionShard:
             elif isinstance(key, str):
                 transaction = self.get(key)
                 if transaction is not None and transaction.deadline_ms is not None:
-                    self._put(turn, state.fence(transaction, TimestampMs(turn.now_ms)))
+                    self._put(turn, state.fence(transaction, TimestampMs(turn.now_ms)), timed_out=True)
         except RequestRejected:
             turn.set_timer(key, RETRY_MS)  # the disk is full, perhaps only now; nothing has changed
 

@@ -63,6 +63,8 @@ class TransactionState(IntEnum):
 
 
 PREPARED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
+BUSY: Final = PREPARED | {TransactionState.ONGOING}
+"""Not complete."""
 AT_REST: Final = frozenset({TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
 """No transaction is open and no marker is owed: the id may be forgotten."""
 

@@ -18,6 +18,7 @@ from app.errors import ErrorCode, RequestRejected, StorageFull, StorageUnavailab
 from app.hot.files import FileSystem
 from app.hot.manager import LogManager
 from app.metadata.cluster import ClusterImage
+from app.metrics import Registry
 from app.units import BrokerId, LeaderEpoch, PartitionIndex
 from tests.groups.bench import image_of, topic_id
 from tests.hot.helpers import GatedPool, InlinePool, ManualClock, manager_over, running, sim
@@ -61,6 +62,7 @@ class Bench:
         self.manager = manager
         self.config = TopicConfig(cleanup_policy=frozenset({"compact"}), firn_durability=durability)
         self.lines: list[str] = []
+        self.registry = Registry()
         self.made: list[Ledger] = []
         self.coordinator: Coordinator[Ledger] = Coordinator(
             CONSUMER_OFFSETS,
@@ -68,6 +70,7 @@ class Bench:
             broker_id=BrokerId(1),
             logs=manager,
             clock=ManualClock(),
+            registry=self.registry,
             log_line=self.lines.append,
         )
 

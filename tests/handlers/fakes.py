@@ -59,6 +59,9 @@ class FakeFile:
         view[:got] = self.data[position : position + got]
         return got
 
+    def is_cached(self, position: int, length: int) -> bool:
+        return False
+
     def pread_into(self, view: memoryview, position: int) -> int:
         got = min(len(view), len(self.data) - position)
         view[:got] = self.data[position : position + got]
@@ -315,6 +318,7 @@ class Bench:
             logs=self.logs,  # type: ignore[arg-type]
             clock=self.clock,  # type: ignore[arg-type]
             rng=rng,
+            registry=self.registry,
             log_line=self.lines.append,
         )
         self.context = Context(
@@ -337,6 +341,7 @@ class Bench:
                 broker_id=BrokerId(config.node_id),
                 logs=self.logs,  # type: ignore[arg-type]
                 clock=self.clock,  # type: ignore[arg-type]
+                registry=self.registry,
                 log_line=self.lines.append,
             ),
             transactions=TransactionCoordinator(
@@ -346,6 +351,7 @@ class Bench:
                 producer_ids=producer_ids,
                 offsets=groups,
                 clock=self.clock,  # type: ignore[arg-type]
+                registry=self.registry,
                 log_line=self.lines.append,
             ),
             advertised_host="127.0.0.1",

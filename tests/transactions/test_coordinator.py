@@ -346,3 +346,27 @@ def test_two_hundred_ids_are_listed_after_a_restart() -> None:
         }
 
     in_world(test)
+
+
+def test_transactions_are_counted_by_what_became_of_them() -> None:
+    async def play(world: World) -> None:
+        def shown(family: str) -> dict[str, float]:
+            found = (sample for sample in world.registry.samples() if sample.family == family)
+            return {",".join(value for _, value in sample.labels): sample.value for sample in found if sample.value}
+
+        identity = await world.transactions.initialize("t", TIMEOUT_MS, None)
+        for commit in (True, True, False):
+            await add(world, identity, A, B)
+            assert shown("firn_transactions_open") == {"Ongoing": 1}
+            identity = await end(world, identity, commit=commit)
+        assert shown("firn_transactions_open") == {}
+        await add(world, identity, A)
+        await asyncio.sleep(1)
+        assert shown("firn_transaction_oldest_seconds") == {"": 1}
+        await asyncio.sleep(TIMEOUT_MS / 1000)
+        assert shown("firn_transactions_ended_total") == {"committed": 2, "aborted": 1, "timed_out": 1}
+        assert shown("firn_transaction_markers_total") == {"": 7}
+        assert shown("firn_transactional_ids") == {"": 1}
+        assert shown("firn_transaction_seconds")["+Inf"] == 4
+
+    in_world(play)

@@ -115,12 +115,14 @@ class World:
             log = self.logs.get(name, 0) or self.logs.create(name, _topic_id(name), 0, self._config(name))
             log.become_leader(LeaderEpoch(self.epoch))
         config = self.config
+        self.registry = Registry()
         groups = GroupCoordinator(
             config=lambda: config,
             broker_id=NODE,
             logs=self.logs,
             clock=self.clock,
             rng=rng,
+            registry=self.registry,
             log_line=self.lines.append,
         )
         self.transactions = TransactionCoordinator(
@@ -130,6 +132,7 @@ class World:
             producer_ids=self.producer_ids,
             offsets=groups,
             clock=self.clock,
+            registry=self.registry,
             log_line=self.lines.append,
         )
         self.context = SimpleNamespace(  # type: ignore[assignment]

@@ -1,0 +1,75 @@
+"""What a broker shows of its groups, their offsets and share groups to whoever watches it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from app.groups.metrics import GroupCounters, ShareCounters, show_groups
+from app.groups.share_state import ShareKey, ShareSettings, ShareStateShard
+from app.groups.share_window import Acknowledgement
+from app.metrics import Registry
+from app.units import PartitionIndex
+from app.wire.apikeys import ApiKey
+from tests.groups.bench import topic_id
+from tests.groups.shards import GROUP, SESSION_MS, ShardBench
+from tests.groups.test_broker import FEW, ask, commit, find
+from tests.groups.test_share import _Turn
+from tests.support.broker import running_broker
+
+
+def shown(registry: Registry, family: str) -> dict[str, float]:
+    """Values by what labels say, in their order; those that are 0 left out."""
+    found = (sample for sample in registry.samples() if sample.family == family)
+    return {",".join(value for _, value in sample.labels): sample.value for sample in found if sample.value}
+
+
+def test_groups_members_and_offsets_are_counted_as_they_are() -> None:
+    registry, bench = Registry(), ShardBench()
+    show_groups(registry, lambda: [bench.shard])
+    bench.shard._counters = GroupCounters(registry)
+    assert shown(registry, "firn_groups") == {}
+    bench.stable(2)
+    bench.commit("t", 0, 5, group_id="other")
+    bench.commit("t", 1, 5, group_id="other")
+    assert shown(registry, "firn_groups") == {"Stable,classic": 1, "Empty,classic": 1}
+    assert shown(registry, "firn_group_members") == {"classic": 2}
+    assert shown(registry, "firn_group_offsets") == {"": 2}
+    assert shown(registry, "firn_group_offsets_committed_total") == {"false": 2}
+    bench.commit("t", 2, 6, group_id="other", producer_id=7)
+    assert shown(registry, "firn_group_offsets_committed_total") == {"false": 2, "true": 1}
+    bench.advance(SESSION_MS)
+    assert shown(registry, "firn_group_members_expired_total") == {"classic": 2}
+    assert shown(registry, "firn_groups") == {"Empty,classic": 2}
+    bench.do(lambda shard, turn: shard.delete_group(turn, GROUP))
+    bench.do(lambda shard, turn: shard.delete_group(turn, "other"))
+    assert shown(registry, "firn_group_offsets_deleted_total") == {"": 3}
+    assert shown(registry, "firn_groups") == {}
+
+
+def test_records_of_share_groups_are_counted() -> None:
+    registry, turn, key = Registry(), _Turn(), ShareKey("g", topic_id("t"), 0)
+    settings = ShareSettings(lock_ms=1000, deliveries_max=2, window_max=100)
+    shard = ShareStateShard(PartitionIndex(0), lambda _: settings, ShareCounters(registry))
+    shard.begin(turn, key, 0)
+    shard.acquire(turn, key, "m", [(0, 10)], [], 0, 100)
+    shard.acknowledge(turn, key, "m", [Acknowledgement(0, 4, [1]), Acknowledgement(4, 6, [1, 2])])
+    turn.now_ms += 1000
+    shard.due(turn, key)
+    assert shown(registry, "firn_share_records_acquired_total") == {"": 10}
+    assert shown(registry, "firn_share_records_acknowledged_total") == {"accept": 5, "release": 1}
+    assert shown(registry, "firn_share_locks_expired_total") == {"": 4}
+
+
+async def test_a_running_broker_shows_them(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, **FEW) as broker:
+        await broker.create_topic("t")
+        await find(broker)
+        await ask(broker.node.context, ApiKey.OFFSET_COMMIT, 8, commit("g", "t", 0, 7))
+        registry = broker.node.registry
+        assert shown(registry, "firn_groups") == {"Empty,classic": 1}
+        assert shown(registry, "firn_group_offsets_committed_total") == {"false": 1}
+        assert shown(registry, "firn_coordinator_partitions") == {"active,__consumer_offsets": 2}
+        loads = shown(registry, "firn_coordinator_load_seconds")
+        assert loads["__consumer_offsets,+Inf"] == 2
+        families = {sample.family for sample in registry.samples()}
+        assert {"firn_transactions_open", "firn_transactional_ids", "firn_share_sessions"} <= families
