@@ -12,10 +12,8 @@ responses. Further Produces are served behind a waiting Produce (they are append
 anything else that waits stops the parsing of this connection until it is answered, and a request that is not a Produce
 does not pass waiting Produces.
 
-**Out.** The responses of one callback leave in one write. A fetched file range is read into a pooled buffer behind its
-header and written from there; the buffer is used again only after the transport has drained. The next range is read only
-then, so a client that does not read costs one buffer. While a client does not read its answers, its requests are not
-read either.
+**Out.** The responses of one callback leave in one write, those with file ranges piece by piece (``app/handlers/sending.py``).
+While a client does not read its answers, its requests are not read either.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ import asyncio
 from collections import deque
 from collections.abc import Coroutine
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from app.errors import ErrorCode, FirnError, ProtocolError, kafka_code
 from app.handlers.context import Request
@@ -32,6 +30,7 @@ from app.handlers.fetch import serve_fetch
 from app.handlers.metrics import ApiMeter
 from app.handlers.produce import serve_produce, serve_shaped
 from app.handlers.produce_shape import PREFIX_START, SHAPES_MAX, ProduceShape
+from app.handlers.sending import Sending
 from app.limits import KIB, MIB
 from app.wire.codec import decode_request
 from app.wire.framing import response_frame
@@ -40,6 +39,7 @@ from app.wire.negotiation import is_api_versions_known, unknown_api_versions_fra
 from app.wire.versions import is_served
 
 if TYPE_CHECKING:
+    from app.handlers.sending import Part, Parts
     from app.handlers.server import KafkaServer
 
 FRAME_HEAD: Final = Struct(">ihhi")
@@ -53,10 +53,6 @@ OWN_FRAME_BYTES_MIN: Final = 16 * KIB
 """A longer unfinished frame gets a buffer of its own: below this, copying it twice is cheaper than a further read."""
 EXACT_FRAME_BYTES_MIN: Final = 128 * KIB
 """From this size on a frame is read up to its end and the next one's size prefix, so that steady streams never copy."""
-SEND_BYTES: Final = 1 * MIB + 64 * KIB
-"""Read from a file and written to a socket at a time: a fetched partition of the usual size and its header in one go."""
-SEND_BURST_BYTES: Final = 4 * MIB
-"""Written to one connection before the loop turns to the others."""
 OUT_BYTES_MAX: Final = 1 * MIB
 """Finished responses that wait for the transport before requests stop being read."""
 SLOTS_MAX: Final = 1024
@@ -65,29 +61,6 @@ SLOTS_MAX: Final = 1024
 PRODUCE: Final = 0
 FETCH: Final = 1
 API_VERSIONS: Final = 18
-
-
-class SendableRange(Protocol):
-    """Bytes of a file that a response promises: ``length`` of them, from its own position on."""
-
-    length: int
-
-    def read_nowait(self, start: int, into: memoryview) -> int:
-        """Read at ``start`` of the range what the page cache has: bytes read, or -1 if the disk would have to be asked."""
-        ...
-
-    def read(self, start: int, into: memoryview) -> int:
-        """The same, waiting for the disk; for a pool thread. 0 means that the file ends early."""
-        ...
-
-    def release(self) -> None:
-        """The range is not needed any more. Called exactly once."""
-        ...
-
-
-Part: TypeAlias = "bytes | SendableRange"
-Parts: TypeAlias = "bytes | list[Part] | None"
-"""A response frame: whole, in pieces around file ranges, or ``None`` for a request that gets no response."""
 
 
 class Slot:
@@ -115,11 +88,9 @@ class Connection(asyncio.BufferedProtocol):
         "_out_bytes",
         "_own",
         "_pending",
-        "_pumping",
-        "_range_start",
         "_reserved",
         "_send",
-        "_send_buffer",
+        "_sending",
         "_shape",
         "_shapes",
         "_slots",
@@ -173,9 +144,9 @@ class Connection(asyncio.BufferedProtocol):
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._send: deque[Part] = deque()
-        self._send_buffer: memoryview | None = None
-        self._range_start = 0
-        self._pumping = False
+        """Pieces of responses that have file ranges, and responses behind them."""
+        self._sending: Sending | None = None
+        """Made with the first of them."""
         self._write_paused = False
 
     # --- the transport's calls -----------------------------------------------------------------------------------
@@ -197,13 +168,10 @@ class Connection(asyncio.BufferedProtocol):
         self._drop_own()
         self._held = None
         self._pending = b""
-        for part in self._send:
-            if not isinstance(part, bytes):
-                part.release()
-        self._send.clear()
+        if self._sending is not None:
+            self._sending.close()
         self._out.clear()
         self._slots.clear()
-        self._send_buffer = None  # not given back: the transport may still refer to it
         for waiting in tuple(self.on_close):
             waiting.cancel()
         self.on_close.clear()
@@ -234,15 +202,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        if self.closed:
-            return
-        self.active_s = self.server.loop.time()
-        if self._send_buffer is not None:
-            self.server.buffers.give_back(self._send_buffer)
-            self._send_buffer = None
-        if not self._in_callback:
-            self._flush()
-            self._consider_resuming()
+        self.room_made()
 
     # --- in ------------------------------------------------------------------------------------------------------
 
@@ -551,6 +511,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _deliver(self, parts: bytes | list[Part]) -> None:
         if isinstance(parts, list):
+            if self._sending is None:
+                self._sending = Sending(self, self._transport, self._send)
             if self._out:
                 self._send.extend(self._out)
                 self._out.clear()
@@ -567,8 +529,11 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return False
         if not self._write_paused:
-            if self._send:
-                self._pump()
+            sending = self._sending
+            if sending is not None and sending.parts:
+                sending.push()
+                if not sending.parts:
+                    self._out_bytes = 0
                 return not self.closed
             out = self._out
             if out:
@@ -577,105 +542,27 @@ class Connection(asyncio.BufferedProtocol):
                 self._out_bytes = 0
         return True
 
-    def _pump(self) -> None:
-        """Send pieces and file ranges in order, one pooled buffer at a time."""
-        if self._pumping:
-            return
-        send = self._send
-        server = self.server
-        burst = 0
-        buffer = server.buffers.take(SEND_BYTES)
-        capacity = len(buffer)
-        while send and not self._write_paused and not self.closed:
-            if burst >= SEND_BURST_BYTES:
-                server.loop.call_soon(self._pump_again)
-                break
-            filled = 0
-            while send and filled < capacity:
-                part = send[0]
-                if isinstance(part, bytes):
-                    length = len(part)
-                    if length > capacity - filled:
-                        if filled:
-                            break
-                        send.popleft()
-                        self._transport.write(part)
-                        burst += length
-                        break
-                    buffer[filled : filled + length] = part
-                    filled += length
-                    send.popleft()
-                    continue
-                start = self._range_start
-                wanted = min(part.length - start, capacity - filled)
-                got = part.read_nowait(start, buffer[filled : filled + wanted])
-                if got < 0:
-                    if filled:
-                        break
-                    self._pumping = True
-                    server.spawn(self._read_from_disk(part, start, buffer, wanted), self)
-                    return
-                if got == 0 and wanted:
-                    server.buffers.give_back(buffer)
-                    self.fail(f"closing the connection of {self.peer}: a file became shorter while it was being sent")
-                    return
-                filled += got
-                start += got
-                if start == part.length:
-                    part.release()
-                    send.popleft()
-                    start = 0
-                self._range_start = start
-            if filled:
-                burst += filled
-                self._transport.write(buffer[:filled])
-                if self._transport.get_write_buffer_size():
-                    self._send_buffer = buffer
-                    break
-        if self._send_buffer is not buffer:
-            server.buffers.give_back(buffer)
-        if not send:
-            self._out_bytes = 0
+    def room_made(self) -> None:
+        """The client has read: there is room for what is to be sent."""
+        if not self.closed:
+            self.active_s = self.server.loop.time()
+            self.send_on()
 
-    def _pump_again(self) -> None:
+    def send_on(self) -> None:
+        """Go on sending, and after that with the requests that waited for it."""
         if not self.closed and not self._in_callback:
             self._flush()
             self._consider_resuming()
-
-    async def _read_from_disk(self, part: SendableRange, start: int, buffer: memoryview, wanted: int) -> None:
-        """Read on a pool thread what the page cache does not have, write it, and go on."""
-        try:
-            got = await self.context.pool.run(lambda: part.read(start, buffer[:wanted]))
-        except (OSError, FirnError) as error:
-            self.fail(f"closing the connection of {self.peer}: cannot read what a response promised: {error}")
-            return
-        finally:
-            self._pumping = False
-        if self.closed:
-            self.server.buffers.give_back(buffer)
-            return
-        if got <= 0:
-            self.fail(f"closing the connection of {self.peer}: a file became shorter while it was being sent")
-            return
-        if start + got == part.length:
-            part.release()
-            self._send.popleft()
-            self._range_start = 0
-        else:
-            self._range_start = start + got
-        self._transport.write(buffer[:got])
-        if self._transport.get_write_buffer_size():
-            self._send_buffer = buffer
-        else:
-            self.server.buffers.give_back(buffer)
-        self._pump_again()
 
     # --- the end -------------------------------------------------------------------------------------------------
 
     @property
     def waits_for_peer(self) -> bool:
         """Whether the next step is the client's: it has to send a request, or the rest of one, or to read its answers."""
-        return self._write_paused or not (self._slots or self._pumping)
+        sending = self._sending
+        if sending is None:
+            return self._write_paused or not self._slots
+        return self._write_paused or sending.full or not (self._slots or sending.reading)
 
     def fail(self, line: str) -> None:
         """Say why in one line, and close after what was already answered has been written."""

@@ -36,8 +36,9 @@ from app.wire.header import parse_request_header
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from app.handlers.connection import Connection, Part, Parts, SendableRange, Slot
+    from app.handlers.connection import Connection, Slot
     from app.handlers.context import Context
+    from app.handlers.sending import Part, Parts, SendableRange
     from app.hot.descriptors import FileHandle
     from app.hot.files import File
     from app.hot.log import PartitionLog
@@ -55,25 +56,34 @@ LEADER_CODES: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FEN
 class FileRange:
     """A range of an open file, held open until it is sent or dropped."""
 
-    __slots__ = ("_file", "_handle", "_position", "_warm", "length")
+    __slots__ = ("_file", "_handle", "_lasting", "_warm", "length", "position")
 
-    def __init__(self, handle: FileHandle, position: int, length: int, warm: bool) -> None:
-        """``warm``: taken to be in the page cache where the file system cannot tell. Raises: StorageUnavailable."""
+    def __init__(self, handle: FileHandle, position: int, length: int, *, warm: bool, lasting: bool) -> None:
+        """Raises: StorageUnavailable.
+
+        ``warm``: taken to be in the page cache where the file system cannot tell. ``lasting``: nothing is ever written over
+        these bytes.
+        """
         self._file: File = handle.acquire()
         self._handle = handle
-        self._position = position
         self._warm = warm
+        self._lasting = lasting
+        self.position = position
         self.length = length
+
+    def reference(self, start: int, length: int) -> int:
+        file = self._file
+        return file.fileno() if self._lasting and file.is_cached(self.position + start, length) else -1
 
     def read_nowait(self, start: int, into: memoryview) -> int:
         file = self._file
-        got = file.preadv_nowait(into, self._position + start)
+        got = file.preadv_nowait(into, self.position + start)
         if got is None:
-            return file.pread_into(into, self._position + start) if self._warm and not file.can_tell_misses else -1
+            return file.pread_into(into, self.position + start) if self._warm and not file.can_tell_misses else -1
         return got
 
     def read(self, start: int, into: memoryview) -> int:
-        return self._file.pread_into(into, self._position + start)
+        return self._file.pread_into(into, self.position + start)
 
     def release(self) -> None:
         self._handle.release()
@@ -369,7 +379,7 @@ def read_partition(
                 if committed:
                     aborted.update(dict.fromkeys((one.producer_id, one.first_offset) for one in remote.aborted))
                 for one in remote.ranges:
-                    ranges.append(FileRange(one.handle, one.position, one.length, warm=False))
+                    ranges.append(FileRange(one.handle, one.position, one.length, warm=False, lasting=one.lasting))
                     length += one.length
                 if not remote.length:
                     break
@@ -378,7 +388,9 @@ def read_partition(
                 local = log.plan_read(offset, room, end_offset=end_offset, min_one_batch=first and not ranges)
                 if not local.length:
                     break
-                ranges.append(FileRange(local.handle, local.position, local.length, local.warm))
+                # What a follower is sent past the high watermark may be cut off here, and other records take its place.
+                lasting = request.replica_id == CONSUMER
+                ranges.append(FileRange(local.handle, local.position, local.length, warm=local.warm, lasting=lasting))
                 length += local.length
                 if committed:
                     found = log.aborted_transactions(offset, local.end_offset)

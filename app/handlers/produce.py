@@ -42,8 +42,9 @@ from app.wire.produce import (
 )
 
 if TYPE_CHECKING:
-    from app.handlers.connection import Connection, Parts, Slot
+    from app.handlers.connection import Connection, Slot
     from app.handlers.context import Context
+    from app.handlers.sending import Parts
     from app.hot.log import AppendResult, PartitionLog
 
 BASE_OFFSET: Final = Struct(">q")

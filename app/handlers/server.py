@@ -13,6 +13,7 @@ from app.handlers.buffers import BufferPool
 from app.handlers.connection import PRODUCE, Connection
 from app.handlers.context import Context
 from app.handlers.metrics import ApiMetrics
+from app.handlers.outlet import RoomWatch, room_watch
 from app.limits import KIB
 
 SCRATCH_BYTES: Final = 256 * KIB
@@ -42,6 +43,7 @@ class KafkaServer:
         self.request_bytes_max = context.config.socket_request_max_bytes
         self.log_line = context.log_line
         self.loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]
+        self.room_watch: RoomWatch | None = None
         self._connections: set[Connection] = set()
         self._connections_max = connections_max
         self._frame_bytes = 0
@@ -62,6 +64,7 @@ class KafkaServer:
     async def listen(self, bound: socket.socket) -> int:
         """Accept connections on a socket that is bound. Returns the port. Raises: OSError if it cannot be listened on."""
         self.attach()
+        self.room_watch = room_watch(self.loop)
         self._listener = await self.loop.create_server(lambda: Connection(self), sock=bound, backlog=BACKLOG)
         self._schedule_idle_check()
         return int(bound.getsockname()[1])
@@ -85,6 +88,9 @@ class KafkaServer:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        if self.room_watch is not None:
+            self.room_watch.close()
+            self.room_watch = None
 
     def close_connections(self) -> None:
         """Close every connection once its transport has written what it was given."""

@@ -17,11 +17,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
 from app.errors import ConflictError, FirnError, StorageFull, StorageUnavailable
+from app.hot.page_cache import all_pages_cached
 
 Buffer = bytes | bytearray | memoryview
 
@@ -55,6 +57,13 @@ class File(Protocol):
     @property
     def can_tell_misses(self) -> bool:
         """Whether ``preadv_nowait`` works here; where it does not, it always answers None."""
+        ...
+
+    def is_cached(self, position: int, length: int) -> bool:
+        """Whether these bytes can be had without waiting for the disk. False where the file system cannot tell.
+
+        A page that is on its way from the disk may be taken for one that is there. For one thread of the process.
+        """
         ...
 
     def size(self) -> int: ...
@@ -288,6 +297,24 @@ class PosixFile:
     def can_tell_misses(self) -> bool:
         return self._file_system.can_tell_misses
 
+    def is_cached(self, position: int, length: int) -> bool:
+        file_system = self._file_system
+        if not (file_system.can_count_pages and file_system.can_tell_misses):
+            return False
+        try:
+            # Of pages that read-ahead has asked for, and that are not there yet, the last one tells most often.
+            return (
+                all_pages_cached(self._descriptor, position, length)
+                and self.preadv_nowait(file_system.probe, position + length - 1) == 1
+            )
+        except OSError as error:
+            if error.errno == errno.EPERM:
+                return False  # somebody else's file
+            if error.errno in (errno.ENOSYS, errno.EOPNOTSUPP):
+                file_system.can_count_pages = False
+                return False
+            raise
+
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
 
@@ -309,11 +336,15 @@ class PosixFile:
 class PosixFileSystem:
     """The machine's own file system.
 
-    Whether ``RWF_NOWAIT`` works is found out by the first use and held for all: a data directory is on one file system.
+    Whether ``RWF_NOWAIT`` and ``cachestat`` work is found out by the first use and held for all: a data directory is on one
+    file system.
     """
 
     def __init__(self) -> None:
         self.can_tell_misses = hasattr(os, "RWF_NOWAIT")
+        self.can_count_pages = sys.platform == "linux"
+        self.probe = memoryview(bytearray(1))
+        """Where a byte is read to only to see whether it can be."""
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
         flags = os.O_RDONLY if read_only else os.O_RDWR

@@ -78,6 +78,11 @@ class CachedChunk:
     def ready(self) -> bool:
         return self.handle is not None
 
+    @property
+    def in_place(self) -> bool:
+        """Whether it lies in an object of the store, which never changes; files of the cache are used again."""
+        return self.ready and not self.charged_bytes
+
 
 class ChunkCache:
     """See the module's page."""

@@ -119,6 +119,9 @@ class SimFile:
     def can_tell_misses(self) -> bool:
         return self._fs.can_tell_misses
 
+    def is_cached(self, position: int, length: int) -> bool:
+        return False
+
     def size(self) -> int:
         self._check()
         return len(self._inode.current)

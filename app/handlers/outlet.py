@@ -1,0 +1,162 @@
+"""Where a connection's file ranges leave: into the socket itself, or through the loop's transport.
+
+A transport takes bytes that are in memory. A socket also takes a range of a file (``sendfile``), whose pages then go from the
+page cache to the network without being copied into this process and out of it again, and it takes what it has room for and
+leaves the rest with us, so that a client that does not read costs no buffer.
+
+The descriptor belongs to the transport, which goes on reading from it and writes the answers that have no ranges. Both ways into
+the socket keep their order because one is used only when the other has nothing left to send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import select
+import socket
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from app.hot.files import Buffer
+
+FULL: Final = -1
+"""There is no room for now: the outlet calls back when there is."""
+EVENTS_MAX: Final = 16
+"""Sockets that are served when they take bytes again, before the loop looks at what else has come."""
+NO_SENDFILE: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+
+
+class Outlet(Protocol):
+    """The way to one client. Takes bytes in order, and never waits."""
+
+    takes_files: bool
+    """Whether ``send_file`` works."""
+
+    def send(self, data: Buffer, more: bool) -> int:
+        """Take bytes from the start of ``data``, which is the caller's again afterwards.
+
+        ``more``: the next call follows at once, so what is taken need not leave by itself.
+        Returns: how many were taken, or ``FULL``. Raises: OSError if the client has gone.
+        """
+        ...
+
+    def send_file(self, descriptor: int, position: int, length: int) -> int:
+        """Take bytes of a file by reference: what is written over them before they have left may be sent in their place.
+
+        Returns: how many were taken, 0 where the file ends early, or ``FULL``.
+        Raises: ConnectionError, TimeoutError if the client has gone; OSError if the file cannot be read.
+        """
+        ...
+
+    def close(self) -> None:
+        """The connection ends: nothing is sent any more, nobody is called back."""
+        ...
+
+
+class TransportOutlet:
+    """Through a transport that has no socket to offer. Its protocol's ``resume_writing`` says that there is room again."""
+
+    __slots__ = ("_transport", "takes_files")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.takes_files = False
+
+    def send(self, data: Buffer, more: bool) -> int:
+        if self._transport.get_write_buffer_size():
+            return FULL
+        self._transport.write(bytes(data))
+        return len(data)
+
+    def send_file(self, descriptor: int, position: int, length: int) -> int:
+        raise AssertionError("a transport takes no files")
+
+    def close(self) -> None:
+        pass
+
+
+class SocketOutlet:
+    """Into a socket that belongs to a transport: used while that has nothing unsent, and not after ``close``."""
+
+    __slots__ = ("_descriptor", "_on_room", "_room", "_socket", "takes_files")
+
+    def __init__(self, descriptor: int, room: RoomWatch, on_room: Callable[[], None]) -> None:
+        self._descriptor = descriptor
+        self._socket = socket.socket(fileno=descriptor)
+        self._socket.setblocking(False)
+        self._room = room
+        self._on_room = on_room
+        self.takes_files = True
+
+    def send(self, data: Buffer, more: bool) -> int:
+        try:
+            return self._socket.send(data, socket.MSG_MORE if more else 0)
+        except BlockingIOError:
+            self._room.watch(self._descriptor, self._on_room)
+            return FULL
+
+    def send_file(self, descriptor: int, position: int, length: int) -> int:
+        try:
+            return os.sendfile(self._descriptor, descriptor, position, length)
+        except BlockingIOError:
+            self._room.watch(self._descriptor, self._on_room)
+            return FULL
+
+    def close(self) -> None:
+        self._room.forget(self._descriptor)
+        self._socket.detach()
+
+
+class RoomWatch:
+    """Calls back when a socket that was full takes bytes again. One for all connections of a loop.
+
+    The loop watches the sockets for reading and lets nobody else register them. So they are in an epoll of their own, which the
+    loop watches as one more descriptor: edge-triggered, hence registered once, however often a socket is full.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._epoll = select.epoll()
+        self._callbacks: dict[int, Callable[[], None]] = {}
+        loop.add_reader(self._epoll.fileno(), self._look)
+
+    def watch(self, descriptor: int, on_room: Callable[[], None]) -> None:
+        """Call ``on_room`` whenever the socket takes bytes after it was full, or has an error, until ``forget``."""
+        if descriptor not in self._callbacks:
+            self._callbacks[descriptor] = on_room
+            self._epoll.register(descriptor, select.EPOLLOUT | select.EPOLLET)
+
+    def forget(self, descriptor: int) -> None:
+        """Before the descriptor is closed."""
+        if self._callbacks.pop(descriptor, None) is not None:
+            self._epoll.unregister(descriptor)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._epoll.fileno())
+        self._callbacks.clear()
+        self._epoll.close()
+
+    def _look(self) -> None:
+        for descriptor, _ in self._epoll.poll(0, EVENTS_MAX):
+            self._loop.call_soon(self._call, descriptor)
+
+    def _call(self, descriptor: int) -> None:
+        on_room = self._callbacks.get(descriptor)
+        if on_room is not None:
+            on_room()
+
+
+def room_watch(loop: asyncio.AbstractEventLoop) -> RoomWatch | None:
+    """What ``SocketOutlet`` needs, where the system has it."""
+    return RoomWatch(loop) if sys.platform == "linux" else None
+
+
+def outlet_of(transport: asyncio.Transport, room: RoomWatch | None, on_room: Callable[[], None]) -> Outlet:
+    """The best way to the client of a transport; ``on_room`` is called when a way that was full takes bytes again."""
+    plain = transport.get_extra_info("socket")
+    if room is None or plain is None or transport.get_extra_info("sslcontext") is not None:
+        return TransportOutlet(transport)
+    return SocketOutlet(plain.fileno(), room, on_room)

@@ -1,0 +1,232 @@
+"""A response in pieces on its way to the client: bytes, and ranges of files, in order.
+
+A range that is in the page cache goes from there into the socket by ``sendfile``. What is short, or must not be sent by
+reference, is copied into one pooled buffer with its neighbours and leaves in one write; the buffer is given back at once, because
+what the socket has no room for is read again when it has. What the page cache does not have is read by the pool. So a client that
+does not read costs its place in the queue, and no buffer.
+
+Between two looks at the other connections at most ``SEND_BURST_BYTES`` are sent to one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+from app.errors import FirnError
+from app.handlers.outlet import NO_SENDFILE, Outlet, outlet_of
+from app.limits import KIB, MIB
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from app.handlers.connection import Connection
+
+SEND_BYTES: Final = 1 * MIB + 64 * KIB
+"""Given to a socket at a time: a fetched partition of the usual size and its header in one go."""
+SEND_BURST_BYTES: Final = 4 * MIB
+"""Sent to one connection before the loop turns to the others."""
+SENDFILE_BYTES_MIN: Final = 32 * KIB
+"""Below this, copying a range behind its header is cheaper than a system call of its own."""
+
+
+class SendableRange(Protocol):
+    """Bytes of a file that a response promises: ``length`` of them, from ``position`` on."""
+
+    position: int
+    length: int
+
+    def reference(self, start: int, length: int) -> int:
+        """The file's descriptor, if these bytes of the range are in the page cache and never change; -1 if not."""
+        ...
+
+    def read_nowait(self, start: int, into: memoryview) -> int:
+        """Read at ``start`` of the range what the page cache has: bytes read, or -1 if the disk would have to be asked."""
+        ...
+
+    def read(self, start: int, into: memoryview) -> int:
+        """The same, waiting for the disk; for a pool thread. 0 means that the file ends early."""
+        ...
+
+    def release(self) -> None:
+        """The range is not needed any more. Called exactly once."""
+        ...
+
+
+Part: TypeAlias = "bytes | SendableRange"
+Parts: TypeAlias = "bytes | list[Part] | None"
+"""A response frame: whole, in pieces around file ranges, or ``None`` for a request that gets no response."""
+
+
+class Sending:
+    """The pieces that one connection has still to send. Belongs to it; all but the reading from the disk is synchronous."""
+
+    __slots__ = ("_connection", "_looked_at", "_outlet", "_start", "full", "parts", "reading")
+
+    def __init__(self, connection: Connection, transport: asyncio.Transport, parts: deque[Part]) -> None:
+        """``parts`` are what is to be sent, in order; the connection adds to them, this takes from them."""
+        self._connection = connection
+        self._outlet: Outlet = outlet_of(transport, connection.server.room_watch, connection.room_made)
+        self.parts = parts
+        self._start = 0
+        """What of the first part is sent already."""
+        self._looked_at: tuple[SendableRange, int] | None = None
+        """The range behind what was copied last, and what it refers to."""
+        self.full = False
+        """The client has to read before anything goes on."""
+        self.reading = False
+        """A pool thread reads the next bytes."""
+
+    def close(self) -> None:
+        """Nothing more is sent, and the ranges are given back."""
+        for part in self.parts:
+            if not isinstance(part, bytes):
+                part.release()
+        self.parts.clear()
+        self._outlet.close()
+
+    def push(self) -> None:
+        """Send what can be sent now. The rest follows by itself, through the connection's ``room_made`` or ``send_on``."""
+        if self.reading:
+            return
+        connection = self._connection
+        try:
+            self._push()
+        except (ConnectionError, TimeoutError):
+            connection.abort()
+        except OSError as error:
+            connection.fail(
+                f"closing the connection of {connection.peer}: cannot send what a response promised: {error.strerror}"
+            )
+
+    def _push(self) -> None:
+        """Raises: OSError."""
+        connection, parts = self._connection, self.parts
+        sent = 0
+        self.full = False
+        self._looked_at = None
+        while parts:
+            if sent >= SEND_BURST_BYTES:
+                connection.server.loop.call_soon(connection.send_on)
+                return
+            first = parts[0]
+            taken = None if isinstance(first, bytes) else self._send_by_reference(first)
+            if taken is None:
+                taken = self._send_copy()
+            if taken is None:
+                assert not isinstance(first, bytes)
+                self.reading = True
+                connection.server.spawn(self._send_from_disk(first, self._start), connection)
+                return
+            if taken < 0:
+                self.full = True
+                return
+            if taken == 0:
+                self._ended_early()
+                return
+            self._took(taken)
+            sent += taken
+
+    def _send_by_reference(self, part: SendableRange) -> int | None:
+        """As ``Outlet.send_file``; None if what comes next of this range is to be copied."""
+        start = self._start
+        length = min(part.length - start, SEND_BYTES)
+        outlet = self._outlet
+        if length < SENDFILE_BYTES_MIN or not outlet.takes_files:
+            return None
+        looked_at, self._looked_at = self._looked_at, None
+        if looked_at is not None and looked_at[0] is part:
+            descriptor = looked_at[1]
+        else:
+            descriptor = part.reference(start, length)
+        if descriptor < 0:
+            return None
+        try:
+            return outlet.send_file(descriptor, part.position + start, length)
+        except OSError as error:
+            if error.errno not in NO_SENDFILE:
+                raise
+            outlet.takes_files = False
+            return None
+
+    def _send_copy(self) -> int | None:
+        """As ``Outlet.send``, of what is at hand; 0 if a file ends early, None if the disk has to be asked first."""
+        buffers = self._connection.server.buffers
+        buffer = buffers.take(SEND_BYTES)
+        filled = 0
+        more = missed = False
+        start = self._start
+        for part in self.parts:
+            length = len(part) if isinstance(part, bytes) else part.length
+            room = min(length - start, len(buffer) - filled)
+            if not room:
+                break
+            if isinstance(part, bytes):
+                got = room
+                buffer[filled : filled + got] = part[start : start + got]
+            else:
+                if filled and length >= SENDFILE_BYTES_MIN and self._outlet.takes_files:
+                    descriptor = part.reference(0, min(length, SEND_BYTES))
+                    more = descriptor >= 0
+                    if more:
+                        self._looked_at = (part, descriptor)
+                        break
+                got = part.read_nowait(start, buffer[filled : filled + room])
+            if got <= 0:
+                missed = got < 0
+                break
+            filled += got
+            if got < room:
+                break
+            start = 0
+        taken = None if missed and not filled else self._outlet.send(buffer[:filled], more) if filled else 0
+        buffers.give_back(buffer)
+        return taken
+
+    def _took(self, count: int) -> None:
+        """The outlet has taken so many bytes from the first part on."""
+        parts = self.parts
+        start = self._start + count
+        while parts:
+            part = parts[0]
+            length = len(part) if isinstance(part, bytes) else part.length
+            if start < length:
+                break
+            start -= length
+            parts.popleft()
+            if not isinstance(part, bytes):
+                part.release()
+        self._start = start
+
+    async def _send_from_disk(self, part: SendableRange, start: int) -> None:
+        """Read on a pool thread what the page cache does not have, send of it what there is room for, and go on."""
+        connection = self._connection
+        buffers = connection.server.buffers
+        buffer = buffers.take(SEND_BYTES)
+        wanted = min(part.length - start, len(buffer))
+        try:
+            got = await connection.context.pool.run(lambda: part.read(start, buffer[:wanted]))
+        except (OSError, FirnError) as error:
+            connection.fail(
+                f"closing the connection of {connection.peer}: cannot read what a response promised: {error}"
+            )
+            return
+        finally:
+            self.reading = False
+        try:
+            if connection.closed:
+                return
+            if got <= 0:
+                self._ended_early()
+                return
+            self._took(max(0, self._outlet.send(buffer[:got], False)))
+        except OSError:
+            connection.abort()
+            return
+        finally:
+            buffers.give_back(buffer)
+        connection.send_on()
+
+    def _ended_early(self) -> None:
+        peer = self._connection.peer
+        self._connection.fail(f"closing the connection of {peer}: a file became shorter while it was being sent")

@@ -1,0 +1,208 @@
+"""File ranges on their way out: from the page cache into the socket by reference, or by copy where that must not or cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.handlers import outlet
+from app.hot import files
+from app.hot.descriptors import DescriptorCache, FileHandle
+from app.hot.files import PosixFileSystem
+from app.wire.apikeys import ApiKey
+from app.wire.apis.api_versions import ApiVersionsRequest
+from app.wire.fetch import FetchPartition
+from tests.handlers.conversation import Talk, batch
+from tests.handlers.fakes import Bench, FakeLog
+from tests.handlers.test_fetch import FETCH, ask, fill, only, request, send, until
+
+ASKED = FetchPartition(0, partition_max_bytes=1 << 30)
+HELLO = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What each ``sendfile`` was asked to send."""
+    asked: list[int] = []
+    sendfile = os.sendfile
+
+    def counted(out: int, file: int, position: int, length: int) -> int:
+        asked.append(length)
+        return sendfile(out, file, position, length)
+
+    monkeypatch.setattr(outlet.os, "sendfile", counted)
+    return asked
+
+
+async def on_disk(client: Talk, bench: Bench, path: Path, *values: int) -> FakeLog:
+    """A log of batches with values of so many bytes, in a real file."""
+    log = bench.logs.add("t")
+    for size in values:
+        await fill(client, "t", batch(value=os.urandom(size)))
+    path.write_bytes(log.file.data)
+    log.handle = FileHandle(DescriptorCache(PosixFileSystem(), 10), str(path))  # type: ignore[assignment]
+    return log
+
+
+def connection_of(bench: Bench) -> Any:
+    (connection,) = bench.server._connections
+    return connection
+
+
+async def until_full(bench: Bench) -> Any:
+    connection = connection_of(bench)
+    await until(lambda: connection._sending is not None and connection._sending.full)
+    return connection
+
+
+@pytest.mark.parametrize("version", [4, 11, 12, 17])
+async def test_a_cached_range_leaves_by_sendfile_and_arrives_as_it_is(start, connect, tmp_path, sent, version):
+    bench = await start()
+    client = await connect(bench)
+    log = await on_disk(client, bench, tmp_path / "log", *[900_000] * 7)
+    topic = log.topic_id if version >= 13 else "t"
+    found = only(await ask(client, version, request(ASKED, topic=topic)))
+    assert bytes(found.records) == bytes(log.file.data)
+    assert sum(sent) >= len(log.file.data)
+    assert log.handle.users == 0
+
+
+async def test_a_short_range_is_copied_with_its_header(start, connect, tmp_path, sent):
+    bench = await start()
+    client = await connect(bench)
+    log = await on_disk(client, bench, tmp_path / "log", 1000)
+    assert bytes(only(await ask(client, 12, request(ASKED))).records) == bytes(log.file.data)
+    assert not sent
+
+
+async def test_a_reader_that_stops_reading_is_sent_the_rest_in_order_when_it_reads_on(start, connect, tmp_path, sent):
+    bench = await start()
+    client = await connect(bench)
+    log = await on_disk(client, bench, tmp_path / "log", *[900_000] * 12)
+    client.writer.transport.pause_reading()
+    for _ in range(3):
+        send(client, 12, request(ASKED))
+        client.send(ApiKey.API_VERSIONS, 3, HELLO)
+    connection = await until_full(bench)
+    assert connection.waits_for_peer
+    assert connection._transport.get_write_buffer_size() == 0
+    client.writer.transport.resume_reading()
+    for _ in range(3):
+        assert bytes(only((await client.answer(FETCH, 12))[1]).records) == bytes(log.file.data)
+        assert (await client.answer(ApiKey.API_VERSIONS, 3))[1].error_code == 0
+    assert sent
+    assert log.handle.users == 0
+
+
+async def test_many_slow_readers_of_one_file_get_all_of_it(start, connect, tmp_path, sent):
+    bench = await start()
+    first = await connect(bench)
+    log = await on_disk(first, bench, tmp_path / "log", *[900_000] * 6)
+    clients = [first] + [await connect(bench) for _ in range(24)]
+    for client in clients:
+        client.writer.transport.pause_reading()
+        send(client, 12, request(ASKED))
+    await until(lambda: sum(one._sending is not None and one._sending.full for one in bench.server._connections) == 25)
+    for client in clients:
+        client.writer.transport.resume_reading()
+    for client in clients:
+        assert bytes(only((await client.answer(FETCH, 12))[1]).records) == bytes(log.file.data)
+    assert log.handle.users == 0
+
+
+async def test_what_is_not_cached_is_not_sent_by_reference(start, connect, tmp_path, sent, monkeypatch):
+    monkeypatch.setattr(files, "all_pages_cached", lambda *_: False)
+    bench = await start()
+    client = await connect(bench)
+    log = await on_disk(client, bench, tmp_path / "log", 900_000)
+    assert bytes(only(await ask(client, 12, request(ASKED))).records) == bytes(log.file.data)
+    assert not sent
+
+
+async def test_what_a_follower_is_sent_is_copied(start, connect, tmp_path, sent):
+    bench = await start()
+    client = await connect(bench)
+    log = await on_disk(client, bench, tmp_path / "log", 900_000)
+    assert bytes(only(await ask(client, 12, request(ASKED, replica_id=2))).records) == bytes(log.file.data)
+    assert not sent
+
+
+async def test_a_file_system_without_sendfile_is_copied_from(start, connect, tmp_path, monkeypatch):
+    tried = []
+
+    def refused(*arguments: int) -> int:
+        tried.append(arguments)
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(outlet.os, "sendfile", refused)
+    bench = await start()
+    client = await connect(bench)
+    log = await on_disk(client, bench, tmp_path / "log", 900_000)
+    for _ in range(2):
+        assert bytes(only(await ask(client, 12, request(ASKED))).records) == bytes(log.file.data)
+    assert len(tried) == 1
+
+
+@pytest.mark.parametrize("cut_to", [0, 1_000_000])
+async def test_a_file_cut_while_it_is_sent_closes_the_connection(start, connect, tmp_path, sent, cut_to):
+    bench = await start()
+    client = await connect(bench)
+    log = await on_disk(client, bench, tmp_path / "log", *[900_000] * 30)
+    client.writer.transport.pause_reading()
+    send(client, 12, request(ASKED))
+    await until_full(bench)
+    os.truncate(tmp_path / "log", cut_to)
+    client.writer.transport.resume_reading()
+    with pytest.raises(asyncio.IncompleteReadError):
+        await client.frame()
+    assert log.handle.users == 0
+    (line,) = bench.lines
+    assert "shorter" in line
+
+
+async def test_a_file_that_cannot_be_read_closes_the_connection_with_one_line(start, connect, tmp_path, monkeypatch):
+    def broken(*_: int) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(outlet.os, "sendfile", broken)
+    bench = await start()
+    client = await connect(bench)
+    log = await on_disk(client, bench, tmp_path / "log", 900_000)
+    send(client, 12, request(ASKED))
+    assert await client.closed()
+    assert log.handle.users == 0
+    (line,) = bench.lines
+    assert "Input/output error" in line
+
+
+async def test_a_client_that_resets_while_it_is_sent_to_leaves_nothing_behind(start, connect, tmp_path, sent):
+    bench = await start()
+    client = await connect(bench)
+    log = await on_disk(client, bench, tmp_path / "log", *[900_000] * 30)
+    client.writer.transport.pause_reading()
+    send(client, 12, request(ASKED))
+    await until_full(bench)
+    plain = client.writer.transport.get_extra_info("socket")
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    client.writer.transport.abort()
+    await until(lambda: not bench.server._connections)
+    assert log.handle.users == 0
+    assert not bench.server.room_watch._callbacks
+    assert not bench.lines
+
+
+async def test_a_server_that_closes_gives_back_what_it_was_sending(start, connect, tmp_path, sent):
+    bench = await start()
+    client = await connect(bench)
+    log = await on_disk(client, bench, tmp_path / "log", *[900_000] * 30)
+    client.writer.transport.pause_reading()
+    send(client, 12, request(ASKED))
+    await until_full(bench)
+    await bench.server.close()
+    assert log.handle.users == 0
