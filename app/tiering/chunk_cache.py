@@ -5,7 +5,8 @@ What is promised:
 - A read of the store that was started is never cancelled; what it brings serves whoever asks for that chunk.
 - One read at a time per chunk, however many ask for it.
 - Entries never change. An entry asked for by a reader is pinned until it is served once or is ``PIN_S`` old; pinned entries
-  are not evicted, so that what a client waited for is still there when it comes back.
+  are not evicted, so that what a client waited for is still there when it comes back. What was read ahead and not yet served is
+  passed over once: it was used longer ago than what readers have done with, but it is what they will ask for.
 - When pins and reads under way fill the budget, further reads queue in the order of their arrival; read-ahead does not
   queue, it is refused.
 - The bytes of entries and of reads under way stay within the budget, but for a single chunk that is larger than all of it.
@@ -27,6 +28,7 @@ from typing import Final
 from app.errors import CorruptionError, FirnError, StorageUnavailable
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.hot.files import FileSystem, storage_error, unlink_quietly
+from app.limits import MIB
 from app.metrics import Registry
 from app.records.batch import BatchHeader
 from app.seams import BlockingPool
@@ -36,8 +38,10 @@ from app.tiering.waiting import Waiters
 
 PIN_S: Final = 30.0
 ERROR_S: Final = 1.0
-READS_MAX: Final = 16
-"""Chunk reads under way: enough to hide 50 ms a request at more than a GB/s with chunks of 4 MiB."""
+READS_MAX: Final = 32
+"""Chunk reads under way: enough to hide 100 ms a request at a GB/s with chunks of 4 MiB."""
+READ_BYTES_MAX: Final = 128 * MIB
+"""Raw bytes of the chunk reads under way, unless a single one is longer: the store process holds them in memory."""
 ENTRIES_MAX: Final = 16_384
 """An entry costs a few KiB of memory for its batch index, whether or not it takes room on the disk."""
 QUEUE_MAX: Final = 16_384
@@ -63,6 +67,8 @@ class CachedChunk:
     """Loop time; 0 is not pinned."""
     requested: bool = False
     """Whether a reader waits for it, not only read-ahead."""
+    passed_over: bool = False
+    """Served, or not evicted once though its turn had come."""
     reading: bool = False
     charged_bytes: int = 0
     expires_s: float = 0.0
@@ -108,7 +114,7 @@ class ChunkCache:
         self._unlinks: deque[str] = deque()
         self._spares: list[str] = []
         """Files that nobody reads any more, for reads that start in this turn of the loop; those left over go as well."""
-        self._reading = 0
+        self._reading = self._reading_bytes = 0
         self._used_bytes = 0
         self._file_count = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -218,7 +224,7 @@ class ChunkCache:
         key = (object_key, chunk.position)
         if key in self._entries:
             return True
-        if self._queue or self._group is None or self._reading >= READS_MAX or not self._make_room(chunk.raw_bytes):
+        if self._queue or self._group is None or not self._may_read(chunk) or not self._make_room(chunk.raw_bytes):
             return False
         entry = CachedChunk(key, chunk)
         self._entries[key] = entry
@@ -227,6 +233,7 @@ class ChunkCache:
 
     def served(self, entry: CachedChunk) -> None:
         """A reader got bytes of the entry: its pin ends."""
+        entry.passed_over = True
         if entry.pinned_until_s:
             entry.pinned_until_s = 0.0
             if self._queue:
@@ -249,11 +256,17 @@ class ChunkCache:
         """Start queued reads, in order, while there is room."""
         if self._group is None:
             return
-        while self._queue and self._reading < READS_MAX:
+        while self._queue and self._may_read(self._queue[0].chunk):
             if not self._make_room(self._queue[0].chunk.raw_bytes):
                 self._arm_timer()
                 return
             self._start(self._queue.popleft())
+
+    def _may_read(self, chunk: ChunkEntry) -> bool:
+        """Whether one more read may be under way."""
+        return self._reading < READS_MAX and (
+            not self._reading or self._reading_bytes + chunk.raw_bytes <= READ_BYTES_MAX
+        )
 
     def _make_room(self, raw_bytes: int) -> bool:
         now_s = _now_s()
@@ -270,6 +283,10 @@ class ChunkCache:
             )
             if victim is None:
                 return self._used_bytes == 0
+            if victim.ready and not victim.passed_over:
+                victim.passed_over = True
+                self._entries.move_to_end(victim.key)
+                continue
             self._forget(victim)
         return True
 
@@ -290,6 +307,7 @@ class ChunkCache:
         entry.charged_bytes = entry.chunk.raw_bytes
         self._used_bytes += entry.charged_bytes
         self._reading += 1
+        self._reading_bytes += entry.chunk.raw_bytes
         is_spare = bool(self._spares)
         if is_spare:
             path = self._spares.pop()
@@ -332,6 +350,7 @@ class ChunkCache:
     def _finish(self, entry: CachedChunk) -> None:
         entry.reading = False
         self._reading -= 1
+        self._reading_bytes -= entry.chunk.raw_bytes
 
     def _uncharge(self, entry: CachedChunk) -> None:
         self._used_bytes -= entry.charged_bytes

@@ -136,6 +136,8 @@ class _Stream:
     footers_asked: tuple[uuid.UUID, int] | None = None
     """The segment in which its window ends, and the window's bytes, for which footers have been asked."""
     awaits_footer: bool = False
+    is_full: bool = False
+    """Whether its window has no room for the next chunk."""
 
 
 class RemoteReader:
@@ -484,11 +486,12 @@ class RemoteReader:
         return stream
 
     def _note_stall(self, stream: _Stream) -> None:
-        """A sequential reader waits: its window was too small. Doubled once per wait, not per look."""
+        """A sequential reader waits: its window was too small if it was full. Doubled once per wait, not per look."""
         if stream.reads and not stream.stalled:
             stream.stalled = True
             self._stalls.value += 1
-            self._grow(stream, stream.window_bytes)
+            if stream.is_full:
+                self._grow(stream, stream.window_bytes)
 
     def _note_served(self, stream: _Stream, at: TopicIdPartition, end: Offset) -> None:
         if stream.place != (at, end):
@@ -532,7 +535,8 @@ class RemoteReader:
                 if stream.window_bytes < 2 * chunk.raw_bytes:
                     # The least window: the chunk being read and the next.
                     self._grow(stream, 2 * chunk.raw_bytes - stream.window_bytes)
-                if stream.ahead_bytes + chunk.raw_bytes > stream.window_bytes:
+                stream.is_full = stream.ahead_bytes + chunk.raw_bytes > stream.window_bytes
+                if stream.is_full:
                     return
                 if not self._cache.ask_ahead(slot.key, chunk):
                     return

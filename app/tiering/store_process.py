@@ -44,7 +44,7 @@ THREADS: Final = 8
 NICENESS: Final = 5
 """Where cores are short, moving cold bytes gives way to serving hot ones."""
 KEPT_MEMORY_BYTES_MAX: Final = 64 * MIB
-"""Of what was freed: the chunks of ``chunk_cache.READS_MAX`` reads, which go as fast as they come."""
+"""Of what was freed: half of ``chunk_cache.READ_BYTES_MAX``, which come again as fast as they go."""
 EXIT_CONFIG: Final = 2
 
 

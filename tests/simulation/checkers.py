@@ -15,7 +15,7 @@ from app.metadata.log_format import NO_NONCE, Entry, decode_entry
 from app.metadata.manifest import SegmentManifest
 from app.metadata.manifest_state import ManifestState, SegmentEntry, SegmentState, decode_change
 from app.records.batch import iter_headers
-from app.tiering.chunk_cache import ENTRIES_MAX, QUEUE_MAX, READS_MAX
+from app.tiering.chunk_cache import ENTRIES_MAX, QUEUE_MAX, READ_BYTES_MAX, READS_MAX
 from app.tiering.remote_reader import FOOTER_CACHE_BYTES_MAX, STREAMS_MAX
 from app.tiering.segment_format import check_stored_chunk, decode_footer
 from app.tiering.store_work import unfold_chunk
@@ -383,6 +383,7 @@ class Bounded:
             "entries of the chunk cache": (len(cache._entries), ENTRIES_MAX + QUEUE_MAX),
             "chunks waiting for room": (len(cache._queue), QUEUE_MAX),
             "chunks being read": (cache._reading, READS_MAX),
+            "bytes of chunks being read": (cache._reading_bytes, max(READ_BYTES_MAX, largest)),
             "bytes of footers": (reader._footer_bytes, FOOTER_CACHE_BYTES_MAX),
             "sequential readers": (len(reader._streams), STREAMS_MAX),
             "bytes of read-ahead": (reader._window_bytes, node.config.firn_read_ahead_bytes),
@@ -391,7 +392,7 @@ class Bounded:
             "tasks of the loop": (len(asyncio.all_tasks()), 2000),
             "files of the chunk cache": (
                 len(machine.disk.list_dir(cache._directory)) if machine.disk.is_dir(cache._directory) else 0,
-                len(cache._entries) + READS_MAX + 64 + len(cache._unlinks),
+                len(cache._entries) + READS_MAX + 64 + len(cache._unlinks) + len(cache._spares),
             ),
         }
         for what, (value, limit) in limits.items():

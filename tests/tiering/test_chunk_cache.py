@@ -15,6 +15,7 @@ from app.errors import CorruptionError, FirnError, StorageUnavailable
 from app.hot.descriptors import DescriptorCache
 from app.hot.files import PosixFileSystem
 from app.metrics import Registry
+from app.tiering import chunk_cache
 from app.tiering.chunk_cache import ERROR_S, PIN_S, CachedChunk, ChunkCache
 from app.tiering.segment_format import ChunkCodec, ChunkEntry
 from app.tiering.store_work import BatchIndex, ChunkLocation, FooterBytes, UploadedSegment, UploadJob
@@ -212,6 +213,38 @@ def test_a_chunk_larger_than_the_budget_is_served_alone(tmp_path: Path) -> None:
         assert bench.cache.used_bytes == CHUNK_BYTES
 
     _run(tmp_path, 0, scenario)
+
+
+def test_what_was_read_ahead_outlives_what_readers_have_done_with_but_not_for_ever(tmp_path: Path) -> None:
+    async def scenario(bench: _Bench) -> None:
+        assert bench.cache.ask_ahead("o", chunk(9))
+        await asyncio.sleep(2)
+        for number in range(4):
+            await bench.get(number)
+            assert bench.cache.peek("o", chunk(9)) is not None
+        await bench.get(4)
+        assert bench.cache.peek("o", chunk(9)) is None
+
+    _run(tmp_path, 3, scenario)
+
+
+def test_reads_under_way_stay_within_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunk_cache, "READ_BYTES_MAX", 2 * CHUNK_BYTES)
+
+    async def scenario(bench: _Bench) -> None:
+        for number in range(5):
+            bench.cache.request("o", chunk(number))
+        assert bench.work.asked == []
+        await asyncio.sleep(0.5)
+        assert bench.work.asked == [0, 1]
+        assert not bench.cache.ask_ahead("o", chunk(9))
+        await asyncio.sleep(1)
+        assert bench.work.asked == [0, 1, 2, 3]
+        await asyncio.sleep(2)
+        assert bench.work.asked == [0, 1, 2, 3, 4]
+        assert bench.cache.ask_ahead("o", chunk(9)), "room again"
+
+    _run(tmp_path, 10, scenario)
 
 
 def test_chunks_served_in_place_take_no_room_and_their_file_is_never_unlinked(tmp_path: Path) -> None:
