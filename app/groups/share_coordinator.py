@@ -11,7 +11,7 @@ from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import SHARE_GROUP_STATE, ensure_topic
 from app.errors import RequestRejected
 from app.groups.metrics import ShareCounters
-from app.groups.share_sessions import ShareSessions
+from app.groups.share_sessions import ShareSession, ShareSessions
 from app.groups.share_state import ShareKey, SharePartition, ShareSettings, ShareStateShard
 from app.hot.manager import LogManager
 from app.metadata.cluster import ClusterImage, ImageDelta
@@ -102,6 +102,16 @@ class ShareCoordinator:
     def find(self, key: ShareKey) -> SharePartition | None:
         """The share-partition, if the group reads it. Raises: as ``Coordinator.look``."""
         return self.shell.look(self.shell.partition_of(key.name), lambda shard: shard.shared(key))
+
+    def release(self, group_id: str, member_id: str, session: ShareSession) -> None:
+        """What a member has in a session that is over is for others. What cannot be written down is taken back when time is up."""
+        for place in session.places:
+            key = ShareKey(group_id, *place)
+            try:
+                partition = self.shell.partition_of(key.name)
+                self.shell.tell(partition, lambda shard, turn, key=key: shard.release(turn, key, member_id))  # type: ignore[misc]
+            except RequestRejected as error:
+                self._log_line(f"{key.name} is not given back by {member_id} before its time is up: {error}")
 
     def keys(self, wanted: Callable[[ShareKey], bool]) -> list[ShareKey]:
         """Share-partitions that are known here."""

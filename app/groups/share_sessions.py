@@ -1,7 +1,7 @@
 """Share sessions: what each member reads, so that its requests need not say it again (KIP-932). Pure.
 
 As with fetch sessions an epoch counts the requests: 0 begins a session, -1 ends it, and any other must be the next one. A session
-is of a member, not of a connection.
+is of a member; it ends with the connection that it was begun on, so that what its member has is for others at once.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from uuid import UUID
 
 from app.configs import INT_MAX, BrokerConfig
 from app.errors import ErrorCode, RequestRejected
+from app.tiering.waiting import Waiters
 
 FIRST: Final = 0
 FINAL: Final = -1
@@ -23,9 +24,15 @@ Place = tuple[UUID, int]
 class ShareSession:
     """One member's."""
 
-    __slots__ = ("epoch", "places", "turn", "used_ms")
+    __slots__ = ("epoch", "gives_back", "is_over", "on_end", "over", "places", "turn", "used_ms")
 
     def __init__(self, now_ms: int) -> None:
+        self.is_over = False
+        self.gives_back = False
+        """It is over, and what its member has is for others; not if a new session of the member took its place."""
+        self.on_end: Callable[[], None] | None = None
+        """Called once, when it is over."""
+        self.over = Waiters()
         self.used_ms = now_ms
         """When its last request came."""
         self.epoch = 1
@@ -34,6 +41,15 @@ class ShareSession:
         """What it reads, in the order in which it was added."""
         self.turn = 0
         """Which place is looked at first; another one each time."""
+
+    def end(self, *, gives_back: bool) -> None:
+        """There will be no more requests."""
+        if self.is_over:
+            return
+        self.is_over, self.gives_back = True, gives_back
+        if self.on_end is not None:
+            self.on_end()
+        self.over.wake()
 
     def in_turn(self) -> list[Place]:
         """What it reads, beginning with another place each time, so that none starves."""
@@ -65,12 +81,24 @@ class ShareSessions:
             raise RequestRejected(
                 ErrorCode.SHARE_SESSION_LIMIT_REACHED, "The limit of share sessions has been reached."
             )
+        before = self._sessions.get(key)
+        if before is not None:
+            # Its member may still speak of what it has.
+            before.end(gives_back=False)
         session = self._sessions[key] = ShareSession(now_ms)
         return session
 
+    def drop(self, group_id: str, member_id: str, session: ShareSession) -> None:
+        """Nobody is there any more to go on with a session, if it is still the member's."""
+        if self._sessions.get((group_id, member_id)) is session:
+            del self._sessions[group_id, member_id]
+            session.end(gives_back=True)
+
     def _drop_idle(self, before_ms: int) -> None:
         """Members that were not heard of for so long are not members any more, and may not have said so."""
-        self._sessions = {key: session for key, session in self._sessions.items() if session.used_ms >= before_ms}
+        for (group_id, member_id), session in tuple(self._sessions.items()):
+            if session.used_ms < before_ms:
+                self.drop(group_id, member_id, session)
 
     def next(self, group_id: str, member_id: str, epoch: int, now_ms: int) -> ShareSession:
         """The member's session, for its next request; with ``FINAL``, for its last one, and it is gone.
@@ -82,7 +110,7 @@ class ShareSessions:
         if session is None:
             raise RequestRejected(ErrorCode.SHARE_SESSION_NOT_FOUND, "The share session was not found.")
         if epoch == FINAL:
-            del self._sessions[key]
+            self.drop(group_id, member_id, session)
             return session
         if epoch != session.epoch:
             raise RequestRejected(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "The share session epoch is invalid.")

@@ -156,6 +156,8 @@ class ShareStateShard:
         not_for_anybody: Iterable[tuple[int, int]],
         log_start: int,
         count_max: int,
+        *,
+        whole_batches: bool = False,
     ) -> list[Acquired]:
         """Give a member what is available of batches that were read, but not what nobody shall get.
 
@@ -175,6 +177,7 @@ class ShareStateShard:
             turn.now_ms + settings.lock_ms,
             count_max=count_max,
             window_max=settings.window_max,
+            whole_batches=whole_batches,
         )
         if window.start > shared.window.start:
             self._write(turn, key, shared, window)

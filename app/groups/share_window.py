@@ -104,9 +104,18 @@ class Window:
         return min((run.until_ms for run in self.runs if run.state is RecordState.ACQUIRED), default=None)
 
     def acquire(
-        self, batches: Iterable[tuple[int, int]], member_id: str, until_ms: int, *, count_max: int, window_max: int
+        self,
+        batches: Iterable[tuple[int, int]],
+        member_id: str,
+        until_ms: int,
+        *,
+        count_max: int,
+        window_max: int,
+        whole_batches: bool = False,
     ) -> tuple[Window, list[Acquired]]:
         """Give a member what is available of ``batches``, offset ranges in order, and of as many records as it may get.
+
+        With ``whole_batches`` the last batch is not cut where that many are reached (KIP-1206: batch-optimized).
 
         The window grows over the batches, up to ``window_max`` offsets.
         """
@@ -120,6 +129,8 @@ class Window:
             left = count_max - sum(each.end - each.first for each in acquired)
             if left <= 0:
                 break
+            if whole_batches:
+                left = max(left, batch_end - first)
             runs, given = _acquire(runs, first, batch_end, left, member_id, until_ms)
             for each in given:
                 if acquired and acquired[-1].end == each.first and acquired[-1].delivery_count == each.delivery_count:
@@ -285,10 +296,10 @@ def pieces(said: Acknowledgement) -> list[tuple[int, int, AcknowledgeType]]:
     """By type, neighbours together."""
     if len(said.types) == 1:
         return [(said.first, said.end, AcknowledgeType(said.types[0]))]
-    pieces: list[tuple[int, int, AcknowledgeType]] = []
+    found: list[tuple[int, int, AcknowledgeType]] = []
     for offset, kind in enumerate(said.types, said.first):
-        if pieces and pieces[-1][2] == kind:
-            pieces[-1] = (pieces[-1][0], offset + 1, pieces[-1][2])
+        if found and found[-1][2] == kind:
+            found[-1] = (found[-1][0], offset + 1, found[-1][2])
         else:
-            pieces.append((offset, offset + 1, AcknowledgeType(kind)))
-    return pieces
+            found.append((offset, offset + 1, AcknowledgeType(kind)))
+    return found

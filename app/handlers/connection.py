@@ -345,7 +345,7 @@ class Connection(asyncio.BufferedProtocol):
         if api is None or not is_served(api_key, api_version):
             raise ProtocolError(f"version {api_version} of API key {api_key} is not served")
         header = parse_request_header(frame)
-        request = Request(api_key, api_version, correlation_id, header.client_id, self.peer)
+        request = Request(api_key, api_version, correlation_id, header.client_id, self.peer, self.on_close)
         message = decode_request(api_key, api_version, frame[header.body_start :])
         try:
             result = api.handle(self.context, request, message)

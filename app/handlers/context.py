@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 from app.configs import BrokerConfig
 from app.errors import StorageFull
@@ -78,6 +78,12 @@ class Context:
         return self.logs.get(topic, partition)
 
 
+class Cancellable(Protocol):
+    """Something that goes on for a connection."""
+
+    def cancel(self) -> None: ...
+
+
 @dataclass(slots=True)
 class Request:
     """Who asks, and in which version the answer must be."""
@@ -88,3 +94,5 @@ class Request:
     client_id: str | None
     peer: str
     """``host:port`` of the other end, for log lines."""
+    on_close: set[Cancellable] = field(default_factory=set)
+    """The connection's: what is in it is cancelled when the connection ends."""

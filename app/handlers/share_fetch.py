@@ -8,19 +8,21 @@ read_committed, offsets that compaction emptied) is done with on the way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from app.coordinator.shell import Turn
 from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
 from app.groups.share_sessions import FINAL, FIRST, Place, ShareSession
-from app.groups.share_state import ShareKey, SharePartition
+from app.groups.share_state import ShareKey, SharePartition, ShareStateShard
 from app.groups.share_window import Acknowledgement, AcknowledgeType, Acquired
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.handlers.offsets import find_in_both_tiers
 from app.handlers.partitions import led_log
 from app.hot.reads import BelowLocalStart, LocalRead
-from app.limits import SHARE_FETCH_WAIT_MS_MAX
+from app.limits import REQUEST_BYTES_MAX, SHARE_FETCH_WAIT_MS_MAX
 from app.metadata.group_configs import reset_duration_ms
 from app.records.batch import iter_headers
 from app.tiering.remote_reader import RemoteRead, RemoteWait
@@ -58,6 +60,8 @@ NOT_YET: Final = (
 )
 """Progress cannot be looked up, or written down, now."""
 RETRY_S: Final = 0.1
+BATCH_OPTIMIZED: Final = 0
+"""Acquire mode in which a record batch is not given in parts where that can be (KIP-1206)."""
 RENEW_FROM: Final = 2
 """First version in which a member can ask for more time."""
 
@@ -83,7 +87,7 @@ async def fetch(context: Context, request: Request, message: ShareFetchRequest) 
     group_id, member_id = _names(message.group_id, message.member_id)
     await context.shares.ready()
     said = _said(message, renews=request.api_version >= RENEW_FROM and message.is_renew_ack)
-    session = _session(context, message, group_id, member_id, has_said=bool(said))
+    session = _session(context, request, message, group_id, member_id, has_said=bool(said))
     answers: dict[Place, PartitionData] = {}
     for place, batches in said.items():
         code, sentence = await _acknowledge(context, ShareKey(group_id, *place), member_id, batches)
@@ -91,7 +95,7 @@ async def fetch(context: Context, request: Request, message: ShareFetchRequest) 
             place[1], acknowledge_error_code=code, acknowledge_error_message=sentence, records=b""
         )
     if message.share_session_epoch == FINAL:
-        await _release(context, session, group_id, member_id)
+        await _stored(context, session, group_id)
     elif not message.is_renew_ack:
         fetching = _Fetching(context, message, group_id, member_id, session)
         for place, found in (await fetching.run(may_wait=not answers)).items():
@@ -131,7 +135,7 @@ def _said(message: ShareFetchRequest | ShareAcknowledgeRequest, *, renews: bool)
 
 
 def _session(
-    context: Context, message: ShareFetchRequest, group_id: str, member_id: str, *, has_said: bool
+    context: Context, request: Request, message: ShareFetchRequest, group_id: str, member_id: str, *, has_said: bool
 ) -> ShareSession:
     """The session, with what this request adds to it and takes from it. Raises: RequestRejected."""
     sessions, now_ms = context.shares.sessions, context.clock.now_ms()
@@ -142,6 +146,7 @@ def _session(
                 ErrorCode.INVALID_REQUEST, "The first request of a share session acknowledges nothing."
             )
         session = sessions.begin(group_id, member_id, now_ms)
+        _Bound(context, request, group_id, member_id, session)
     else:
         session = sessions.next(group_id, member_id, epoch, now_ms)
     if epoch != FINAL:
@@ -152,6 +157,30 @@ def _session(
             for index in forgotten.partitions:
                 session.places.pop((forgotten.topic_id, index), None)
     return session
+
+
+class _Bound:
+    """Ties a session to the connection that it was begun on."""
+
+    def __init__(
+        self, context: Context, request: Request, group_id: str, member_id: str, session: ShareSession
+    ) -> None:
+        self._shares = context.shares
+        self._on_close = request.on_close
+        self._group_id = group_id
+        self._member_id = member_id
+        self._session = session
+        session.on_end = self._end
+        request.on_close.add(self)
+
+    def cancel(self) -> None:
+        """The connection has ended."""
+        self._shares.sessions.drop(self._group_id, self._member_id, self._session)
+
+    def _end(self) -> None:
+        self._on_close.discard(self)
+        if self._session.gives_back:
+            self._shares.release(self._group_id, self._member_id, self._session)
 
 
 async def _acknowledge(
@@ -165,14 +194,17 @@ async def _acknowledge(
     return ErrorCode.NONE, None
 
 
-async def _release(context: Context, session: ShareSession, group_id: str, member_id: str) -> None:
-    """The member ends its session: what it has is for others. What cannot be written down is taken back when time is up."""
+async def _stored(context: Context, session: ShareSession, group_id: str) -> None:
+    """Wait until it is stored that a session gave back what its member had, as far as that can be."""
     for place in session.places:
-        key = ShareKey(group_id, *place)
         try:
-            await _done(context.shares.perform(key, lambda shard, turn, k=key: shard.release(turn, k, member_id)))  # type: ignore[misc]
+            await _done(context.shares.perform(ShareKey(group_id, *place), _nothing))
         except RequestRejected:
             continue
+
+
+def _nothing(shard: ShareStateShard, turn: Turn) -> None:
+    """An event that only waits for what was written before."""
 
 
 async def _done(waiting: R | Awaitable[R]) -> R:
@@ -189,8 +221,11 @@ class _Fetching:
         self._group_id = group_id
         self._member_id = member_id
         self._session = session
+        self._bytes_min = min(message.min_bytes, message.max_bytes)
         self._bytes_left = message.max_bytes
         self._records_left = message.max_records
+        self._whole_batches = message.share_acquire_mode == BATCH_OPTIMIZED
+        self._batch_records = message.batch_size
         self._deadline = asyncio.get_running_loop().time() + min(message.max_wait_ms, SHARE_FETCH_WAIT_MS_MAX) / 1000
         self._something = asyncio.Event()
         self._settings = context.shares.settings(group_id)
@@ -200,18 +235,26 @@ class _Fetching:
     async def run(self, *, may_wait: bool) -> dict[Place, PartitionData]:
         """Look at every partition; if there is nothing, wait until there may be, and look again."""
         logs: list[PartitionLog] = []
+        session = self._session
+        over = session.over.add(self._something.set)
         try:
-            while True:
-                answers = await self._look(logs)
+            while not session.is_over:
                 left_s = self._deadline - asyncio.get_running_loop().time()
-                if answers or not may_wait or left_s <= 0:
+                may_wait = may_wait and left_s > 0
+                answers = await self._look(logs, bytes_min=self._bytes_min if may_wait else 0)
+                if answers or not may_wait:
                     return answers
                 try:
                     async with asyncio.timeout(left_s):
                         await self._something.wait()
                 except TimeoutError:
-                    return {}
+                    may_wait = False  # and what there is by now will do
+            return {}
         finally:
+            over()
+            if session.gives_back:
+                # It ended while something was being acquired.
+                self._context.shares.release(self._group_id, self._member_id, session)
             for log in logs:
                 log.remove_waiter(self._something.set)
             self._forget_waits()
@@ -221,19 +264,19 @@ class _Fetching:
             undo()
         self._undo.clear()
 
-    async def _look(self, logs: list[PartitionLog]) -> dict[Place, PartitionData]:
+    async def _look(self, logs: list[PartitionLog], *, bytes_min: int) -> dict[Place, PartitionData]:
+        """What there is now, unless it is less than ``bytes_min``; and have us told when there may be more."""
         self._something.clear()
         self._forget_waits()
+        if bytes_min > 1 and not await self._has(bytes_min, logs):
+            return {}
         answers: dict[Place, PartitionData] = {}
         for place in self._session.in_turn():
             if self._records_left <= 0 or self._bytes_left <= 0:
                 break
             topic_id, index = place
             try:
-                log = self._log(topic_id, index)
-                if log not in logs:
-                    logs.append(log)
-                    log.add_waiter(self._something.set)
+                log = self._log(topic_id, index, logs)
                 found = await self._acquire(log, ShareKey(self._group_id, topic_id, index))
             except FirnError as error:
                 if kafka_code(error) in NOT_YET:
@@ -246,19 +289,55 @@ class _Fetching:
                 answers[place] = found
         return answers
 
-    def _log(self, topic_id: UUID, index: int) -> PartitionLog:
+    async def _has(self, bytes_min: int, logs: list[PartitionLog]) -> bool:
+        """Whether as many bytes could be given, or something is to be told that does not wait for bytes.
+
+        Nothing is read for that. What is not on the local disk any more counts as enough.
+        """
+        size_bytes = 0
+        for topic_id, index in self._session.places:
+            try:
+                log = self._log(topic_id, index, logs)
+                shared = await self._shared(log, ShareKey(self._group_id, topic_id, index))
+                self._undo.append(shared.changed.add(self._something.set))
+                offset = self._next_offset(log, shared)
+                if offset is not None:
+                    end = self._end(log)
+                    read = await log.read_when_ready(offset, bytes_min + REQUEST_BYTES_MAX, end_offset=end)
+                    if read.end_offset < end:
+                        return True  # there is more in the next segment
+                    size_bytes += read.length
+            except FirnError:
+                return True
+            if size_bytes >= bytes_min:
+                return True
+        return False
+
+    def _log(self, topic_id: UUID, index: int, logs: list[PartitionLog]) -> PartitionLog:
+        """The log of a partition, which tells us from now on of what comes. Raises: RequestRejected."""
         topic = self._context.image.topic_by_id(topic_id)
         if topic is None:
             raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic {topic_id}.")
-        return led_log(self._context, topic.name, index)
+        log = led_log(self._context, topic.name, index)
+        if log not in logs:
+            logs.append(log)
+            log.add_waiter(self._something.set)
+        return log
+
+    def _next_offset(self, log: PartitionLog, shared: SharePartition) -> Offset | None:
+        """The first offset that may be given to somebody; None if there is none for now."""
+        offset = max(shared.window.next_offset, log.log_start_offset)
+        if offset >= self._end(log) or offset >= shared.window.start + self._settings.window_max:
+            return None
+        return Offset(offset)
 
     async def _acquire(self, log: PartitionLog, key: ShareKey) -> PartitionData | None:
         """Records of one partition for the member; None if there are none. Raises: FirnError."""
         shared = await self._shared(log, key)
         self._undo.append(shared.changed.add(self._something.set))
         for _ in range(PASSES_MAX):
-            offset = max(shared.window.next_offset, log.log_start_offset)
-            if offset >= self._end(log) or offset >= shared.window.start + self._settings.window_max:
+            offset = self._next_offset(log, shared)
+            if offset is None:
                 return None
             read = await self._read(log, offset)
             if read is None:
@@ -270,7 +349,14 @@ class _Fetching:
                 self._context.shares.perform(
                     key,
                     lambda shard, turn, b=batches, n=nobody: shard.acquire(  # type: ignore[misc]
-                        turn, key, self._member_id, b, n, log.log_start_offset, self._records_left
+                        turn,
+                        key,
+                        self._member_id,
+                        b,
+                        n,
+                        log.log_start_offset,
+                        self._records_left,
+                        whole_batches=self._whole_batches,
                     ),
                 )
             )
@@ -344,7 +430,9 @@ class _Fetching:
         """The answer with what was acquired, and of what was read only the batches that hold it."""
         first, end = acquired[0].first, acquired[-1].end
         start = stop = 0
+        ends: list[int] = []
         for position, header in iter_headers(read.data):
+            ends.append(header.end_offset)
             if header.end_offset <= first:
                 start = position + header.size_bytes
             if header.base_offset < end:
@@ -354,10 +442,29 @@ class _Fetching:
         answer = PartitionData(
             log.partition,
             records=memoryview(read.data)[start:stop],
-            acquired_records=[AcquiredRecords(each.first, each.end - 1, each.delivery_count) for each in acquired],
+            acquired_records=[
+                AcquiredRecords(each.first, each.end - 1, each.delivery_count)
+                for each in in_batches(acquired, ends, self._batch_records)
+            ],
         )
         answer.current_leader.leader_id, answer.current_leader.leader_epoch = self._context.node_id, log.leader_epoch
         return answer
+
+
+def in_batches(acquired: Iterable[Acquired], batch_ends: Iterable[int], count_min: int) -> Iterator[Acquired]:
+    """What was acquired, cut where a record batch ends once ``count_min`` records are together (0: not cut).
+
+    A member acknowledges in these pieces, so neither very many nor very large ones are good for it.
+    """
+    ends = deque(batch_ends)
+    for each in acquired:
+        first = each.first
+        while ends and ends[0] < each.end:
+            end = ends.popleft()
+            if 0 < count_min <= end - first:
+                yield each._replace(first=first, end=end)
+                first = end
+        yield each._replace(first=first)
 
 
 def _sorted_out(read: Read, offset: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
@@ -399,7 +506,7 @@ async def acknowledge(context: Context, request: Request, message: ShareAcknowle
         code, sentence = await _acknowledge(context, ShareKey(group_id, topic_id, index), member_id, batches)
         topics.setdefault(topic_id, []).append(AcknowledgedPartition(index, error_code=code, error_message=sentence))
     if message.share_session_epoch == FINAL:
-        await _release(context, session, group_id, member_id)
+        await _stored(context, session, group_id)
     return ShareAcknowledgeResponse(
         acquisition_lock_timeout_ms=context.shares.settings(group_id).lock_ms,
         responses=[ShareAcknowledgeTopicResponse(topic_id, parts) for topic_id, parts in topics.items()],

@@ -12,6 +12,8 @@ import pytest
 
 from app.configs import Durability, TopicConfig
 from app.errors import ErrorCode
+from app.groups.share_window import Acquired
+from app.handlers.share_fetch import in_batches
 from app.metadata.changes import ConfigChange, Operation, ResourceType
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_share_group_offsets import (
@@ -172,7 +174,7 @@ async def test_records_are_shared_and_what_is_done_with_stays_so_after_a_restart
             assert await b.say(3, 3, ACCEPT) is ErrorCode.INVALID_RECORD_STATE
             assert await a.get() == [(4, 4, 2)]
     async with running_broker(tmp_path, topic_defaults=defaults) as broker, workers(broker, "a") as (a,):
-        assert await a.get() == [(3, 4, 2), (6, 9, 2)], "that something was acquired is not in the log"
+        assert await a.get() == [(3, 3, 1), (4, 4, 2), (6, 9, 1)], "what was not acknowledged, from who has gone"
 
 
 async def test_a_member_that_closes_its_session_gives_back_what_it_has(tmp_path: Path) -> None:
@@ -328,3 +330,94 @@ async def test_who_waits_is_given_what_another_gives_back(tmp_path: Path) -> Non
                     await asyncio.sleep(0.01)
             assert await a.say(1, 2, RELEASE) is ErrorCode.NONE
             assert await waiting == [(1, 2, 2)]
+
+
+async def test_a_member_whose_connection_is_gone_gives_back_what_it_has(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 1, retention_ms="-1")
+        await configure(broker, share_auto_offset_reset="earliest")
+        async with talk(broker.port) as producer, workers(broker, "a", "b") as (a, b):
+            await produce(producer, "t", batch(5))
+            assert await a.get() == [(0, 4, 1)]
+            assert await b.get() == []
+            waiting = asyncio.create_task(b.get(max_wait_ms=10_000))
+            await a.connection.close()
+            assert await waiting == [(0, 4, 1)]
+            assert len(broker.node.shares.sessions) == 1
+
+
+async def test_a_fetch_whose_connection_is_gone_acquires_nothing_any_more(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 1, retention_ms="-1")
+        async with talk(broker.port) as producer, workers(broker, "a", "b") as (a, b):
+            assert await a.get() == []
+            a.connection.send(ApiKey.SHARE_FETCH, 2, ShareFetchRequest(GROUP, "a", 1, 10_000, max_records=500))
+            key = broker.node.shares.keys(lambda _: True)[0]
+            async with asyncio.timeout(10):
+                while not len(broker.node.shares.find(key).changed):  # type: ignore[union-attr]
+                    await asyncio.sleep(0.01)
+            await a.connection.close()
+            async with asyncio.timeout(10):
+                while len(broker.node.shares.sessions):
+                    await asyncio.sleep(0.01)
+            await produce(producer, "t", batch(5))
+            assert await b.get(max_wait_ms=10_000) == [(0, 4, 1)]
+
+
+async def test_a_new_session_takes_the_place_of_an_older_one_whose_records_stay_with_the_member(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 1, retention_ms="-1")
+        await configure(broker, share_auto_offset_reset="earliest")
+        async with talk(broker.port) as producer, workers(broker, "a") as (a,), talk(broker.port) as other:
+            await produce(producer, "t", batch(5))
+            assert await a.get() == [(0, 4, 1)]
+            before, a.connection, a.epoch = a.connection, other, 0
+            assert await a.get() == []
+            await before.close()
+            assert await a.say(0, 4, ACCEPT) is ErrorCode.NONE
+
+
+async def test_a_record_batch_is_given_whole_unless_the_count_is_a_limit(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 1, retention_ms="-1")
+        await configure(broker, share_auto_offset_reset="earliest")
+        async with talk(broker.port) as producer, workers(broker, "a") as (a,):
+            await produce(producer, "t", *(batch(4) for _ in range(5)))
+            assert await a.get(max_records=2, share_acquire_mode=1) == [(0, 1, 1)]
+            assert await a.get(max_records=1) == [(2, 3, 1)], "what is left of the batch"
+            assert await a.get(max_records=5) == [(4, 11, 1)]
+            assert await a.get(batch_size=3) == [(12, 15, 1), (16, 19, 1)]
+
+
+async def test_a_fetch_waits_for_as_many_bytes_as_it_asks_for_or_takes_what_there_is(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 1, retention_ms="-1")
+        await configure(broker, share_auto_offset_reset="earliest")
+        async with talk(broker.port) as producer, workers(broker, "a") as (a,):
+            await produce(producer, "t", batch(1, value=b"x" * 1000))
+            assert await a.get(min_bytes=1500, max_wait_ms=50) == [(0, 0, 1)]
+            await produce(producer, "t", batch(1, value=b"x" * 1000))
+            waiting = asyncio.create_task(a.get(min_bytes=1500, max_wait_ms=10_000))
+            key = broker.node.shares.keys(lambda _: True)[0]
+            async with asyncio.timeout(10):
+                while not len(broker.node.shares.find(key).changed):  # type: ignore[union-attr]
+                    await asyncio.sleep(0.01)
+            assert not waiting.done()
+            await produce(producer, "t", batch(1, value=b"x" * 1000))
+            assert await waiting == [(1, 2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("count_min", "pieces"),
+    [
+        (0, [(0, 9), (10, 20)]),
+        (1, [(0, 3), (3, 6), (6, 9), (10, 12), (12, 15), (15, 18), (18, 20)]),
+        (4, [(0, 6), (6, 9), (10, 15), (15, 20)]),
+        (100, [(0, 9), (10, 20)]),
+    ],
+)
+def test_what_was_acquired_is_cut_where_record_batches_end(count_min: int, pieces: list[tuple[int, int]]) -> None:
+    acquired = [Acquired(0, 9, 1), Acquired(10, 20, 2)]
+    found = list(in_batches(acquired, [3, 6, 9, 12, 15, 18, 21], count_min))
+    assert [(each.first, each.end) for each in found] == pieces
+    assert [each.delivery_count for each in found] == [1 if end <= 9 else 2 for _, end in pieces]

@@ -250,7 +250,10 @@ def test_sessions_count_their_requests_and_are_limited() -> None:
     assert sessions.next("g", "a", 2, 20) is first
     sessions.begin("g", "b", 900)
     assert code_of(lambda: sessions.begin("g", "c", 1000)) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
+    assert not first.is_over
     sessions.begin("g", "c", 1021)
+    assert first.is_over
+    assert first.gives_back
     assert code_of(lambda: sessions.next("g", "a", 3, 0)) is ErrorCode.SHARE_SESSION_NOT_FOUND, "it was idle"
     assert sessions.next("g", "c", FINAL, 0).places == {}
     assert code_of(lambda: sessions.next("g", "c", FINAL, 0)) is ErrorCode.SHARE_SESSION_NOT_FOUND
