@@ -7,6 +7,7 @@ heartbeat. Who gets which record is not decided here, but by the share-partition
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -164,7 +165,7 @@ class ShareGroup:
         target, target_epoch = self.targets.get(member_id, NO_PARTITIONS), self.target_epoch
         if epoch > self.target_epoch:
             specs = {
-                other: MemberSpec(topic_ids(each.topic_names, image), NO_PARTITIONS)
+                other: MemberSpec(topic_ids(each.topic_names, image), self.targets.get(other, NO_PARTITIONS))
                 for other, each in subscriptions.items()
             }
             assigned = assign_shared(specs, topic_specs(names, image))
@@ -299,17 +300,66 @@ def check_share_heartbeat(request: ShareGroupHeartbeatRequest) -> None:
 
 
 def assign_shared(members: Mapping[str, MemberSpec], topics: Topics) -> dict[str, Assignment]:
-    """Every partition to at least one subscriber, every subscriber to at least one partition, evenly: dealt out in turns."""
-    assigned: dict[str, dict[UUID, set[int]]] = {member_id: {} for member_id in members}
-    turn = 0
+    """Every partition to at least one subscriber, every subscriber to at least one partition, evenly; within that, everybody keeps
+    what it has. A member whose partitions stay the same gets the very object that it had."""
+    assigned: dict[str, dict[UUID, frozenset[int]]] = {member_id: {} for member_id in members}
+    counts = dict.fromkeys(members, 0)
     for topic_id in sorted(topics):
         count = topics[topic_id].partition_count
-        readers = sorted(member_id for member_id, member in members.items() if topic_id in member.topic_ids)
-        for place in range(max(count, len(readers)) if readers else 0):
-            reader = readers[(turn + place) % len(readers)]
-            assigned[reader].setdefault(topic_id, set()).add(place % count)
-        turn += count
+        # Who has fewest of the topics before gets most of this one.
+        readers = sorted(
+            (member_id for member_id, member in members.items() if topic_id in member.topic_ids),
+            key=lambda member_id: (counts[member_id], member_id),
+        )
+        if not readers or not count:
+            continue
+        owned = {member_id: members[member_id].owned.get(topic_id, frozenset()) for member_id in readers}
+        deal = _deal_partitions if count >= len(readers) else _deal_readers
+        for member_id, parts in deal(count, owned).items():
+            assigned[member_id][topic_id] = frozenset(parts)
+            counts[member_id] += len(parts)
     return {
-        member_id: {topic_id: frozenset(parts) for topic_id, parts in by_topic.items()} or NO_PARTITIONS
-        for member_id, by_topic in assigned.items()
+        member_id: members[member_id].owned if parts == members[member_id].owned else parts or NO_PARTITIONS
+        for member_id, parts in assigned.items()
     }
+
+
+def _deal_partitions(count: int, owned: Mapping[str, frozenset[int]]) -> dict[str, set[int]]:
+    """``count`` partitions, each to one of no more readers, in whose order longer shares are given."""
+    share, longer = divmod(count, len(owned))
+    order = sorted(owned, key=lambda member_id: len(owned[member_id]) <= share)  # who has a longer share keeps it
+    quotas = {member_id: share + (place < longer) for place, member_id in enumerate(order)}
+    free = dict.fromkeys(range(count))
+    dealt: dict[str, set[int]] = {}
+    for member_id, quota in quotas.items():
+        kept = [partition for partition in sorted(owned[member_id]) if partition in free][:quota]
+        dealt[member_id] = set(kept)
+        for partition in kept:
+            del free[partition]
+    hungry = deque(member_id for member_id, quota in quotas.items() if len(dealt[member_id]) < quota)
+    for partition in free:
+        member_id = hungry.popleft()
+        dealt[member_id].add(partition)
+        if len(dealt[member_id]) < quotas[member_id]:
+            hungry.append(member_id)
+    return dealt
+
+
+def _deal_readers(count: int, owned: Mapping[str, frozenset[int]]) -> dict[str, set[int]]:
+    """One of ``count`` partitions for each of more readers."""
+    share, longer = divmod(len(owned), count)
+    loads = [0] * count
+    dealt: dict[str, set[int]] = {}
+    for member_id, before in owned.items():
+        for partition in sorted(before):
+            if partition < count and loads[partition] < share + (longer > 0):
+                longer -= loads[partition] == share
+                loads[partition] += 1
+                dealt[member_id] = {partition}
+                break
+    for member_id in owned:
+        if member_id not in dealt:
+            partition = min(range(count), key=loads.__getitem__)
+            loads[partition] += 1
+            dealt[member_id] = {partition}
+    return dealt

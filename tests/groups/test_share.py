@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from operator import add
 from typing import Any
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.configs import BrokerConfig
 from app.coordinator.records import GROUP_RECORDS
@@ -59,11 +63,11 @@ def test_members_share_partitions_and_get_others_with_their_next_heartbeat() -> 
     answer = bench.beat("a", 0, ["t"])
     assert (answer.member_epoch, partitions(answer)) == (1, {0, 1, 2, 3})
     assert partitions(bench.beat("a", 1)) is None
-    assert partitions(bench.beat("b", 0, ["t"])) == {1, 3}
+    assert partitions(bench.beat("b", 0, ["t"])) == {2, 3}
     answer = bench.beat("a", 1)
-    assert (answer.member_epoch, partitions(answer)) == (2, {0, 2})
+    assert (answer.member_epoch, partitions(answer)) == (2, {0, 1})
     bench.image = image_of({"t": 6})
-    assert partitions(bench.beat("a", 2)) == {0, 2, 4}
+    assert partitions(bench.beat("a", 2)) == {0, 1, 4}
     assert remembered(bench.loaded()) == remembered(bench.group)
 
 
@@ -75,7 +79,7 @@ def test_who_leaves_or_is_silent_is_out_and_the_others_get_all() -> None:
     bench = Bench()
     bench.beat("a", 0, ["t"])
     bench.beat("b", 0, ["t"])
-    assert partitions(bench.beat("a", 1)) == {0, 2}
+    assert partitions(bench.beat("a", 1)) == {0, 1}
     assert bench.beat("b", -1).member_epoch == -1
     assert partitions(bench.beat("a", 2)) == {0, 1, 2, 3}
     assert ShareTimer("share session", "g", "a") in bench.turn.timers
@@ -120,6 +124,49 @@ def test_more_members_than_partitions_share_them_evenly() -> None:
     assert sorted(readers) == [2, 2, 3]
     assert {len(parts[topic]) for parts in assigned.values()} == {1}
     assert assign_shared({}, {}) == {}
+
+
+@given(
+    st.dictionaries(st.sampled_from([f"m{number}" for number in range(9)]), st.sets(st.sampled_from("ab"), min_size=1)),
+    st.dictionaries(st.sampled_from([f"m{number}" for number in range(9)]), st.sets(st.sampled_from("ab"), min_size=1)),
+    st.tuples(st.integers(1, 12), st.integers(1, 12)),
+    st.tuples(st.integers(0, 5), st.integers(0, 5)),
+)
+def test_shared_assignments_are_even_and_nobody_gives_up_more_than_that_takes(
+    before: dict[str, set[str]], after: dict[str, set[str]], counts: tuple[int, int], growth: tuple[int, int]
+) -> None:
+    topics = {name: UUID(int=number) for number, name in enumerate("ab", 1)}
+    sizes = [counts, tuple(map(add, counts, growth))]
+    owned: dict[str, Any] = {}
+    for members, size in zip((before, after), sizes, strict=True):
+        specs = {
+            name: MemberSpec(frozenset(topics[topic] for topic in names), owned.get(name, {}))
+            for name, names in members.items()
+        }
+        read = {topics[name] for names in members.values() for name in names}
+        known = {topics[name]: TopicSpec(count) for name, count in zip("ab", size, strict=True) if topics[name] in read}
+        assigned = assign_shared(specs, known)
+        check_shared(specs, known, assigned)
+        assert assign_shared({n: replace(s, owned=assigned[n]) for n, s in specs.items()}, known) == assigned
+        owned = assigned
+
+
+def check_shared(specs: dict[str, MemberSpec], topics: dict[UUID, TopicSpec], assigned: dict[str, Any]) -> None:
+    for topic, spec in topics.items():
+        readers = [name for name, member in specs.items() if topic in member.topic_ids]
+        shares = [len(assigned[name].get(topic, ())) for name in readers]
+        loads = Counter(partition for name in readers for partition in assigned[name][topic])
+        assert set(loads) == set(range(spec.partition_count))
+        assert max(shares) - min(shares) <= 1
+        assert max(loads.values()) - min(loads.values()) <= 1
+        if spec.partition_count >= len(readers):
+            assert set(loads.values()) == {1}
+        for name in readers:
+            kept, had = assigned[name][topic], specs[name].owned.get(topic, frozenset())
+            others = {p for other in readers if other != name for p in specs[other].owned.get(topic, ())}
+            if len(had) <= len(kept) and spec.partition_count >= len(readers) and not had & others:
+                assert had <= kept, "it gave up what nobody else had, without having too much"
+    assert all(topic in specs[name].topic_ids for name, parts in assigned.items() for topic in parts)
 
 
 def test_an_empty_share_group_is_not_taken_for_left_over() -> None:
