@@ -23,6 +23,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 from xml.etree import ElementTree
 
@@ -59,7 +60,7 @@ from app.objectstore.api import (
     UploadInfo,
 )
 from app.objectstore.keys import LIST_LIMIT_MAX, PART_NUMBER_MAX, check_key, check_prefix, check_range
-from app.objectstore.s3_bulk import BULK_BYTES_MIN, BulkReader
+from app.objectstore.s3_bulk import BulkReader
 from app.objectstore.url import S3Location
 from app.units import TimestampMs
 
@@ -221,6 +222,7 @@ class S3Store:
                     partial(_frozen_credentials, session),
                     connect_timeout_s=CONNECT_TIMEOUT_S,
                     timeout_s=self._attempt_timeout_s / 2,  # the rest of an attempt is for asking again
+                    certificates=_certificates(session),
                 )
         except (ProfileNotFound, ConfigParseError, InvalidRegionError, PartialCredentialsError, ValueError) as error:
             raise ConfigError(f"no S3 client can be made for {location}: {error}") from error
@@ -246,7 +248,7 @@ class S3Store:
     async def get_range(self, key: str, start: int, end: int) -> bytes | memoryview:
         check_key(key)
         check_range(start, end)
-        bulk = self._bulk if end - start >= BULK_BYTES_MIN else None
+        bulk = self._bulk
 
         async def send() -> bytes | memoryview:
             nonlocal bulk
@@ -590,6 +592,19 @@ async def _read(body: Any, length: int, key: str) -> bytes:
     if len(data) != length:
         raise StorageUnavailable(f"{key}: {length} bytes were to come, {len(data)} came")
     return data
+
+
+def _certificates(session: AioSession) -> bytes | None:
+    """What AWS_CA_BUNDLE or the profile's ``ca_bundle`` names. Raises: ConfigError."""
+    path = session.get_config_variable("ca_bundle")
+    if path is None:
+        return None
+    try:
+        return Path(path).expanduser().read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"the certificates that AWS_CA_BUNDLE or the profile's ca_bundle names cannot be read: {error}"
+        ) from error
 
 
 async def _frozen_credentials(session: AioSession) -> ReadOnlyCredentials:

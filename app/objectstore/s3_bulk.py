@@ -1,6 +1,6 @@
-"""Large ranges of objects in S3, read through obstore.
+"""Ranges of objects in S3, read through obstore.
 
-aiobotocore moves a GB of ranged GETs for two and a half times the CPU of obstore, at a third of its rate (docs/adr, "speed"), and
+aiobotocore takes seven times the CPU of obstore for a request, and moves the bytes at a third of its rate (docs/adr, "speed"). It
 does everything else here: it knows every credential of AWS's chain and says precisely what went wrong. So this reader is a
 short cut and never has the last word: whatever it cannot do is asked of aiobotocore again, whose answer counts.
 """
@@ -17,14 +17,11 @@ from botocore.credentials import ReadOnlyCredentials
 from obstore.exceptions import BaseError
 from obstore.store import S3Store as Bucket
 
-from app.limits import KIB
 from app.objectstore.url import S3Location
 
 if TYPE_CHECKING:
-    from obstore.store import S3Config, S3Credential
+    from obstore.store import ClientConfig, S3Config, S3Credential
 
-BULK_BYTES_MIN: Final = 512 * KIB
-"""From this size on moving the bytes costs more than the request."""
 CREDENTIALS_S: Final = 60.0
 """How long a copy of the credentials is used; aiobotocore renews its own in time."""
 FAILURES_MAX: Final = 3
@@ -43,8 +40,13 @@ class BulkReader:
         *,
         connect_timeout_s: float,
         timeout_s: float,
+        certificates: bytes | None = None,
     ) -> None:
-        """``credentials`` answers those that are valid now, for at least ``CREDENTIALS_S`` more."""
+        """
+        Args:
+            credentials: answers those that are valid now, for at least ``CREDENTIALS_S`` more.
+            certificates: PEM of further authorities whose servers are believed. obstore cannot be told to believe no others.
+        """
 
         async def provide() -> S3Credential:
             found = await credentials()
@@ -62,15 +64,18 @@ class BulkReader:
         }
         if location.endpoint is not None:
             config["endpoint"] = location.endpoint
+        options: ClientConfig = {
+            "allow_http": True,
+            "connect_timeout": timedelta(seconds=connect_timeout_s),
+            "timeout": timedelta(seconds=timeout_s),
+        }
+        if certificates is not None:
+            options["root_certificate"] = certificates
         self._bucket = Bucket(
             location.bucket,
             config=config,
             credential_provider=provide,
-            client_options={
-                "allow_http": True,
-                "connect_timeout": timedelta(seconds=connect_timeout_s),
-                "timeout": timedelta(seconds=timeout_s),
-            },
+            client_options=options,
             retry_config={"max_retries": 0},  # whoever asks knows better whether and when
         )
         self._failures = 0
@@ -83,6 +88,8 @@ class BulkReader:
             return None
         try:
             found = await obstore.get_range_async(self._bucket, self._prefix + key, start=start, end=end)
+        except FileNotFoundError:
+            return None  # an answer, to be told by aiobotocore
         except (BaseError, OSError, ValueError):
             self._failures += 1
             if self._failures >= FAILURES_MAX:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -29,11 +30,13 @@ class ScriptedServer:
     busy_max: int = 0
     gate: asyncio.Event | None = None
     """If set, answers wait for it."""
+    tls: ssl.SSLContext | None = None
 
     async def __aenter__(self) -> ScriptedServer:
         self._connections: set[asyncio.Task[None]] = set()
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 26)
-        self.endpoint = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 26, ssl=self.tls)
+        scheme = "http" if self.tls is None else "https"
+        self.endpoint = f"{scheme}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     async def __aexit__(

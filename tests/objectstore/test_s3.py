@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import ssl
 from collections.abc import AsyncIterator
 
 import pytest
@@ -28,9 +29,14 @@ HEAD_OK = (
 
 @contextlib.asynccontextmanager
 async def scripted(
-    *answers: bytes, query: str = "", deadline_s: float = 20.0, attempt_timeout_s: float = 10.0, in_flight_max: int = 8
+    *answers: bytes,
+    query: str = "",
+    deadline_s: float = 20.0,
+    attempt_timeout_s: float = 10.0,
+    in_flight_max: int = 8,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[tuple[ScriptedServer, S3Store, Registry]]:
-    async with ScriptedServer(list(answers)) as server:
+    async with ScriptedServer(list(answers), tls=tls) as server:
         location = parse_store_url(f"s3://bucket/cluster?endpoint={server.endpoint}{query}")
         assert isinstance(location, S3Location)
         registry = Registry()
@@ -200,7 +206,9 @@ async def test_another_range_than_was_asked_for_is_never_an_answer(wrong: bytes)
 
 
 async def test_ranges_are_asked_for_by_their_last_byte_and_by_suffix() -> None:
-    middle = answer(206, b"3456", Content_Range="bytes 3-6/10")
+    middle = answer(
+        206, b"3456", Content_Range="bytes 3-6/10", ETag='"e"', Last_Modified="Fri, 21 Nov 2025 08:00:00 GMT"
+    )
     tail = answer(206, b"789", Content_Range="bytes 7-9/10")
     async with scripted(middle, tail) as (server, store, _):
         assert await store.get_range("k", 3, 7) == b"3456"

@@ -1,20 +1,27 @@
-"""Large ranged GETs: the short cut is only that, and what it cannot do is told as precisely as everything else."""
+"""Ranged GETs: the short cut is only that, and what it cannot do is told as precisely as everything else."""
 
 from __future__ import annotations
 
 import random
+import ssl
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
+from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
-from app.errors import StorageUnavailable
+from app.errors import ConfigError, StorageUnavailable
 from app.objectstore.api import ObjectMissing, RangeUnsatisfiable
-from app.objectstore.s3_bulk import BULK_BYTES_MIN, FAILURES_MAX
+from app.objectstore.s3_bulk import FAILURES_MAX
 from tests.objectstore.scripted_server import CUT, HANG, Request, answer, refusal
 from tests.objectstore.test_s3 import scripted
 
 pytestmark = pytest.mark.usefixtures("aws_credentials")
 
-START, END = 1_000, 1_000 + BULK_BYTES_MIN
+START, END = 1_000, 600_000
 CONTENT = random.Random(1).randbytes(END)
 GOOD = answer(
     206, CONTENT[START:END], Content_Range=f"bytes {START}-{END - 1}/{END}", ETag='"e"',
@@ -26,7 +33,7 @@ def is_short_cut(request: Request) -> bool:
     return "firn/" not in request.headers["user-agent"]
 
 
-async def test_a_large_range_takes_the_short_cut_with_the_same_credentials() -> None:
+async def test_a_range_takes_the_short_cut_with_the_same_credentials() -> None:
     async with scripted(GOOD, query="&region=eu-central-1") as (server, store, _):
         assert await store.get_range("k", START, END) == CONTENT[START:END]
     [request] = server.requests
@@ -36,11 +43,54 @@ async def test_a_large_range_takes_the_short_cut_with_the_same_credentials() -> 
     assert "/eu-central-1/s3/aws4_request" in request.headers["authorization"]
 
 
-async def test_a_small_range_does_not() -> None:
-    body = answer(206, CONTENT[:100], Content_Range=f"bytes 0-99/{END}")
-    async with scripted(body) as (server, store, _):
-        assert await store.get_range("k", 0, 100) == CONTENT[:100]
-    assert not is_short_cut(server.requests[0])
+@pytest.fixture
+def authority(tmp_path: Path) -> tuple[ssl.SSLContext, Path]:
+    """A server's end of TLS for 127.0.0.1, and the certificate by which a client knows it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "an authority of our own")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    (tmp_path / "ca.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    (tmp_path / "key.pem").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "ca.pem", tmp_path / "key.pem")
+    return context, tmp_path / "ca.pem"
+
+
+async def test_the_short_cut_knows_the_authorities_that_the_environment_names(
+    authority: tuple[ssl.SSLContext, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, certificates = authority
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(certificates))
+    async with scripted(GOOD, tls=context) as (server, store, _):
+        assert await store.get_range("k", START, END) == CONTENT[START:END]
+    assert [is_short_cut(request) for request in server.requests] == [True]
+
+
+async def test_a_bundle_of_authorities_that_cannot_be_read_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "none.pem"))
+    with pytest.raises(ConfigError, match=r"none\.pem"):
+        async with scripted(GOOD):
+            pass
+
+
+async def test_that_an_object_is_missing_is_no_failure_of_the_short_cut() -> None:
+    async with scripted(*[refusal(404, "NoSuchKey")] * 2 * FAILURES_MAX, GOOD) as (server, store, _):
+        for _ in range(FAILURES_MAX):
+            with pytest.raises(ObjectMissing):
+                await store.get_range("k", START, END)
+        assert await store.get_range("k", START, END) == CONTENT[START:END]
+    assert is_short_cut(server.requests[-1])
 
 
 @pytest.mark.parametrize(
