@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.handlers import outlet
+from app.handlers import outlet, sending
 from app.hot import files
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.hot.files import PosixFileSystem
@@ -28,16 +28,16 @@ HELLO = ApiVersionsRequest(client_software_name="test", client_software_version=
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What each ``sendfile`` was asked to send."""
-    asked: list[int] = []
+    """What each ``sendfile`` has sent."""
+    counts: list[int] = []
     sendfile = os.sendfile
 
     def counted(out: int, file: int, position: int, length: int) -> int:
-        asked.append(length)
-        return sendfile(out, file, position, length)
+        counts.append(sendfile(out, file, position, length))
+        return counts[-1]
 
     monkeypatch.setattr(outlet.os, "sendfile", counted)
-    return asked
+    return counts
 
 
 async def on_disk(client: Talk, bench: Bench, path: Path, *values: int) -> FakeLog:
@@ -69,7 +69,7 @@ async def test_a_cached_range_leaves_by_sendfile_and_arrives_as_it_is(start, con
     topic = log.topic_id if version >= 13 else "t"
     found = only(await ask(client, version, request(ASKED, topic=topic)))
     assert bytes(found.records) == bytes(log.file.data)
-    assert sum(sent) >= len(log.file.data)
+    assert sum(sent) > len(log.file.data) - sending.SENDFILE_BYTES_MIN
     assert log.handle.users == 0
 
 
@@ -114,6 +114,24 @@ async def test_many_slow_readers_of_one_file_get_all_of_it(start, connect, tmp_p
     for client in clients:
         assert bytes(only((await client.answer(FETCH, 12))[1]).records) == bytes(log.file.data)
     assert log.handle.users == 0
+
+
+async def test_other_connections_get_their_turn_while_one_is_sent_much(start, connect, tmp_path, sent, monkeypatch):
+    at_once: list[int] = []
+    push = sending.Sending._push
+
+    def counted(self: sending.Sending) -> None:
+        before = sum(sent)
+        push(self)
+        at_once.append(sum(sent) - before)
+
+    monkeypatch.setattr(sending.Sending, "_push", counted)
+    monkeypatch.setattr(sending, "SEND_BURST_BYTES", 1 << 20)
+    bench = await start()
+    client = await connect(bench)
+    log = await on_disk(client, bench, tmp_path / "log", *[900_000] * 12)
+    assert bytes(only(await ask(client, 12, request(ASKED))).records) == bytes(log.file.data)
+    assert max(at_once) <= (1 << 20) + sending.SEND_BYTES
 
 
 async def test_what_is_not_cached_is_not_sent_by_reference(start, connect, tmp_path, sent, monkeypatch):
