@@ -8,6 +8,7 @@ transaction. Whatever goes wrong ends it with exit code 1: whoever runs it start
 
 from __future__ import annotations
 
+import faulthandler
 import sys
 from typing import Final
 
@@ -18,7 +19,10 @@ OUTPUT: Final = "out"
 GROUP: Final = "pipeline"
 RECORDS_MAX: Final = 100
 """Of one transaction."""
-WAIT_S: Final = 20.0
+WAIT_S: Final = 10.0
+STUCK_S: Final = 2 * WAIT_S
+"""librdkafka's ``send_offsets_to_transaction`` can wait for ever, whatever its time-out says, for a group coordinator that
+has come back (librdkafka #5456, #5511): as a supervisor would, the application ends itself then."""
 QUIET: Final = {"log_level": 2}
 """A client says a lot about a broker that is down; that is no news here."""
 
@@ -51,7 +55,9 @@ def run(bootstrap: str) -> None:
     while True:
         messages = consumer.consume(RECORDS_MAX, 0.1)
         if messages:
+            faulthandler.dump_traceback_later(STUCK_S, exit=True)
             pass_on(consumer, producer, messages)
+            faulthandler.cancel_dump_traceback_later()
 
 
 def pass_on(consumer: Consumer, producer: Producer, messages: list[Message]) -> None:

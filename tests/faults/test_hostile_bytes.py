@@ -20,10 +20,11 @@ from pathlib import Path
 
 import pytest
 
-from app.limits import MIB, REQUEST_BYTES_MAX
+from app.limits import KIB, MIB, REQUEST_BYTES_MAX
 from app.records.batch import iter_headers
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
+from app.wire.apis.metadata import MetadataRequest
 from app.wire.framing import request_frame
 from app.wire.header import encode_request_header
 from app.wire.versions import SERVED
@@ -39,9 +40,12 @@ SENTINEL_ID = 0x5EED_1DEA
 SENTINEL = request_frame(ApiKey.API_VERSIONS, 0, SENTINEL_ID, "after", ApiVersionsRequest())
 PATIENCE_S = 0.5
 """How long an answer is waited for where waiting may be what was asked: a Fetch may say so in four of its bytes."""
-ANSWER_S_MAX = 20.0
+ANSWER_S_MAX = 60.0
+"""Longer than a topic of 8,192 partitions takes, which is what a changed byte of a CreateTopics may ask for."""
 GROWTH_BYTES_MAX = 48 * MIB
 """What the broker may have grown by after everything: pooled buffers, code that was loaded meanwhile, fragments."""
+PARTITION_BYTES_MAX = 10 * KIB
+"""What it may have grown by besides for each partition that a changed request has made, as it was asked to."""
 CLOSING = "closing the connection of "
 MAY_WAIT = {ApiKey.FETCH}
 HEADER_BYTES = 14
@@ -174,14 +178,23 @@ async def prepare(broker: Served) -> None:
         await connection.create_topic("fuzzed")
 
 
+async def partitions(port: int) -> int:
+    async with link(port) as connection:
+        answer = await connection.ask(ApiKey.METADATA, 12, MetadataRequest(topics=None))
+    return sum(len(topic.partitions) for topic in answer.topics)
+
+
 def closing_lines(broker: Served) -> list[str]:
     return [line for line in broker.lines if CLOSING in line]
 
 
-def check_log(broker: Served, closed: int) -> None:
-    """One line for each connection that the broker closed, and no other lines but the first."""
+def check_log(broker: Served, closed: int, left: int = 0) -> None:
+    """One line for each connection that the broker closed, and no other lines but the first.
+
+    ``left``: connections on which nobody waited to the end; the broker may have closed them later.
+    """
     until(lambda: len(closing_lines(broker)) >= closed, "every close is told of")
-    assert len(closing_lines(broker)) == closed
+    assert closed <= len(closing_lines(broker)) <= closed + left
     others = [line for line in broker.lines if CLOSING not in line and "serves Kafka on" not in line]
     assert not others, "\n".join(others[:20])
 
@@ -207,8 +220,9 @@ async def fuzz(path: Path, count: int, seed: int) -> Tally:
             async with asyncio.TaskGroup() as group:
                 for _ in range(AT_ONCE):
                     group.create_task(work())
-        assert broker.resident_bytes - before < GROWTH_BYTES_MAX
-        check_log(broker, tally.outcomes["closed"])
+        made = await partitions(broker.port)
+        assert broker.resident_bytes - before < GROWTH_BYTES_MAX + made * PARTITION_BYTES_MAX
+        check_log(broker, tally.outcomes["closed"], tally.silent.total())
         assert tally.outcomes["answered"] > count / 10
         assert tally.outcomes["closed"] > count / 10
         assert sum(tally.silent.values()) < count / 20
@@ -288,7 +302,8 @@ async def test_requests_cut_off_anywhere_end_with_the_client_and_leave_no_line(t
                     writer.close()
                 with contextlib.suppress(OSError):
                     await writer.wait_closed()
-        assert broker.resident_bytes - before < GROWTH_BYTES_MAX
+        made = await partitions(broker.port)
+        assert broker.resident_bytes - before < GROWTH_BYTES_MAX + made * PARTITION_BYTES_MAX
         check_log(broker, 0)
 
 
