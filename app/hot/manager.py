@@ -7,9 +7,9 @@ import random
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from app.configs import TopicConfig
 from app.errors import ConflictError, CorruptionError, FirnError, StorageFull, StorageUnavailable
@@ -48,7 +48,7 @@ from app.hot.recovery import FOR_EVER, LoadedLog, create_file, load_log, new_seg
 from app.hot.state_file import STATE_FILE, PartitionState, encode_states, parse_states
 from app.metrics import Labels, Registry
 from app.seams import BlockingPool, Clock
-from app.units import NO_TOPIC_ID, Offset, PartitionIndex, TopicId, TopicPartition
+from app.units import NO_TOPIC_ID, Offset, PartitionIndex, TimestampMs, TopicId, TopicPartition
 
 TICK_MS: Final = 5_000
 """How often logs are looked at for rolls and flushes by time."""
@@ -59,7 +59,13 @@ CHECKPOINT_MS: Final = 60_000
 EXPIRY_MS: Final = 600_000
 """Kafka's ``producer.id.expiration.check.interval.ms``."""
 
-LOADS_AT_ONCE_MAX: Final = 8
+LOADS_AT_ONCE_MAX: Final = 2
+"""Kafka's ``num.recovery.threads.per.data.dir``. More threads hand the interpreter to each other at every system call: eight take
+three times the CPU, and longer, unless the disk is slow and its pages are cold."""
+LOGS_PER_LOAD_MAX: Final = 16
+"""Logs opened by one piece of work on the pool: of a thousand short ones, handing over each would cost as much as opening it."""
+CLOSES_AT_ONCE_MAX: Final = 8
+"""Logs being synced at a clean stop."""
 DESCRIPTORS_DEFAULT: Final = 4_096
 DELETE_SUFFIX: Final = "-delete"
 
@@ -79,6 +85,18 @@ class LoadReport:
     truncated_bytes: int = 0
     problems: list[str] = field(default_factory=list)
     """Sentences for the operator: what was lost or mended."""
+
+
+class _Unread(NamedTuple):
+    """A log that is opened from its files."""
+
+    key: TopicPartition
+    path: str
+    config: TopicConfig
+    trusted_to: Offset
+    """Its recovery point."""
+    log_start_offset: Offset | None
+    cleaned: bool
 
 
 @dataclass(slots=True)
@@ -218,66 +236,52 @@ class LogManager:
         cleaned_ends = self._read_offsets(CLEANER_OFFSETS_FILE, report)
         self._cleaned_ends_written = cleaned_ends
         self._checkpointed = {*recovery_points, *log_starts, *cleaned_ends}
-        limit = asyncio.Semaphore(LOADS_AT_ONCE_MAX)
         now_ms = self._clock.now_ms()
-
-        async def load(name: str, key: TopicPartition) -> None:
-            path = f"{data_dir}/{name}"
-            config = config_of(key.topic)
-            state = states.get(name)
-            if state is not None:
-                restored = restore_log(fs, self.log_directory.descriptors, path, state.log)
-                if restored is not None:
-                    topic_id = TopicId(uuid.UUID(bytes=state.topic_id))
-                    self._add(
-                        PartitionLog(self.log_directory, path, *key, topic_id, config, restored), cleaned_ends.get(key)
+        unread: list[_Unread] = []
+        for name in names:
+            match = _PARTITION_DIR.match(name)
+            if match is not None:
+                key = TopicPartition(match["topic"], PartitionIndex(int(match["partition"])))
+                state = states.get(name)
+                if state is not None and self._restore(key, state, config_of(key.topic), cleaned_ends.get(key)):
+                    continue
+                trusted_to = FOR_EVER if clean else recovery_points.get(key, Offset(0))
+                if state is not None:
+                    report.problems.append(f"{data_dir}/{name} is not as it was left; it is recovered")
+                    trusted_to = Offset(0)  # of a log that is not as a clean stop left it, nothing is trusted
+                unread.append(
+                    _Unread(
+                        key,
+                        f"{data_dir}/{name}",
+                        config_of(key.topic),
+                        trusted_to,
+                        log_starts.get(key),
+                        key in cleaned_ends,
                     )
-                    return
-                report.problems.append(f"{path} is not as it was left; it is recovered")
+                )
+            elif _DELETED_DIR.match(name):
+                self._doomed.append(_Doomed(f"{data_dir}/{name}", now_ms, None))
+        limit = asyncio.Semaphore(LOADS_AT_ONCE_MAX)
 
-            # Of a log that is not as a clean stop left it, nothing is trusted.
-            trusted_to = FOR_EVER if clean else recovery_points.get(key, Offset(0))
-            if state is not None:
-                trusted_to = Offset(0)
-
-            def work() -> tuple[TopicId, LoadedLog] | None:
-                if not fs.is_dir(path):
-                    return None
-                return _read_topic_id(fs, path), load_log(
-                    fs,
-                    self.log_directory.descriptors,
-                    path,
-                    config=config,
-                    recovery_point=trusted_to,
-                    log_start_offset=log_starts.get(key),
-                    now_ms=now_ms,
-                    cleaned=key in cleaned_ends,
+        async def load(some: Sequence[_Unread]) -> None:
+            async with limit:
+                found = await run_to_end(self._pool, lambda: [self._read(one, now_ms) for one in some])
+            for one, log in zip(some, found, strict=True):
+                if log is None:
+                    continue
+                topic_id, loaded = log
+                report.scanned += 1
+                report.truncated_bytes += loaded.truncated_bytes
+                report.problems.extend(loaded.problems)
+                self._add(
+                    PartitionLog(self.log_directory, one.path, *one.key, topic_id, one.config, loaded, new=not clean),
+                    cleaned_ends.get(one.key),
                 )
 
-            async with limit:
-                found = await run_to_end(self._pool, work)
-            if found is None:
-                return
-            topic_id, loaded = found
-            report.scanned += 1
-            report.truncated_bytes += loaded.truncated_bytes
-            report.problems.extend(loaded.problems)
-            self._add(
-                PartitionLog(self.log_directory, path, *key, topic_id, config, loaded, new=not clean),
-                cleaned_ends.get(key),
-            )
-
+        together = max(1, min(LOGS_PER_LOAD_MAX, len(unread) // (4 * LOADS_AT_ONCE_MAX)))
         async with asyncio.TaskGroup() as group:
-            for name in names:
-                match = _PARTITION_DIR.match(name)
-                if match is not None:
-                    key = TopicPartition(match["topic"], PartitionIndex(int(match["partition"])))
-                    if name in states:
-                        await load(name, key)
-                    else:
-                        group.create_task(load(name, key))
-                elif _DELETED_DIR.match(name):
-                    self._doomed.append(_Doomed(f"{data_dir}/{name}", now_ms, None))
+            for start in range(0, len(unread), together):
+                group.create_task(load(unread[start : start + together]))
         if any(log.recovery_point < recovery_points.get(log.topic_partition, 0) for log in self._logs.values()):
             # A log ends before its recovery point: what is appended there must not be trusted by the next recovery, nor be taken
             # for compacted.
@@ -287,6 +291,33 @@ class LogManager:
         metrics.truncated_bytes.value += report.truncated_bytes
         metrics.problems.value += len(report.problems)
         return report
+
+    def _restore(
+        self, key: TopicPartition, state: PartitionState, config: TopicConfig, cleaned_end_offset: Offset | None
+    ) -> bool:
+        """Open a log as a clean stop left it. False if it is not as it was left. Raises: OSError."""
+        path = f"{self.data_dir}/{key.topic}-{key.partition}"
+        restored = restore_log(self._fs, self.log_directory.descriptors, path, state.log)
+        if restored is None:
+            return False
+        topic_id = TopicId(uuid.UUID(bytes=state.topic_id))
+        self._add(PartitionLog(self.log_directory, path, *key, topic_id, config, restored), cleaned_end_offset)
+        return True
+
+    def _read(self, unread: _Unread, now_ms: TimestampMs) -> tuple[TopicId, LoadedLog] | None:
+        """Open a log from its files, on a pool thread; None if that is no directory. Raises: OSError."""
+        if not self._fs.is_dir(unread.path):
+            return None
+        return _read_topic_id(self._fs, unread.path), load_log(
+            self._fs,
+            self.log_directory.descriptors,
+            unread.path,
+            config=unread.config,
+            recovery_point=unread.trusted_to,
+            log_start_offset=unread.log_start_offset,
+            now_ms=now_ms,
+            cleaned=unread.cleaned,
+        )
 
     def _take_clean_state(self, names: list[str]) -> tuple[bool, dict[str, PartitionState]]:
         """Whether the last stop was clean, and what it left. The marker is gone, durably, when this returns."""
@@ -504,15 +535,16 @@ class LogManager:
             if log.cleaned_end_offset is not None
         }
 
-    async def close(self) -> None:
+    async def close(self, *, clean: bool = True) -> None:
         """Sync and close everything and leave the clean-shutdown marker; then let go of the lock. ``run`` has been cancelled.
 
-        A directory that is offline, or has no room for the last checkpoints, is closed without the marker: the next start recovers.
+        A directory that is offline, or has no room for the last checkpoints, is closed without the marker, as it is without
+        ``clean``: the next start recovers.
         """
         if self._closed:
             return
         self._closed = True
-        limit = asyncio.Semaphore(LOADS_AT_ONCE_MAX)
+        limit = asyncio.Semaphore(CLOSES_AT_ONCE_MAX)
         states: list[PartitionState] = []
         unclean: list[FirnError] = []
         starts = {log.topic_partition: log.log_start_offset for log in self._logs.values()}
@@ -547,7 +579,7 @@ class LogManager:
             replace_file(fs, f"{data_dir}/{CLEAN_SHUTDOWN_FILE}", CLEAN_SHUTDOWN_CONTENT, durable=True)
 
         try:
-            if not unclean and self.log_directory.offline_reason is None:
+            if clean and not unclean and self.log_directory.offline_reason is None:
                 await run_to_end(self._pool, work)
         except OSError as error:
             self.log_directory.go_offline(f"cannot write the last checkpoints: {error.strerror or error}")

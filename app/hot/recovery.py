@@ -68,6 +68,8 @@ class LoadedLog:
     producers: ProducerStates
     log_start_offset: Offset
     recovery_point: Offset
+    epochs_on_disk: tuple[EpochStart, ...] | None = ()
+    """What the checkpoint of leader epochs says; None if it is damaged."""
     truncated_bytes: int = 0
     problems: list[str] = field(default_factory=list)
     """Sentences for the operator about what was lost or mended."""
@@ -164,12 +166,16 @@ def load_log(
         loaded.epochs.replace(())
     loaded.log_start_offset = start
     loaded.epochs.truncate_from_end(loaded.end_offset)
-    if loaded.epochs.dirty:
+    entries, on_disk = loaded.epochs.entries(), loaded.epochs_on_disk
+    if on_disk is None or on_disk != entries[: len(on_disk)]:
         # At once: an epoch that is in the file but not in the log would claim what is appended from now on.
-        epochs = encode_leader_epochs(loaded.epochs.entries())
         path = f"{directory}/{LEADER_EPOCHS_FILE}"
+        written = _replace_if_room(fs, path, encode_leader_epochs(entries), loaded.problems, durable=True)
         # Without room it stays to be done: the next sync writes it, and recovery would hold the old one against the batches.
-        loaded.epochs.dirty = not _replace_if_room(fs, path, epochs, loaded.problems, durable=True)
+        loaded.epochs.dirty = not written
+    else:
+        # What the file lacks the batches say; it need not be synced for each log of many before anything is served.
+        loaded.epochs.dirty = on_disk != entries
     return loaded
 
 
@@ -209,31 +215,42 @@ class _Loader:
         self._now_ms = now_ms
         self._gaps = gaps
         """Offsets may be missing anywhere."""
+        self._names: set[str] = set()
+        """Files of the directory, as of the first look and with what was done since to snapshots."""
+        self._open: tuple[Segment, File] | None = None
+        """The segment that was read last: each step reads it again."""
         self._problems: list[str] = []
         self._truncated_bytes = 0
 
     def load(self) -> LoadedLog:
+        try:
+            return self._load()
+        finally:
+            self._close()
+
+    def _load(self) -> LoadedLog:
         fs, directory = self._fs, self._directory
-        names = []
-        self._problems += complete(fs, directory, fs.list_dir(directory))
-        for name in fs.list_dir(directory):
+        names = fs.list_dir(directory)
+        completed = complete(fs, directory, names)
+        if completed:
+            self._problems += completed
+            names = fs.list_dir(directory)
+        for name in names:
             if name.endswith(_LEFTOVERS):
                 unlink_quietly(fs, f"{directory}/{name}")
             else:
-                names.append(name)
-        segments = self._list_segments(names)
+                self._names.add(name)
+        segments = self._list_segments()
         if self._recovery_point < FOR_EVER and self._config.firn_durability is Durability.DISK:
             # What is found here counts as stored from now on, so its names must not get lost either.
             fs.fsync_dir(directory)
-        epochs = self._load_epochs()
+        on_disk = self._read_epochs()
         segments = self._find_end(segments)
-        written = None if epochs is None else epochs.entries()
-        if epochs is not None and not self._epochs_fit(epochs, segments):
-            epochs = None
-        rebuild_epochs = epochs is None
-        epochs = LeaderEpochs() if epochs is None else epochs
+        epochs = LeaderEpochs(on_disk or ())
+        rebuild_epochs = not on_disk or not self._epochs_fit(epochs, segments)
+        if rebuild_epochs:
+            epochs = LeaderEpochs()
         producers = self._rebuild_state(segments, epochs, 0 if rebuild_epochs else None)
-        epochs.dirty = epochs.entries() != written
         end = Offset(segments[-1].end_offset)
         return LoadedLog(
             segments=segments,
@@ -241,16 +258,32 @@ class _Loader:
             producers=producers,
             log_start_offset=segments[0].base_offset,
             recovery_point=min(self._recovery_point, end),
+            epochs_on_disk=on_disk,
             truncated_bytes=self._truncated_bytes,
             problems=self._problems,
         )
 
+    def _file_of(self, segment: Segment) -> File:
+        """The segment's file, open until another is asked for. Raises: OSError."""
+        if self._open is not None:
+            if self._open[0] is segment:
+                return self._open[1]
+            self._close()
+        file = self._fs.open(segment.handle.path)
+        self._open = segment, file
+        return file
+
+    def _close(self) -> None:
+        if self._open is not None:
+            self._open[1].close()
+            self._open = None
+
     # --- what there is ---
 
-    def _list_segments(self, names: list[str]) -> list[Segment]:
+    def _list_segments(self) -> list[Segment]:
         bases = sorted(
             int(name[: -len(LOG_SUFFIX)])
-            for name in names
+            for name in self._names
             if name.endswith(LOG_SUFFIX) and name[: -len(LOG_SUFFIX)].isdigit()
         )
         if not bases:
@@ -261,7 +294,7 @@ class _Loader:
             segment = new_segment(self._descriptors, self._directory, Offset(base))
             segment.index = None
             segment.size_bytes = segment.synced_bytes = self._fs.file_size(segment.handle.path)
-            if file_name(Offset(base), TRANSACTION_INDEX_SUFFIX) in names:
+            if file_name(Offset(base), TRANSACTION_INDEX_SUFFIX) in self._names:
                 segment.aborted = None
             if segment.size_bytes:
                 segment.first_append_ms = min(self._now_ms, self._fs.modified_ms(segment.handle.path))
@@ -270,12 +303,13 @@ class _Loader:
             segment.end_offset = follower.base_offset
         return segments
 
-    def _load_epochs(self) -> LeaderEpochs | None:
+    def _read_epochs(self) -> tuple[EpochStart, ...] | None:
+        """What the checkpoint says, nothing if it is missing; None if it is damaged."""
         path = f"{self._directory}/{LEADER_EPOCHS_FILE}"
         try:
-            return LeaderEpochs(parse_leader_epochs(read_file(self._fs, path)))
+            return tuple(parse_leader_epochs(read_file(self._fs, path)))
         except FileNotFoundError:
-            return None
+            return ()
         except CorruptionError as error:
             self._problems.append(f"{path}: {error}; it is rebuilt from the log")
             return None
@@ -375,7 +409,7 @@ class _Loader:
 
     def _walk_to_end(self, segment: Segment, index: SegmentIndex, start: int, *, verify: bool, gaps: bool) -> None:
         """Walk a segment from an indexed batch (or 0) to its end; cut off what is damaged, and then raise CorruptionError."""
-        file = self._fs.open(segment.handle.path)
+        file = self._file_of(segment)
         indexed = bool(index.positions)
         position = start
         expected = segment.base_offset if not indexed else NO_OFFSET
@@ -411,8 +445,6 @@ class _Loader:
             lost = segment.size_bytes - position
             self._cut(segment, file, position, max(expected, segment.base_offset))
             raise CorruptionError(f"{segment.handle.path}: {error}; the last {lost} bytes are cut off") from error
-        finally:
-            file.close()
 
     @staticmethod
     def _check_order(segment: Segment, header: BatchHeader, position: int, expected: int, gaps: bool) -> None:
@@ -472,7 +504,7 @@ class _Loader:
             index = read_index(self._fs, segment) if segment.index is None else segment.index
         except (CorruptionError, FileNotFoundError):
             index = SegmentIndex()
-        file = self._fs.open(segment.handle.path, read_only=True)
+        file = self._file_of(segment)
         try:
             while offsets:
                 start = index.position_before(offsets[0] - segment.base_offset)
@@ -492,8 +524,6 @@ class _Loader:
         except CorruptionError:
             # The walk that rebuilds producer state meets it too, and cuts it off.
             return
-        finally:
-            file.close()
 
     def _rebuild_state(self, segments: list[Segment], epochs: LeaderEpochs, epochs_from: int | None) -> ProducerStates:
         """Walk the headers from the newest usable snapshot, or from ``epochs_from`` if that is lower."""
@@ -517,7 +547,7 @@ class _Loader:
         # again, so no snapshot from behind it is used.
         indexes_end = self._sound_transaction_indexes_end(segments)
         producers, start = self._load_snapshot(segments, Offset(end), min(self._recovery_point, indexes_end))
-        snapshots = set(list_snapshots(self._fs.list_dir(self._directory)))
+        snapshots = set(list_snapshots(self._names))
         walk_from = start if epochs_from is None else min(start, epochs_from)
         # Without a snapshot where the walk begins, and with segments gone before it, the next snapshot knows better.
         unknown_before = 0 < start == segments[0].base_offset and start not in snapshots
@@ -542,7 +572,7 @@ class _Loader:
         newest = max((offset for offset in snapshots if offset <= end), default=newest_base)
         for offset in snapshots:
             if offset not in bases and offset != newest:
-                unlink_quietly(self._fs, snapshot_path(self._directory, offset))
+                self._remove_snapshot(offset)
         return producers
 
     def _correct(self, producers: ProducerStates, offset: Offset, snapshots: set[Offset]) -> None:
@@ -567,10 +597,10 @@ class _Loader:
         """State of the newest sound snapshot at or below ``usable_end``, and its offset. Those past ``end`` are removed."""
         producers = ProducerStates()
         first = segments[0].base_offset
-        for offset in reversed(list_snapshots(self._fs.list_dir(self._directory))):
+        for offset in reversed(list_snapshots(self._names)):
             path = snapshot_path(self._directory, offset)
             if offset > end:
-                unlink_quietly(self._fs, path)
+                self._remove_snapshot(offset)
                 continue
             if offset < first:
                 break
@@ -581,14 +611,19 @@ class _Loader:
                 producers.load_rows(parse_snapshot(read_file(self._fs, path)))
             except CorruptionError as error:
                 self._problems.append(f"{path}: {error}; producer state is rebuilt from the log")
-                unlink_quietly(self._fs, path)
+                self._remove_snapshot(offset)
                 continue
             return producers, offset
         return producers, first
 
+    def _remove_snapshot(self, offset: Offset) -> None:
+        unlink_quietly(self._fs, snapshot_path(self._directory, offset))
+        self._names.discard(file_name(offset, SNAPSHOT_SUFFIX))
+
     def _aborted_below(self, segment: Segment, trusted_end: int) -> list[AbortedTransaction]:
         try:
-            aborted = read_aborted(self._fs, segment)
+            known = file_name(segment.base_offset, TRANSACTION_INDEX_SUFFIX) in self._names
+            aborted = read_aborted(self._fs, segment) if known else []
         except CorruptionError:
             aborted = []
         kept = [entry for entry in aborted if entry.last_offset < trusted_end]
@@ -607,7 +642,7 @@ class _Loader:
     ) -> None:
         index = segment.index
         start = 0 if index is None else index.position_before(max(0, walk_from - segment.base_offset))
-        file = self._fs.open(segment.handle.path, read_only=True)
+        file = self._file_of(segment)
         try:
             for _, header, view in walk(file, start, segment.size_bytes, verify=False):
                 if header.leader_epoch > epochs.latest:
@@ -621,8 +656,6 @@ class _Loader:
                             aborted.append(aborted_entry(completed, producers.last_stable_offset_after(completed)))
         except CorruptionError as error:
             raise _DamageBelow(segment, str(error)) from error
-        finally:
-            file.close()
 
     def _marker(self, segment: Segment, batch: memoryview) -> EndTransactionMarker | None:
         try:
@@ -657,20 +690,17 @@ class _Loader:
         return [header for part in reversed(parts) for header in part]
 
     def _headers_between(self, segment: Segment, start: int, offset: int) -> list[BatchHeader]:
-        file = self._fs.open(segment.handle.path, read_only=True)
-        try:
-            headers = []
-            for _, header, _ in walk(file, start, segment.size_bytes, verify=False):
-                if header.base_offset >= offset:
-                    break
-                headers.append(header)
-            return headers
-        finally:
-            file.close()
+        headers = []
+        for _, header, _ in walk(self._file_of(segment), start, segment.size_bytes, verify=False):
+            if header.base_offset >= offset:
+                break
+            headers.append(header)
+        return headers
 
     def _save_snapshot(self, offset: Offset, producers: ProducerStates) -> None:
         path = snapshot_path(self._directory, offset)
-        _replace_if_room(self._fs, path, encode_snapshot(producers.rows()), self._problems, durable=False)
+        if _replace_if_room(self._fs, path, encode_snapshot(producers.rows()), self._problems, durable=False):
+            self._names.add(file_name(offset, SNAPSHOT_SUFFIX))
 
 
 def restore_log(fs: FileSystem, descriptors: DescriptorCache, directory: str, state: LogState) -> LoadedLog | None:

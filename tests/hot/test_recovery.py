@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from app.configs import Durability, TopicConfig
-from app.hot.checkpoints import LEADER_EPOCHS_FILE, RECOVERY_POINTS_FILE, parse_leader_epochs
+from app.errors import StorageUnavailable
+from app.hot.checkpoints import LEADER_EPOCHS_FILE, RECOVERY_POINTS_FILE, encode_leader_epochs, parse_leader_epochs
 from app.hot.files import read_file, replace_file
 from app.hot.log import PartitionLog
 from app.hot.manager import LoadReport, LogManager
@@ -244,7 +245,6 @@ async def test_a_snapshot_of_any_segment_can_be_had() -> None:
     pending = log.producer_snapshot(5)
     await log.flush()
     assert log.producer_snapshot(5) == pending == fs.open(f"{SECOND}.snapshot").pread(1000, 0)
-    fs.unlink(f"{SECOND}.snapshot")
     assert log.producer_snapshot(5) == pending
     assert log.producer_snapshot(14) != pending
     assert manager.offline_reason is None
@@ -320,7 +320,7 @@ async def test_a_flipped_bit_in_the_leader_epochs_is_found_whichever_it_is(synce
     lineage = log.leader_epochs()
     assert lineage == ((0, 0), (14, 4), (15, 5), (16, 6), (20, 10))
     before = await read_all(log)
-    await reopened(fs)  # writes down what it found in batches alone
+    replace_file(fs, f"{log.path}/{LEADER_EPOCHS_FILE}", encode_leader_epochs(lineage), durable=True)
     found = 0
     for _ in flips_of(fs, f"{log.path}/{LEADER_EPOCHS_FILE}"):
         log, report = await reopened(fs)
@@ -372,3 +372,50 @@ async def test_an_epoch_past_the_end_does_not_claim_what_is_appended_later() -> 
     log.append_as_leader(idempotent(3), now_ms=NOW)
     log, _ = await reopened(fs)
     assert log.leader_epochs() == ((0, 0),)
+
+
+async def test_an_epoch_that_the_checkpoint_lacks_is_left_to_the_next_sync() -> None:
+    fs = sim()
+    _, log = await filled(fs, 3)
+    await log.flush()
+    log.become_leader(LeaderEpoch(4))
+    log.append_as_leader(idempotent(3), now_ms=NOW)
+    log, _ = await reopened(fs)
+    assert log.leader_epochs() == ((0, 0), (4, 3))
+    assert read_file(fs, f"{log.path}/{LEADER_EPOCHS_FILE}") == b"0\n1\n0 0\n"
+    await log.flush()
+    assert read_file(fs, f"{log.path}/{LEADER_EPOCHS_FILE}") == b"0\n2\n0 0\n4 3\n"
+
+
+def claim_an_epoch_too_many(fs: SimFileSystem) -> None:
+    """Recovery has to write the checkpoint at once."""
+    replace_file(fs, f"{DATA}/t-0/{LEADER_EPOCHS_FILE}", b"0\n2\n0 0\n9 99\n", durable=True)
+
+
+async def test_on_a_full_disk_logs_open_without_what_can_be_made_again() -> None:
+    fs = sim()
+    _, log = await filled(fs, 8)
+    before = await read_all(log)
+    claim_an_epoch_too_many(fs)
+    fs.capacity_bytes = fs.used
+    log, report = await reopened(fs)
+    assert (await read_all(log), log.leader_epochs(), log.producers.entries[1].last_sequence) == (before, ((0, 0),), 7)
+    assert sorted(problem.partition(" ")[0] for problem in report.problems) == [
+        f"{SECOND}.snapshot",
+        f"{DATA}/t-0/{LEADER_EPOCHS_FILE}",
+    ]
+    assert all("cannot be written now: No space left" in problem for problem in report.problems)
+    fs.capacity_bytes = 1 << 40
+    await log.flush()
+    assert read_file(fs, f"{DATA}/t-0/{LEADER_EPOCHS_FILE}") == b"0\n1\n0 0\n"
+    log, report = await reopened(fs)
+    assert (await read_all(log), report.problems) == (before, [])
+
+
+async def test_another_fault_than_a_full_disk_ends_the_opening_of_logs() -> None:
+    fs = sim()
+    await filled(fs, 8)
+    claim_an_epoch_too_many(fs)
+    fs.fail_next("fdatasync", f"{LEADER_EPOCHS_FILE}.tmp")
+    with pytest.raises(StorageUnavailable, match="cannot open the logs"):
+        await reopened(fs)
