@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from app.broker.manifest_copies import ManifestCopies
 from app.broker.partitions import Partitions
 from app.broker.sweeping import Sweeping
 from app.configs import BrokerConfig
@@ -95,6 +96,8 @@ class Node:
         self._fenced: FencedError | None = None
         self._socket: socket.socket | None = None
         self._tasks: asyncio.TaskGroup | None = None
+        self._leads = False
+        """Leader epochs have risen wherever records may be gone."""
         self.logs = LogManager(
             config.data_dir,
             around.fs,
@@ -106,6 +109,9 @@ class Node:
             producer_expiration_ms=config.producer_id_expiration_ms,
             lock=around.lock,
         )
+        self._manifest_copies = ManifestCopies(
+            f"{config.data_dir}/{OWN_DIRECTORY}", fs=around.fs, pool=around.pool, log_line=around.log_line
+        )
         self.remote_log_manager = RemoteLogManager(
             around.store,
             around.work,
@@ -114,7 +120,7 @@ class Node:
             registry=self.registry,
             broker_id=BrokerId(config.node_id),
             interval_ms=config.remote_log_manager_task_interval_ms,
-            on_manifest_change=self._cache_manifest,
+            on_manifest_change=self._manifest_copies.note_change,
         )
         self.chunk_cache = ChunkCache(
             around.work,
@@ -178,20 +184,6 @@ class Node:
             on_fenced=self._on_fenced,
             timings=around.timings,
         )
-        loading = asyncio.create_task(self.logs.load_all())
-        try:
-            await self.controller.start()
-        except BaseException:
-            loading.cancel()
-            await asyncio.wait([loading])
-            raise
-        self.load_report = report = await loading
-        for problem in report.problems:
-            self._log_line(problem)
-        if meta is None:
-            self.logs.write_meta(
-                MetaProperties(self.controller.image.cluster_id, BrokerId(config.node_id), directory_id)
-            )
         self.partitions = Partitions(
             config,
             controller=self.controller,
@@ -201,12 +193,24 @@ class Node:
             work=around.work,
             clock=around.clock,
             rng=around.rng,
-            pool=around.pool,
-            fs=around.fs,
-            cache_directory=f"{config.data_dir}/{OWN_DIRECTORY}/manifests",
+            copies=self._manifest_copies,
             timings=around.timings,
             log_line=self._log_line,
         )
+        try:
+            async with asyncio.TaskGroup() as together:
+                loading = together.create_task(self.logs.load_all())
+                together.create_task(self.partitions.prepare())
+                together.create_task(self.controller.start())
+        except BaseExceptionGroup as failures:
+            raise first_error(failures) from None
+        self.load_report = report = loading.result()
+        for problem in report.problems:
+            self._log_line(problem)
+        if meta is None:
+            self.logs.write_meta(
+                MetaProperties(self.controller.image.cluster_id, BrokerId(config.node_id), directory_id)
+            )
         self.cleaner = LogCleaner(
             self.logs,
             around.new_cleaner_work or (lambda: InlineCleanerWork(around.fs, around.pool, PlainEngine)),
@@ -331,6 +335,7 @@ class Node:
                     tasks.create_task(self.remote_reader.run()),
                 ]
                 await self.partitions.take_over_all(clean=self.load_report is not None and self.load_report.clean)
+                self._leads = True
                 # Not earlier: syncing what a kill left unsynced would compete with what clients wait for.
                 background.append(tasks.create_task(self.logs.run()))
                 background.append(tasks.create_task(self.remote_log_manager.run()))
@@ -421,10 +426,6 @@ class Node:
         """End ``run`` in order."""
         self._stopping.set()
 
-    def _cache_manifest(self, manifest: object) -> None:
-        if self.partitions is not None and self._tasks is not None:
-            self.partitions.cache_manifest(manifest)  # type: ignore[arg-type]
-
     # --- stopping ------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
@@ -433,10 +434,10 @@ class Node:
             self._socket.close()
         if self.controller is not None and self._fenced is None and self.load_report is not None:
             await self.controller.leave()
-        if self.partitions is not None:
-            await self.partitions.write_caches()
+            await self.partitions.leave()
         if self.load_report is not None:
-            await self.logs.close()
+            # A start after a crash that did not get so far leaves the next one to find it.
+            await self.logs.close(clean=self._leads or self.load_report.clean)
         else:
             self.logs.lock().close()
 

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
+from app.broker.manifest_copies import READ_AT_ONCE, ManifestCopies, ManifestEnds
 from app.configs import BrokerConfig, Durability
 from app.errors import ConflictError, FencedError, FirnError, StorageFull, StorageUnavailable
-from app.hot.files import FileSystem, read_file, replace_file, unlink_quietly
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
+from app.metadata import layout
 from app.metadata.cluster import ClusterImage, ImageDelta, TopicImage
 from app.metadata.controller import Controller
 from app.metadata.manifest import SegmentManifest
@@ -25,16 +26,14 @@ from app.metadata.manifest_listing import list_manifests
 from app.metadata.numbered_log import LogTimings
 from app.objectstore.api import ObjectStore
 from app.records.control import ControlType
-from app.seams import BlockingPool, Clock
+from app.seams import Clock
 from app.tiering.rebuild import LostMarker, RestorePlan, agree, lost_markers
-from app.tiering.remote_log_manager import RemoteLogManager, manifest_cache_name
+from app.tiering.remote_log_manager import RemoteLogManager
 from app.tiering.store_work import StoreWork
 from app.units import NO_TOPIC_ID, BrokerId, LeaderEpoch, PartitionIndex, ProducerEpoch, TopicId, TopicIdPartition
 
 MANIFESTS_AT_ONCE: Final = 256
 """Manifests being read: enough for a thousand partitions in a quarter of a second at 50 ms a request."""
-COPIES_READ_AT_ONCE: Final = 32
-"""Cached copies of manifests read from the disk by one piece of work on the pool."""
 RETRY_S_MIN: Final = 0.5
 RETRY_S_MAX: Final = 30.0
 LOGS_AT_ONCE: Final = 16
@@ -43,6 +42,8 @@ AGREE_TRIES_MAX: Final = 300
 AGREE_PAUSE_S: Final = 0.1
 CACHE_WRITE_S: Final = 5.0
 """How long changed manifests wait to be written to the data directory together."""
+CATCH_UP_DELAY_S: Final = 1.0
+"""After a start clients come first."""
 
 
 class Partitions:
@@ -59,9 +60,7 @@ class Partitions:
         work: StoreWork,
         clock: Clock,
         rng: random.Random,
-        pool: BlockingPool,
-        fs: FileSystem,
-        cache_directory: str,
+        copies: ManifestCopies,
         timings: LogTimings | None,
         log_line: Callable[[str], None],
     ) -> None:
@@ -73,9 +72,7 @@ class Partitions:
         self._work = work
         self._clock = clock
         self._rng = rng
-        self._pool = pool
-        self._fs = fs
-        self._cache_directory = cache_directory
+        self._copies = copies
         self._timings = timings
         self._log_line = log_line
         self._led: dict[UUID, tuple[str, int]] = {}
@@ -88,9 +85,29 @@ class Partitions:
         """Done when every log of such a topic is made, or the first could not be."""
         self._wake_maker = asyncio.Event()
         self._wake = asyncio.Event()
-        self._changed_manifests: dict[TopicIdPartition, SegmentManifest] = {}
+        self._ends: ManifestEnds | None = None
+        self._prepared: dict[TopicIdPartition, SegmentManifest] = {}
+        """Manifests that are at the ends that are said of them."""
+        self._listed: Mapping[TopicIdPartition, Sequence[str]] = {}
+        """Keys of manifests as of before the cluster log was read."""
+        self._believed: dict[TopicIdPartition, None] = {}
+        """Partitions whose manifests were taken to be at their ends."""
 
     # --- starting ------------------------------------------------------------------------------------------------
+
+    async def prepare(self) -> None:
+        """Learn of the manifests what can be learnt while the cluster log and the local logs are read."""
+        self._ends = await self._copies.take_ends()
+        if self._ends is None:
+            self._listed = await self._list_manifests(await self._copies.partitions())
+            return
+        for start in range(0, len(self._ends.ends), READ_AT_ONCE):
+            some = self._ends.ends[start : start + READ_AT_ONCE]
+            keys = [TopicIdPartition(TopicId(end.topic_id), end.partition) for end in some]
+            for key, end, copy in zip(keys, some, await self._copies.read(keys), strict=True):
+                manifest = self._manifest(key, end.leader_epoch)
+                if await manifest.restore(copy, end.version):
+                    self._prepared[key] = manifest
 
     async def take_over_all(self, *, clean: bool) -> None:
         """Make logs and image agree, hold every led log against its manifest, and become the leader of all.
@@ -135,6 +152,7 @@ class Partitions:
         async with asyncio.TaskGroup() as group:
             for log, manifest in manifests.items():
                 group.create_task(check(log, manifest, log in foreign))
+        self._prepared, self._listed = {}, {}
         self._unattached.clear()
         for log, plan in sorted(restored, key=lambda one: (one[0].topic, one[0].partition)):
             at_end = plan.next_offset == plan.tiered_end
@@ -184,14 +202,17 @@ class Partitions:
 
     async def _load_manifests(self) -> dict[PartitionLog, SegmentManifest]:
         """The manifest of every log, read some at a time. Raises: StorageUnavailable, CorruptionError."""
-        logs = self._logs.logs()
-        listed = await self._list_manifests(_key_of(log) for log in logs)
-        limit = asyncio.Semaphore(MANIFESTS_AT_ONCE // COPIES_READ_AT_ONCE)
-        manifests: dict[PartitionLog, SegmentManifest] = {}
+        manifests = self._known_manifests()
+        self._believed = dict.fromkeys(map(_key_of, manifests))
+        logs = [log for log in self._logs.logs() if log not in manifests]
+        # Whoever has written since that LIST, and may have been the leader, had the node id bound to another directory.
+        listed = {} if self._controller.took_over else dict(self._listed)
+        listed |= await self._list_manifests(key for key in map(_key_of, logs) if key not in listed)
+        limit = asyncio.Semaphore(MANIFESTS_AT_ONCE // READ_AT_ONCE)
 
         async def load(some: Sequence[PartitionLog]) -> None:
             async with limit:
-                copies = await self._pool.run(lambda: [self._read_copy(log) for log in some])
+                copies = await self._copies.read([_key_of(log) for log in some])
                 async with asyncio.TaskGroup() as group:
                     tasks = [
                         group.create_task(self._load_manifest(log, copy, listed.get(_key_of(log))))
@@ -200,18 +221,30 @@ class Partitions:
             manifests.update((log, task.result()) for log, task in zip(some, tasks, strict=True))
 
         async with asyncio.TaskGroup() as group:
-            for start in range(0, len(logs), COPIES_READ_AT_ONCE):
-                group.create_task(load(logs[start : start + COPIES_READ_AT_ONCE]))
+            for start in range(0, len(logs), READ_AT_ONCE):
+                group.create_task(load(logs[start : start + READ_AT_ONCE]))
         return manifests
+
+    def _known_manifests(self) -> dict[PartitionLog, SegmentManifest]:
+        """Manifests that are what we left: we were the last to start with this node id, and led them till we stopped."""
+        if self._ends is None or self._ends.incarnation != self._controller.predecessor:
+            return {}
+        epochs = {(end.topic_id, end.partition): end.leader_epoch for end in self._ends.ends}
+        return {
+            log: manifest
+            for log in self._logs.logs()
+            if (manifest := self._prepared.get(_key_of(log))) is not None
+            and epochs[_key_of(log)] == self._leader_epoch(log)
+        }
 
     def _is_foreign(self, log: PartitionLog, manifest: SegmentManifest, existing: set[tuple[str, int]]) -> bool:
         """Whether the partition was last led with other local data than ours, so that its end may not be what we have."""
-        if (log.topic, int(log.partition)) not in existing:
-            return True
+        return (log.topic, int(log.partition)) not in existing or not self._is_ours(manifest)
+
+    def _is_ours(self, manifest: SegmentManifest) -> bool:
+        """Whether this data directory's broker was the last to write it."""
         identity = self._controller.identity
-        return bool(manifest.sealed_by) and not manifest.sealed_by.startswith(
-            f"{identity.broker_id}/{identity.directory_id}/"
-        )
+        return not manifest.sealed_by or manifest.sealed_by.startswith(f"{identity.broker_id}/{identity.directory_id}/")
 
     async def _bump(self, manifests: Mapping[PartitionLog, SegmentManifest], logs: Iterable[PartitionLog]) -> None:
         """Raise the leader epochs of ``logs`` above every epoch that is known of them. Raises: StorageUnavailable, FencedError."""
@@ -321,7 +354,8 @@ class Partitions:
         for index in range(count):
             key = TopicIdPartition(TopicId(topic_id), PartitionIndex(index))
             self._unattached.pop(key, None)
-            self._changed_manifests.pop(key, None)
+            self._believed.pop(key, None)
+            self._copies.forget(key)
             self._tier.detach(*key)
             log = self._logs.get(name, index)
             if log is not None and log.topic_id == topic_id:
@@ -334,6 +368,7 @@ class Partitions:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._make_missing())
                 group.create_task(self._attach_and_cache())
+                group.create_task(self._catch_up())
         finally:
             for tried in self._tried.values():
                 tried.set_result(None)
@@ -362,7 +397,7 @@ class Partitions:
             self._wake.clear()
             await self._attach_new()
             delay_s = min(delay_s * 2, RETRY_S_MAX) if self._unattached else RETRY_S_MIN
-            await self.write_caches()
+            await self.write_copies()
             try:
                 async with asyncio.timeout(delay_s if self._unattached else CACHE_WRITE_S):
                     await self._wake.wait()
@@ -398,6 +433,38 @@ class Partitions:
             for key in tuple(self._unattached):
                 group.create_task(attach(key))
 
+    async def _catch_up(self) -> None:
+        """Look at the ends of the manifests that were not looked at before: a job may have written while no broker ran."""
+        delay_s = CATCH_UP_DELAY_S
+        while self._believed:
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, RETRY_S_MAX)
+            listed = await self._list_manifests(tuple(self._believed))
+            for key, keys in listed.items():
+                manifest = self._tier.manifest_of(key)
+                try:
+                    if (
+                        manifest is not None
+                        and layout.entry_key(layout.manifest_prefix(*key), manifest.version) in keys
+                    ):
+                        await self._refresh(manifest)
+                except FencedError:
+                    raise
+                except FirnError as error:
+                    self._log_line(
+                        f"cannot read what was added to {layout.manifest_prefix(*key)}, will try again: {error}"
+                    )
+                else:
+                    self._believed.pop(key, None)
+
+    async def _refresh(self, manifest: SegmentManifest) -> None:
+        """Read what was added, and keep whoever added it from adding more. Raises: FirnError."""
+        await manifest.refresh()
+        if not self._is_ours(manifest):
+            partition = self._controller.image.partition(manifest.topic_id, manifest.partition)
+            if partition is not None:
+                await manifest.seal(partition.leader_epoch)
+
     # --- manifests -----------------------------------------------------------------------------------------------
 
     async def _list_manifests(self, keys: Iterable[TopicIdPartition]) -> Mapping[TopicIdPartition, Sequence[str]]:
@@ -411,58 +478,35 @@ class Partitions:
 
         Raises: StorageUnavailable, CorruptionError.
         """
-        manifest = SegmentManifest(
+        manifest = self._manifest(_key_of(log), LeaderEpoch(max(log.leader_epoch, 0)))
+        await manifest.load(copy, listed)
+        return manifest
+
+    def _manifest(self, key: TopicIdPartition, leader_epoch: LeaderEpoch) -> SegmentManifest:
+        return SegmentManifest(
             self._store,
-            log.topic_id,
-            log.partition,
+            *key,
             writer_id=self._controller.writer_id,
             broker_id=BrokerId(self._config.node_id),
-            leader_epoch=LeaderEpoch(max(log.leader_epoch, 0)),
+            leader_epoch=leader_epoch,
             rng=self._rng,
             clock=self._clock,
             timings=self._timings,
         )
-        await manifest.load(copy, listed)
-        return manifest
 
-    def _read_copy(self, log: PartitionLog) -> bytes | None:
-        """The copy of a manifest in the data directory; on a pool thread."""
-        try:
-            return read_file(self._fs, self._cache_path(_key_of(log)))
-        except OSError:
-            return None  # a copy only saves requests
+    async def write_copies(self) -> None:
+        """Write the copies of manifests that have changed."""
+        await self._copies.write((topic_id, count) for topic_id, (_, count) in self._led.items())
 
-    def cache_manifest(self, manifest: SegmentManifest) -> None:
-        """The manifest changed: write it to the data directory before long."""
-        self._changed_manifests[TopicIdPartition(manifest.topic_id, manifest.partition)] = manifest
-
-    async def write_caches(self) -> None:
-        """Write the manifests that changed. One that cannot be written is read from the store by the next start."""
-        if not self._changed_manifests:
-            return
-        changed, self._changed_manifests = self._changed_manifests, {}
-        contents = [(self._cache_path(key), manifest.to_cache()) for key, manifest in changed.items()]
-        live = {
-            manifest_cache_name(TopicId(topic_id), PartitionIndex(index))
-            for topic_id, (_, count) in self._led.items()
-            for index in range(count)
+    async def leave(self) -> None:
+        """After ``run`` has ended for good: keep what the next start can use."""
+        await self.write_copies()
+        led = {
+            key: (manifest, log.leader_epoch)
+            for log in self._logs.logs()
+            if (manifest := self._tier.manifest_of(key := _key_of(log))) is not None
         }
-
-        def write() -> None:
-            self._fs.make_dirs(self._cache_directory)
-            for path, data in contents:
-                replace_file(self._fs, path, data, durable=False)
-            for name in self._fs.list_dir(self._cache_directory):
-                if name not in live:
-                    unlink_quietly(self._fs, f"{self._cache_directory}/{name}")
-
-        try:
-            await self._pool.run(write)
-        except OSError as error:
-            self._log_line(f"cannot keep copies of manifests in the data directory: {error}")
-
-    def _cache_path(self, key: TopicIdPartition) -> str:
-        return f"{self._cache_directory}/{manifest_cache_name(*key)}"
+        await self._copies.leave_ends(self._controller.identity.incarnation, led)
 
 
 def _key_of(log: PartitionLog) -> TopicIdPartition:

@@ -103,7 +103,7 @@ class Broker:
         await self._store.start()
         # Nobody waits for this loop yet, and the store process starts meanwhile.
         from app.broker.cleaning import CleanerProcesses
-        from app.broker.node import OWN_DIRECTORY, Node, Surroundings
+        from app.broker.node import OWN_DIRECTORY, Node, Surroundings, first_error
         from app.objectstore.proxy import StoreProxy
         from app.tiering.store_proxy import ProxyStoreWork
 
@@ -131,10 +131,14 @@ class Broker:
             ),
         )
         self._lock = None
-        await self._await_store(self._store)
-        self._watching.append(asyncio.create_task(self._store.watch()))
         await self._check_http_address()
-        await self.node.start()
+        try:
+            async with asyncio.TaskGroup() as together:
+                together.create_task(self._watch_store(self._store))
+                # What it asks of the store waits in the socket, and what it does with the disk need not wait.
+                together.create_task(self.node.start())
+        except BaseExceptionGroup as failures:
+            raise first_error(failures) from None
         ready = asyncio.Event()
         self._running = asyncio.create_task(self.node.run(ready.set))
         waiting = asyncio.create_task(ready.wait())
@@ -159,6 +163,11 @@ class Broker:
         from app.metadata.redis_liveness import RedisLiveness
 
         return RedisLiveness(Redis.from_url(self.config.redis_url), namespace=REDIS_NAMESPACE)
+
+    async def _watch_store(self, child: Child) -> None:
+        """From its first answer on, start it again whenever it ends. Raises: as ``_await_store``."""
+        await self._await_store(child)
+        self._watching.append(asyncio.create_task(child.watch()))
 
     async def _await_store(self, child: Child) -> None:
         """Wait until the store process answers. Raises: ConfigError if it ends instead, StorageUnavailable."""

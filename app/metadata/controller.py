@@ -44,6 +44,7 @@ from app.limits import LOG_ENTRY_BYTES_MAX
 from app.metadata import changes, layout
 from app.metadata.changes import DEFAULT, Assignments, ConfigChange, Planned, Surroundings
 from app.metadata.cluster import (
+    BrokerImage,
     BrokerRecord,
     ClusterImage,
     ClusterRecord,
@@ -152,7 +153,7 @@ class Controller:
         self._queue: deque[_Change] = deque()
         self._work_waits = asyncio.Event()
         self._started = False
-        self._took_over = False
+        self._predecessor: BrokerImage | None = None
         self._fenced: FencedError | None = None
 
     # --- what is known ----------------------------------------------------------------------------------------------
@@ -179,7 +180,12 @@ class Controller:
         The broker before may still be running then: each led partition's manifest must be sealed, and read after that,
         before a produce is accepted (``SegmentManifest.seal``).
         """
-        return self._took_over
+        return self._predecessor is not None and self._predecessor.directory_id != self.identity.directory_id
+
+    @property
+    def predecessor(self) -> UUID | None:
+        """The incarnation that had this node id until this one started; None if it is the first."""
+        return None if self._predecessor is None else self._predecessor.incarnation
 
     def effective_config(self, topic: TopicImage) -> TopicConfig:
         """The settings of a topic on this broker: its overrides, the dynamic ones of brokers, the static ones."""
@@ -224,8 +230,7 @@ class Controller:
                     f"Another broker is starting with node id {self.identity.broker_id} or in this cluster at this"
                     " moment: see which one is to run, and start only that one."
                 ) from None
-            bound = image.brokers.get(self.identity.broker_id)
-            self._took_over = bound is not None and bound.directory_id != self.identity.directory_id
+            self._predecessor = image.brokers.get(self.identity.broker_id)
             self._started = True
             self._publish()
             return

@@ -92,6 +92,10 @@ class SegmentManifest:
         """
         return await self._log.load(cached, listed)
 
+    async def restore(self, cached: bytes | None, version: int) -> bool:
+        """Take the manifest from the cached copy alone, if that is of ``version``; None is that of an empty manifest."""
+        return await self._log.restore(cached, version)
+
     async def refresh(self) -> bool:
         """Read what others have written since. Returns whether there was anything. Raises: as ``load``."""
         return await self._log.poll()
@@ -109,6 +113,11 @@ class SegmentManifest:
     def version(self) -> int:
         """Number of the next entry: rises with every change, so that a cached copy can be told to be old."""
         return self._log.next_sequence
+
+    @property
+    def end_is_known(self) -> bool:
+        """Whether no change that we have tried may still be made."""
+        return self._log.end_is_known
 
     @property
     def entries(self) -> list[SegmentEntry]:

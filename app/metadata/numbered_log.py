@@ -178,6 +178,8 @@ class NumberedLog(Generic[S]):
         self._at = self._empty()
         self._sealed = False
         self._ever_sealed = False
+        self._offered = NOTHING_APPLIED
+        """Highest number that we have sent an entry under."""
 
     # --- what is known ----------------------------------------------------------------------------------------------
 
@@ -207,6 +209,11 @@ class NumberedLog(Generic[S]):
         return self._sealed
 
     @property
+    def end_is_known(self) -> bool:
+        """Whether no append of ours may still add to what is applied."""
+        return self._offered <= self._at.applied and not self._at.broken
+
+    @property
     def snapshot_due(self) -> bool:
         """Whether so many entries followed the newest snapshot that start-up would be dearer than the live records ask."""
         return self._at.applied - self._at.snapshot_sequence >= max(64, len(self._at.live) // 16)
@@ -234,6 +241,25 @@ class NumberedLog(Generic[S]):
                     return True
             await self._reload(listed)
             return False
+
+    async def restore(self, cached: bytes | None, end: int) -> bool:
+        """Go to ``end``, the number of the first entry that is not there, by a cached copy alone. No request.
+
+        Returns whether that could be done; if not, nothing has changed. None is the copy of a log without entries.
+        """
+        async with self._turn:
+            try:
+                at = (
+                    self._empty()
+                    if cached is None
+                    else await self._decode_snapshot("the cached copy", cached, is_cache=True)
+                )
+            except CorruptionError:
+                return False
+            if at.applied + 1 != end:
+                return False
+            self._at = at
+            return True
 
     async def poll(self) -> bool:
         """Apply the entries that were written since. One LIST if there are none.
@@ -504,6 +530,7 @@ class NumberedLog(Generic[S]):
         )
         # Whatever leaves this method early, a cancellation too, leaves the number undecided.
         self._sealed = False
+        self._offered = sequence
         action = attempt.start()
         while True:
             match action:

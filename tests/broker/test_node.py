@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from app.broker.partitions import LOGS_AT_ONCE
-from app.errors import ConfigError, ConflictError, FirnError, StorageFull
+from app.broker.partitions import LOGS_AT_ONCE, Partitions
+from app.errors import ConfigError, ConflictError, FirnError, StorageFull, StorageUnavailable
 from app.handlers.fetch import RANGES_MAX
+from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE
 from app.hot.manager import LogManager
 from app.metadata.changes import ConfigChange, Operation
 from app.metadata.controller import StartRefused
@@ -112,6 +113,24 @@ async def test_after_an_unclean_stop_records_are_there_and_leader_epochs_rise(tm
             assert len(headers(await fetch_all(client, "t", end=9))) == 2
             assert await produce(client, "t", batch(1)) == [9]
             assert headers(await fetch_all(client, "t", start=9, end=10))[0].leader_epoch == 1
+
+
+async def test_leader_epochs_rise_though_the_first_start_after_a_kill_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 1, retention_ms="-1")
+    (tmp_path / "data" / CLEAN_SHUTDOWN_FILE).unlink()
+
+    async def without_a_store(self: Partitions, *, clean: bool) -> None:
+        raise StorageUnavailable("no manifest can be read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Partitions, "take_over_all", without_a_store)
+        with pytest.raises(StorageUnavailable):
+            await running_broker(tmp_path).__aenter__()
+    async with running_broker(tmp_path) as broker:
+        assert broker.log("t").leader_epoch == 1
 
 
 async def test_records_roll_tier_leave_the_disk_and_come_back_byte_for_byte(tmp_path: Path):

@@ -212,6 +212,20 @@ async def test_a_cached_copy_is_used_and_caught_up(store: ObjectStore) -> None:
     assert ENTRY.format(1) not in await keys_of(store, "cluster/log/")
 
 
+async def test_a_cached_copy_that_goes_to_a_known_end_is_all_that_is_needed(store: ObjectStore) -> None:
+    writer = await sealed(store, "a")
+    cached = writer.to_cache()
+    await append(writer, 5)
+    reader = make_log(store, "b")
+    assert await reader.restore(None, 0)
+    assert not await reader.restore(cached, writer.next_sequence)
+    assert not await reader.restore(writer.to_cache()[:-1], writer.next_sequence)
+    assert reader.next_sequence == 0, "what could not be used changed nothing"
+    assert await reader.restore(writer.to_cache(), writer.next_sequence)
+    assert dict(reader.live) == dict(writer.live)
+    await reader.seal(reader.next_sequence)
+
+
 async def test_a_damaged_cached_copy_costs_only_time(store: ObjectStore) -> None:
     writer = await sealed(store, "a")
     await append(writer, 5)
@@ -350,13 +364,17 @@ def test_an_append_that_was_given_up_and_arrives_late_is_found_before_the_next_s
             Fault(FaultKind.APPLIED_LATE, operation="put_if_absent", times=1, latency_ms=(60_000, 60_000)),
             Fault(FaultKind.UNAVAILABLE, operation="put_if_absent"),
         ]
+        assert log.end_is_known
         with pytest.raises(StorageUnavailable):
             await log.append(1, [(key(1), value(1))])
+        assert not log.end_is_known
         await asyncio.sleep(60)
         store.faults = []
         with pytest.raises(ConflictError, match="a has written"):
             await log.seal(1)
+        assert not log.end_is_known
         await log.poll()
+        assert log.end_is_known
         assert dict(log.live) == {key(1): value(1)}
         assert await log.seal(2) == 2
 

@@ -1,0 +1,165 @@
+"""Copies of segment manifests in the data directory, so that a start need not read them from the bucket.
+
+A copy is as old as its writing: what followed is in the bucket, and a LIST tells. After a stop in order nothing followed, and
+``manifest-ends`` says so: for each manifest the number of its next entry. That holds until somebody may have written again.
+Therefore the file names the start that left it, and is believed only by the next one: while the cluster log has no later
+registration of this node id. Nor does it need to be removed durably.
+
+``manifest-ends``: CRC-32C (uint32) of what follows, then a msgpack array of ``ManifestEnds``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+from uuid import UUID
+
+import msgspec
+from crc32c import crc32c
+
+from app.hot.files import FileSystem, read_file, replace_file, unlink_quietly
+from app.metadata import layout
+from app.metadata.manifest import SegmentManifest
+from app.seams import BlockingPool
+from app.tiering.remote_log_manager import manifest_cache_name
+from app.units import LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
+
+ENDS_FILE: Final = "manifest-ends"
+READ_AT_ONCE: Final = 32
+"""Copies read from the disk by one piece of work on the pool."""
+
+
+class ManifestEnd(msgspec.Struct, array_like=True, frozen=True):
+    """Where a manifest ended when its leader stopped."""
+
+    topic_id: UUID
+    partition: PartitionIndex
+    leader_epoch: LeaderEpoch
+    """With which it was led."""
+    version: int
+    """``SegmentManifest.version``: the number of its next entry."""
+
+
+class ManifestEnds(msgspec.Struct, array_like=True, frozen=True):
+    """What a broker knew of its manifests when it stopped in order."""
+
+    version: int
+    incarnation: UUID
+    """Of the start that ended so."""
+    ends: list[ManifestEnd]
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder(uuid_format="bytes")
+_DECODER: Final = msgspec.msgpack.Decoder(ManifestEnds)
+
+
+class ManifestCopies:
+    """The copies in one data directory. Belongs to the event loop; files are read and written on the pool."""
+
+    def __init__(self, directory: str, *, fs: FileSystem, pool: BlockingPool, log_line: Callable[[str], None]) -> None:
+        """``directory`` is Firn's own in the data directory."""
+        self._own_directory = directory
+        self._ends_path = f"{directory}/{ENDS_FILE}"
+        self._directory = f"{directory}/manifests"
+        self._fs = fs
+        self._pool = pool
+        self._log_line = log_line
+        self._changed: dict[TopicIdPartition, SegmentManifest] = {}
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    async def take_ends(self) -> ManifestEnds | None:
+        """What the last stop has left, once; None unless it was in order."""
+
+        def take() -> bytes:
+            data = read_file(self._fs, self._ends_path)
+            unlink_quietly(self._fs, self._ends_path)
+            return data
+
+        try:
+            data = await self._pool.run(take)
+            if int.from_bytes(data[:4], "big") != crc32c(data[4:]):
+                return None
+            ends = _DECODER.decode(data[4:])
+        except (OSError, msgspec.MsgspecError):
+            return None  # it only saves requests
+        return ends if ends.version == 1 else None
+
+    async def partitions(self) -> list[TopicIdPartition]:
+        """Of whose manifests there are copies."""
+        try:
+            names = await self._pool.run(lambda: self._fs.list_dir(self._directory))
+        except OSError:
+            return []
+        found = (layout.parse_manifest_prefix(name.replace("_", "/")) for name in names)
+        return [partition for partition in found if partition is not None]
+
+    async def read(self, partitions: Sequence[TopicIdPartition]) -> list[bytes | None]:
+        """The copies of some manifests; None where there is none. They are not checked, and may be old."""
+        return await self._pool.run(lambda: [self._read(one) for one in partitions])
+
+    def _read(self, partition: TopicIdPartition) -> bytes | None:
+        try:
+            return read_file(self._fs, self._path(partition))
+        except OSError:
+            return None
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    def note_change(self, manifest: SegmentManifest) -> None:
+        """The manifest changed: ``write`` has something to do."""
+        self._changed[TopicIdPartition(manifest.topic_id, manifest.partition)] = manifest
+
+    def forget(self, partition: TopicIdPartition) -> None:
+        """Its topic was deleted."""
+        self._changed.pop(partition, None)
+
+    async def write(self, live: Iterable[tuple[UUID, int]]) -> None:
+        """Write the copies that are behind, and remove those of partitions that are not ``live`` (topic ids with partition
+        counts). What cannot be written is told of, and read from the bucket by the next start."""
+        if not self._changed:
+            return
+        changed, self._changed = self._changed, {}
+        contents = [(self._path(key), manifest.to_cache()) for key, manifest in changed.items()]
+        names = {
+            manifest_cache_name(TopicId(topic_id), PartitionIndex(index))
+            for topic_id, count in live
+            for index in range(count)
+        }
+
+        def write() -> None:
+            self._fs.make_dirs(self._directory)
+            for path, data in contents:
+                replace_file(self._fs, path, data, durable=False)
+            for name in self._fs.list_dir(self._directory):
+                if name not in names:
+                    unlink_quietly(self._fs, f"{self._directory}/{name}")
+
+        try:
+            await self._pool.run(write)
+        except OSError as error:
+            self._log_line(f"cannot keep copies of manifests in the data directory: {error}")
+
+    async def leave_ends(
+        self, incarnation: UUID, led: Mapping[TopicIdPartition, tuple[SegmentManifest, LeaderEpoch]]
+    ) -> None:
+        """Say where the manifests end that this start has led, and that nobody here writes them any more. After ``write``."""
+        ends = [
+            ManifestEnd(*key, epoch, manifest.version)
+            for key, (manifest, epoch) in led.items()
+            if manifest.end_is_known
+        ]
+        body = _ENCODER.encode(ManifestEnds(1, incarnation, ends))
+        data = crc32c(body).to_bytes(4, "big") + body
+
+        def write() -> None:
+            self._fs.make_dirs(self._own_directory)
+            replace_file(self._fs, self._ends_path, data, durable=True)
+
+        try:
+            await self._pool.run(write)
+        except OSError as error:
+            self._log_line(f"cannot note in the data directory where the manifests end: {error}")
+
+    def _path(self, partition: TopicIdPartition) -> str:
+        return f"{self._directory}/{manifest_cache_name(*partition)}"

@@ -1,0 +1,139 @@
+"""What a start believes of the copies of manifests in its data directory, and what it asks the store about."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+from app.broker.manifest_copies import ENDS_FILE
+from app.broker.node import OWN_DIRECTORY
+from app.broker.runtime import SystemClock
+from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE
+from app.metadata.manifest import SegmentManifest
+from app.objectstore.memory import MemoryStore
+from app.units import BrokerId, LeaderEpoch, TopicIdPartition
+from tests.broker.test_node import produce, tier_everything, until
+from tests.handlers.conversation import batch, talk
+from tests.support.broker import RunningBroker, running_broker
+
+SETTINGS = {"remote_log_manager_task_interval_ms": 50}
+
+
+def bucket() -> MemoryStore:
+    return MemoryStore(SystemClock())
+
+
+def listed(store: MemoryStore) -> bool:
+    """Whether manifests were, since the history was cleared."""
+    return any(one.operation == "list_objects" and one.key.startswith("topics/") for one in store.history)
+
+
+def attached(broker: RunningBroker, topic: str, partition: int) -> SegmentManifest | None:
+    log = broker.log(topic, partition)
+    return broker.node.remote_log_manager.manifest_of(TopicIdPartition(log.topic_id, log.partition))
+
+
+def manifest_of(broker: RunningBroker, topic: str = "t", partition: int = 0) -> SegmentManifest:
+    manifest = attached(broker, topic, partition)
+    assert manifest is not None
+    return manifest
+
+
+async def tier_a_batch(broker: RunningBroker) -> None:
+    async with talk(broker.port) as client:
+        await produce(client, "t", batch(4))
+    await tier_everything(broker, "t")
+
+
+async def left_by_a_broker(path: Path, store: MemoryStore) -> None:
+    """A topic of two partitions, of which one has remote segments."""
+    async with running_broker(path, store=store, **SETTINGS) as broker:
+        await broker.create_topic("t", 2, retention_ms="-1")
+        await until(lambda: all(attached(broker, "t", n) for n in (0, 1)))
+        await tier_a_batch(broker)
+
+
+async def test_after_a_stop_in_order_manifests_are_listed_only_when_clients_are_served(tmp_path: Path) -> None:
+    store = bucket()
+    await left_by_a_broker(tmp_path, store)
+    store.history.clear()
+    async with running_broker(tmp_path, store=store, **SETTINGS) as broker:
+        assert not listed(store)
+        assert [manifest_of(broker, "t", n).tiered_end for n in (0, 1)] == [4, 0]
+        await until(lambda: listed(store))
+        await tier_a_batch(broker)
+        assert manifest_of(broker).tiered_end == 8
+
+
+async def test_after_a_kill_every_manifest_is_listed(tmp_path: Path) -> None:
+    store = bucket()
+    await left_by_a_broker(tmp_path, store)
+    copies = tmp_path / "data" / OWN_DIRECTORY / "manifests"
+    shutil.copytree(copies, tmp_path / "copies")
+    async with running_broker(tmp_path, store=store, **SETTINGS) as broker:
+        await tier_a_batch(broker)
+    # What a stop in order adds is not there after a kill, and copies are behind.
+    (tmp_path / "data" / CLEAN_SHUTDOWN_FILE).unlink()
+    (tmp_path / "data" / OWN_DIRECTORY / ENDS_FILE).unlink()
+    shutil.rmtree(copies)
+    (tmp_path / "copies").rename(copies)
+    store.history.clear()
+    async with running_broker(tmp_path, store=store, **SETTINGS) as broker:
+        assert not broker.node.load_report.clean
+        assert listed(store)
+        assert manifest_of(broker).tiered_end == 8
+
+
+async def test_ends_that_an_older_start_has_left_are_not_believed(tmp_path: Path) -> None:
+    store = bucket()
+    await left_by_a_broker(tmp_path, store)
+    own = tmp_path / "data" / OWN_DIRECTORY
+    shutil.copytree(own, tmp_path / "own")
+    async with running_broker(tmp_path, store=store, **SETTINGS) as broker:
+        await tier_a_batch(broker)
+    shutil.rmtree(own)
+    (tmp_path / "own").rename(own)
+    assert (own / ENDS_FILE).exists()
+    async with running_broker(tmp_path, store=store, **SETTINGS) as broker:
+        assert manifest_of(broker).tiered_end == 8
+
+
+async def test_copies_that_do_not_go_to_the_ends_are_not_believed(tmp_path: Path) -> None:
+    store = bucket()
+    await left_by_a_broker(tmp_path, store)
+    copies = tmp_path / "data" / OWN_DIRECTORY / "manifests"
+    shutil.copytree(copies, tmp_path / "copies")
+    async with running_broker(tmp_path, store=store, **SETTINGS) as broker:
+        await tier_a_batch(broker)
+    shutil.rmtree(copies)
+    (tmp_path / "copies").rename(copies)
+    async with running_broker(tmp_path, store=store, **SETTINGS) as broker:
+        assert manifest_of(broker).tiered_end == 8
+    for path in copies.iterdir():
+        path.unlink()
+    async with running_broker(tmp_path, store=store, **SETTINGS) as broker:
+        assert manifest_of(broker).tiered_end == 8
+
+
+async def test_what_a_job_wrote_while_no_broker_ran_is_found_soon_and_the_job_is_fenced(tmp_path: Path) -> None:
+    store = bucket()
+    async with running_broker(tmp_path, store=store, **SETTINGS) as broker:
+        await broker.create_topic("t", 1, retention_ms="-1")
+        await tier_a_batch(broker)
+        log = broker.log("t")
+    job = SegmentManifest(
+        store,
+        log.topic_id,
+        log.partition,
+        writer_id="job",
+        broker_id=BrokerId(-1),
+        leader_epoch=LeaderEpoch(0),
+        rng=random.Random(1),
+        clock=SystemClock(),
+    )
+    await job.load()
+    await job.set_log_start(2)
+    async with running_broker(tmp_path, store=store, **SETTINGS) as broker:
+        manifest = manifest_of(broker)
+        await until(lambda: manifest.log_start_offset == 2 and manifest.sealed_by.startswith("1/"))
