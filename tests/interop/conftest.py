@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.interop.java_programs import JavaProgram, running
 from tests.interop.serving import Served, firn_serving
 
 
@@ -22,3 +23,10 @@ def quiet(firn: Served) -> Iterator[Served]:
     before = len(firn.troubles)
     yield firn
     assert not firn.troubles[before:]
+
+
+@pytest.fixture(scope="module")
+def jvm() -> Iterator[JavaProgram]:
+    """The process that runs Kafka's own tools."""
+    with running("Tools.java", heap_mib=512) as program:
+        yield program

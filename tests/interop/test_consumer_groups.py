@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,7 +12,7 @@ from typing import Any
 import pytest
 
 from app.wire.apikeys import ApiKey
-from loadtests.kafka_peer import PeerMissing, kafka_libs
+from tests.interop.java_programs import JavaProgram, running
 from tests.interop.peers import request
 from tests.interop.serving import Raw, Served, create_topic, firn_serving
 
@@ -24,7 +22,6 @@ from confluent_kafka import Consumer, Producer  # noqa: E402
 
 pytestmark = pytest.mark.interop
 
-SOURCE = Path(__file__).parent / "java" / "GroupConsumers.java"
 DEADLINE_S = 30.0
 QUICK = {
     "group_consumer_heartbeat_interval_ms": 200,
@@ -41,25 +38,9 @@ def firn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def java() -> Iterator[subprocess.Popen[str]]:
-    try:
-        libs = kafka_libs()
-    except PeerMissing as missing:
-        pytest.skip(str(missing))
-    if shutil.which("javac") is None:
-        pytest.skip("no Java compiler here")
-    process = subprocess.Popen(
-        ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-cp", f"{libs}/*", str(SOURCE)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+def java() -> Iterator[JavaProgram]:
+    with running("GroupConsumers.java") as program:
+        yield program
 
 
 class Reader:
@@ -113,7 +94,7 @@ class Librdkafka(Reader):
 class Java(Reader):
     count = 0
 
-    def __init__(self, java: subprocess.Popen[str], firn: Served, group: str, *settings: str) -> None:
+    def __init__(self, java: JavaProgram, firn: Served, group: str, *settings: str) -> None:
         super().__init__()
         Java.count += 1
         self._java = java
@@ -121,12 +102,7 @@ class Java(Reader):
         self("open", f"bootstrap.servers={firn.bootstrap}", f"group.id={group}", *settings)
 
     def __call__(self, *words: object) -> list[str]:
-        assert self._java.stdin is not None
-        assert self._java.stdout is not None
-        self._java.stdin.write(" ".join([self._name, *map(str, words)]) + "\n")
-        self._java.stdin.flush()
-        answer = self._java.stdout.readline()
-        assert answer, "the JVM has ended"
+        answer = self._java.ask(self._name, *words)
         status, *found = answer.strip().split(" ")
         assert status == "ok", answer
         return found
@@ -210,7 +186,7 @@ def test_librdkafka_members_share_a_topic_commit_and_resume(firn: Served) -> Non
     again.close()
 
 
-def test_the_java_consumer_shares_a_topic_with_librdkafka(firn: Served, java: subprocess.Popen[str]) -> None:
+def test_the_java_consumer_shares_a_topic_with_librdkafka(firn: Served, java: JavaProgram) -> None:
     create_topic(firn.port, "mixed", 4)
     one = Java(java, firn, "mixed-group", "group.protocol=consumer", "group.remote.assignor=range")
     one("subscribe", "mixed")
@@ -227,7 +203,7 @@ def test_the_java_consumer_shares_a_topic_with_librdkafka(firn: Served, java: su
     other.close()
 
 
-def test_the_java_consumer_subscribes_by_regular_expression(firn: Served, java: subprocess.Popen[str]) -> None:
+def test_the_java_consumer_subscribes_by_regular_expression(firn: Served, java: JavaProgram) -> None:
     create_topic(firn.port, "orders-eu", 1)
     reader = Java(java, firn, "by-regex", "group.protocol=consumer")
     reader("match", "orders-.*")
@@ -240,7 +216,7 @@ def test_the_java_consumer_subscribes_by_regular_expression(firn: Served, java: 
     reader.close()
 
 
-def test_a_static_java_member_returns_to_its_partitions(firn: Served, java: subprocess.Popen[str]) -> None:
+def test_a_static_java_member_returns_to_its_partitions(firn: Served, java: JavaProgram) -> None:
     create_topic(firn.port, "static", 4)
     settings = ("group.protocol=consumer", "group.instance.id=i1")
     one, other = Java(java, firn, "static-group", *settings), Librdkafka(firn, "static-group", ["static"])
@@ -257,9 +233,7 @@ def test_a_static_java_member_returns_to_its_partitions(firn: Served, java: subp
     again.close()
 
 
-def test_a_group_is_rolled_from_the_classic_protocol_to_the_new_one_and_back(
-    firn: Served, java: subprocess.Popen[str]
-) -> None:
+def test_a_group_is_rolled_from_the_classic_protocol_to_the_new_one_and_back(firn: Served, java: JavaProgram) -> None:
     create_topic(firn.port, "rolled", 4)
     old: Reader = Librdkafka(firn, "rolled-group", ["rolled"], "classic")
     settle([old], [4], 4)

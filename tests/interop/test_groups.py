@@ -15,14 +15,13 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from tests.interop.java_programs import JavaProgram, Tools
 from tests.interop.serving import Served, create_topic, firn_serving, until
-from tests.interop.test_java_tools import CONSUMER, DUMP, Tools, jvm
+from tests.interop.test_java_tools import CONSUMER, DUMP
 
 kafka = pytest.importorskip("kafka", reason="kafka-python is not here")
 
 pytestmark = pytest.mark.interop
-
-__all__ = ["jvm"]
 
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 RECORDS = 200
@@ -51,8 +50,8 @@ def topic(firn: Served, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def tools(jvm: object, quiet: Served) -> Tools:
-    return Tools(jvm, quiet)  # type: ignore[arg-type]
+def tools(jvm: JavaProgram, quiet: Served) -> Tools:
+    return Tools(jvm, quiet)
 
 
 class Member:

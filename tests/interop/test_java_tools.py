@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
-import shutil
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from loadtests.kafka_peer import PeerMissing, kafka_libs
+from tests.interop.java_programs import JavaProgram, Tools
 from tests.interop.serving import COLD_CONFIGS, EARLIEST_LOCAL, Served, create_topic, offset_of, wait_until_cold
 
 pytestmark = pytest.mark.interop
 
-SOURCE = Path(__file__).parent / "java" / "Tools.java"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
@@ -32,61 +26,8 @@ CLUSTER = "org.apache.kafka.tools.ClusterTool"
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
 
 
-class Run(NamedTuple):
-    code: int
-    out: str
-    error: str
-
-
-class Tools:
-    """The JVM that runs them, and the broker they are pointed at."""
-
-    def __init__(self, process: subprocess.Popen[str], firn: Served) -> None:
-        self.process = process
-        self.firn = firn
-
-    def run(self, tool: str, *arguments: object, given: str = "") -> Run:
-        fields = [tool, given, *map(str, arguments)]
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(" ".join(base64.b64encode(field.encode()).decode() for field in fields) + "\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        assert answer, "the JVM has ended"
-        code, out, error = answer.rstrip("\n").split(" ")
-        return Run(int(code), base64.b64decode(out).decode(), base64.b64decode(error).decode())
-
-    def __call__(self, tool: str, *arguments: object, given: str = "") -> str:
-        """Run against the broker; what it printed. It must have ended well."""
-        done = self.run(tool, "--bootstrap-server", self.firn.bootstrap, *arguments, given=given)
-        assert done.code == 0, done
-        return done.out
-
-
-@pytest.fixture(scope="module")
-def jvm() -> Iterator[subprocess.Popen[str]]:
-    try:
-        libs = kafka_libs()
-    except PeerMissing as missing:
-        pytest.skip(str(missing))
-    if shutil.which("javac") is None:
-        pytest.skip("no Java compiler here")
-    process = subprocess.Popen(
-        ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m", "-cp", f"{libs}/*", str(SOURCE)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
 @pytest.fixture
-def tools(jvm: subprocess.Popen[str], quiet: Served) -> Tools:
+def tools(jvm: JavaProgram, quiet: Served) -> Tools:
     return Tools(jvm, quiet)
 
 
@@ -181,7 +122,7 @@ def test_a_producer_that_waits_for_nobody_is_heard(tools: Tools) -> None:
 
 
 @pytest.fixture(scope="module")
-def cold(jvm: subprocess.Popen[str], firn: Served) -> int:
+def cold(jvm: JavaProgram, firn: Served) -> int:
     """A topic of 6000 records most of which have left the local disk; its first local offset."""
     create_topic(firn.port, "cold", configs=COLD_CONFIGS)
     tools = Tools(jvm, firn)

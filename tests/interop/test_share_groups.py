@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pytest
 
 from app.wire.apikeys import ApiKey
-from loadtests.kafka_peer import PeerMissing, kafka_libs
+from tests.interop.java_programs import JavaProgram, Tools, running
 from tests.interop.peers import make, request
 from tests.interop.serving import Raw, Served, create_topic, firn_serving
-from tests.interop.test_java_tools import Tools, jvm
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not here")
 
@@ -22,9 +18,6 @@ from confluent_kafka import Producer  # noqa: E402
 
 pytestmark = pytest.mark.interop
 
-__all__ = ["jvm"]
-
-SOURCE = Path(__file__).parent / "java" / "ShareConsumers.java"
 SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
 GROUP_RESOURCE = 32
 DEADLINE_S = 30.0
@@ -39,25 +32,9 @@ def firn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def java() -> Iterator[subprocess.Popen[str]]:
-    try:
-        libs = kafka_libs()
-    except PeerMissing as missing:
-        pytest.skip(str(missing))
-    if shutil.which("javac") is None:
-        pytest.skip("no Java compiler here")
-    process = subprocess.Popen(
-        ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-cp", f"{libs}/*", str(SOURCE)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+def java() -> Iterator[JavaProgram]:
+    with running("ShareConsumers.java") as program:
+        yield program
 
 
 class Worker:
@@ -65,7 +42,7 @@ class Worker:
 
     count = 0
 
-    def __init__(self, java: subprocess.Popen[str], firn: Served, group: str, topic: str) -> None:
+    def __init__(self, java: JavaProgram, firn: Served, group: str, topic: str) -> None:
         Worker.count += 1
         self._java = java
         self._name = f"w{Worker.count}"
@@ -73,12 +50,7 @@ class Worker:
         self("subscribe", topic)
 
     def __call__(self, *words: object) -> list[str]:
-        assert self._java.stdin is not None
-        assert self._java.stdout is not None
-        self._java.stdin.write(" ".join([self._name, *map(str, words)]) + "\n")
-        self._java.stdin.flush()
-        answer = self._java.stdout.readline()
-        assert answer, "the JVM has ended"
+        answer = self._java.ask(self._name, *words)
         status, *found = answer.strip().split(" ")
         assert status == "ok", answer
         return found
@@ -116,7 +88,7 @@ def produce(firn: Served, topic: str, values: Sequence[str], partitions: int = 1
     assert producer.flush(10) == 0
 
 
-def test_java_workers_share_every_record_once(firn: Served, java: subprocess.Popen[str]) -> None:
+def test_java_workers_share_every_record_once(firn: Served, java: JavaProgram) -> None:
     create_topic(firn.port, "jobs", 2)
     configure(firn, "workers", share_auto_offset_reset="earliest")
     values = [f"v{number}" for number in range(60)]
@@ -137,9 +109,7 @@ def test_java_workers_share_every_record_once(firn: Served, java: subprocess.Pop
     other("close")
 
 
-def test_records_that_are_given_back_come_again_until_they_are_rejected(
-    firn: Served, java: subprocess.Popen[str]
-) -> None:
+def test_records_that_are_given_back_come_again_until_they_are_rejected(firn: Served, java: JavaProgram) -> None:
     create_topic(firn.port, "retried", 1)
     configure(firn, "retriers", share_auto_offset_reset="earliest")
     produce(firn, "retried", ["a"])
@@ -152,7 +122,7 @@ def test_records_that_are_given_back_come_again_until_they_are_rejected(
     worker("close")
 
 
-def test_aborted_records_are_withheld_where_the_group_says_so(firn: Served, java: subprocess.Popen[str]) -> None:
+def test_aborted_records_are_withheld_where_the_group_says_so(firn: Served, java: JavaProgram) -> None:
     create_topic(firn.port, "decided", 1)
     configure(firn, "careful", share_auto_offset_reset="earliest", share_isolation_level="read_committed")
     producer = Producer({"bootstrap.servers": firn.bootstrap, "transactional.id": "shared"})
@@ -169,9 +139,7 @@ def test_aborted_records_are_withheld_where_the_group_says_so(firn: Served, java
     worker("close")
 
 
-def test_kafkas_own_tool_describes_and_resets_share_groups(
-    firn: Served, java: subprocess.Popen[str], jvm: subprocess.Popen[str]
-) -> None:
+def test_kafkas_own_tool_describes_and_resets_share_groups(firn: Served, java: JavaProgram, jvm: JavaProgram) -> None:
     create_topic(firn.port, "tool", 1)
     configure(firn, "described", share_auto_offset_reset="earliest")
     produce(firn, "tool", ["a", "b", "c"])

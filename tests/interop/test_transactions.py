@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import confluent_kafka
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 
 from app.wire.apikeys import ApiKey
-from loadtests.kafka_peer import PeerMissing, kafka_libs
+from tests.interop.java_programs import JavaProgram, Tools, running
 from tests.interop.peers import request
 from tests.interop.serving import (
     COLD_CONFIGS,
@@ -25,56 +22,31 @@ from tests.interop.serving import (
     offset_of,
     until,
 )
-from tests.interop.test_java_tools import DUMP, Tools, jvm
+from tests.interop.test_java_tools import DUMP
 
 pytestmark = pytest.mark.interop
 
-__all__ = ["jvm"]
-
-SOURCE = Path(__file__).parent / "java" / "TransactionalProducer.java"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 DEADLINE_S = 20.0
 LATEST, LATEST_TIERED = -1, -5
 
 
 @pytest.fixture(scope="module")
-def java() -> Iterator[subprocess.Popen[str]]:
-    try:
-        libs = kafka_libs()
-    except PeerMissing as missing:
-        pytest.skip(str(missing))
-    if shutil.which("javac") is None:
-        pytest.skip("no Java compiler here")
-    process = subprocess.Popen(
-        ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-cp", f"{libs}/*", str(SOURCE)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+def java() -> Iterator[JavaProgram]:
+    with running("TransactionalProducer.java") as program:
+        yield program
 
 
 class JavaProducer:
     """One producer of the Java process."""
 
-    def __init__(self, java: subprocess.Popen[str], name: str, firn: Served, transactional_id: str) -> None:
+    def __init__(self, java: JavaProgram, name: str, firn: Served, transactional_id: str) -> None:
         self._java = java
         self.name = name
         assert self.ask("open", firn.bootstrap, transactional_id, 60_000) == "ok"
 
     def ask(self, *words: object) -> str:
-        assert self._java.stdin is not None
-        assert self._java.stdout is not None
-        self._java.stdin.write(" ".join([self.name, *map(str, words)]) + "\n")
-        self._java.stdin.flush()
-        answer = self._java.stdout.readline()
-        assert answer, "the JVM has ended"
-        return answer.strip()
+        return self._java.ask(self.name, *words)
 
     def __call__(self, *words: object) -> str:
         answer = self.ask(*words)
@@ -137,7 +109,7 @@ def committed_offset(firn: Served, group: str, topic: str) -> int:
         consumer.close()
 
 
-def test_the_java_client_speaks_the_second_protocol(java: subprocess.Popen[str], quiet: Served) -> None:
+def test_the_java_client_speaks_the_second_protocol(java: JavaProgram, quiet: Served) -> None:
     create_topic(quiet.port, "java", 2)
     producer = JavaProducer(java, "p", quiet, "java-tx")
     producer("init")
@@ -157,9 +129,7 @@ def test_the_java_client_speaks_the_second_protocol(java: subprocess.Popen[str],
     producer("close")
 
 
-def test_offsets_of_a_java_transaction_count_only_if_it_is_committed(
-    java: subprocess.Popen[str], quiet: Served
-) -> None:
+def test_offsets_of_a_java_transaction_count_only_if_it_is_committed(java: JavaProgram, quiet: Served) -> None:
     create_topic(quiet.port, "javaoffsets", 1)
     producer = JavaProducer(java, "p", quiet, "java-offsets-tx")
     producer("init")
@@ -172,7 +142,7 @@ def test_offsets_of_a_java_transaction_count_only_if_it_is_committed(
     producer("close")
 
 
-def test_a_second_java_producer_fences_the_first(java: subprocess.Popen[str], quiet: Served) -> None:
+def test_a_second_java_producer_fences_the_first(java: JavaProgram, quiet: Served) -> None:
     create_topic(quiet.port, "javafence", 1)
     first = JavaProducer(java, "first", quiet, "fence-tx")
     first("init")
@@ -267,7 +237,7 @@ async def test_aiokafka_commits_offsets_with_records(quiet: Served) -> None:
 
 
 def test_kafkas_tools_list_describe_find_and_abort_transactions(
-    jvm: subprocess.Popen[str], java: subprocess.Popen[str], quiet: Served
+    jvm: JavaProgram, java: JavaProgram, quiet: Served
 ) -> None:
     tools = Tools(jvm, quiet)
     create_topic(quiet.port, "tooltx", 1)
@@ -291,7 +261,7 @@ def test_kafkas_tools_list_describe_find_and_abort_transactions(
     producer("close")
 
 
-def test_kafkas_tool_reads_the_transaction_log(jvm: subprocess.Popen[str], quiet: Served) -> None:
+def test_kafkas_tool_reads_the_transaction_log(jvm: JavaProgram, quiet: Served) -> None:
     tools = Tools(jvm, quiet)
     create_topic(quiet.port, "dumptx", 1)
     producer = confluent_kafka.Producer({"bootstrap.servers": quiet.bootstrap, "transactional.id": "dump-tx"})
