@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from app.coordinator.shell import Turn
-from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
+from app.errors import ErrorCode, FirnError, RequestRejected, StorageUnavailable, kafka_code
 from app.groups.share_sessions import FINAL, FIRST, Place, ShareSession
 from app.groups.share_state import ShareKey, SharePartition, ShareStateShard
 from app.groups.share_window import Acknowledgement, AcknowledgeType, Acquired
@@ -25,7 +25,7 @@ from app.hot.reads import BelowLocalStart, LocalRead
 from app.limits import REQUEST_BYTES_MAX, SHARE_FETCH_WAIT_MS_MAX
 from app.metadata.group_configs import reset_duration_ms
 from app.records.batch import iter_headers
-from app.tiering.remote_reader import RemoteRead, RemoteWait
+from app.tiering.remote_reader import RemoteRange, RemoteRead, RemoteWait
 from app.units import Offset, PartitionIndex, TimestampMs
 from app.wire.apikeys import ApiKey
 from app.wire.apis.share_acknowledge import (
@@ -416,14 +416,24 @@ class _Fetching:
         return Read(await self._bytes_of(found), found.aborted if self._settings.committed else ())
 
     async def _bytes_of(self, found: RemoteRead) -> bytes:
-        """The bytes of ranges of chunks, whose files are held until all are read."""
-        for part in found.ranges:
-            part.handle.acquire()
+        """The bytes of ranges of chunks, whose files are held until all are read; of as many as there are descriptors for.
+
+        Raises: StorageUnavailable if there is none.
+        """
+        held: list[RemoteRange] = []
         try:
-            reads = [LocalRead(*part[:5], self._context.pool, False).read_bytes() for part in found.ranges]
+            for part in found.ranges:
+                try:
+                    part.handle.acquire()
+                except StorageUnavailable:
+                    if not held:
+                        raise
+                    break
+                held.append(part)
+            reads = [LocalRead(*part[:5], self._context.pool, False).read_bytes() for part in held]
             return b"".join(await asyncio.gather(*reads))
         finally:
-            for part in found.ranges:
+            for part in held:
                 part.handle.release()
 
     def _given(self, log: PartitionLog, read: Read, acquired: Sequence[Acquired]) -> PartitionData:
