@@ -30,6 +30,7 @@ from app.handlers.dispatch import Apis
 from app.handlers.fetch_sessions import FetchSessions
 from app.handlers.metrics import ApiMetrics
 from app.handlers.producer_ids import ProducerIds
+from app.handlers.replays import ReplayTurns, loop_time_s
 from app.handlers.server import KafkaServer
 from app.hot.checkpoints import MetaProperties
 from app.hot.cleaning.cleaner import LogCleaner
@@ -80,6 +81,8 @@ class Surroundings:
     timings: LogTimings | None = None
     store_samples: Callable[[], Awaitable[Sequence[Sample]]] | None = None
     """Asks the store process for its metrics."""
+    elapsed_s: Callable[[], float] = loop_time_s
+    """Seconds from any moment on, fine enough to time a callback."""
     new_cleaner_work: Callable[[], CleanerWork] | None = None
     """None compacts logs on ``pool``, slowly."""
 
@@ -279,6 +282,7 @@ class Node:
             advertised_port=self.advertised_port,
             log_line=self._log_line,
             store_samples=around.store_samples,
+            replays=ReplayTurns(around.elapsed_s),
         )
         self.controller.on_change(self._count_generation)
         self._apis = Apis()

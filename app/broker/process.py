@@ -18,6 +18,7 @@ import os
 import random
 import signal
 import socket
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -127,6 +128,7 @@ class Broker:
                 descriptors_max=raise_descriptor_limit(),
                 liveness=self._liveness(),
                 store_samples=self._store_samples,
+                elapsed_s=time.perf_counter,
                 new_cleaner_work=self._cleaners.new,
             ),
         )

@@ -89,6 +89,7 @@ class Connection(asyncio.BufferedProtocol):
         "_own",
         "_pending",
         "_reserved",
+        "_rests",
         "_send",
         "_sending",
         "_shape",
@@ -107,6 +108,7 @@ class Connection(asyncio.BufferedProtocol):
         "now_ms",
         "on_close",
         "peer",
+        "replaying",
         "server",
     )
 
@@ -120,6 +122,8 @@ class Connection(asyncio.BufferedProtocol):
         """Loop time of the last byte received, or of the last time that everything sent had been taken."""
         self.on_close: set[Any] = set()
         """Things with a ``cancel()`` that must hear of the end of the connection."""
+        self.replaying = False
+        """Its last Fetch was answered from the tier: the time it takes is a replay's (``app/handlers/replays.py``)."""
 
         self._own: memoryview | None = None
         self._reserved = 0
@@ -147,6 +151,8 @@ class Connection(asyncio.BufferedProtocol):
         """Pieces of responses that have file ranges, and responses behind them."""
         self._sending: Sending | None = None
         """Made with the first of them."""
+        self._rests = False
+        """Goes on sending when replays may."""
         self._write_paused = False
 
     # --- the transport's calls -----------------------------------------------------------------------------------
@@ -194,8 +200,10 @@ class Connection(asyncio.BufferedProtocol):
         return scratch
 
     def buffer_updated(self, nbytes: int) -> None:
+        began_s = self.context.replays.elapsed_s()
         own = self._own
         self._receive(self.server.scratch if own is None else own, self._filled + nbytes)
+        self.account(began_s)
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -550,9 +558,31 @@ class Connection(asyncio.BufferedProtocol):
 
     def send_on(self) -> None:
         """Go on sending, and after that with the requests that waited for it."""
-        if not self.closed and not self._in_callback:
-            self._flush()
-            self._consider_resuming()
+        if self.closed or self._in_callback:
+            return
+        replays = self.context.replays
+        began_s = replays.elapsed_s()
+        if self.replaying and self._send and (rest_s := replays.pace.wait_s(began_s)):
+            if not self._rests:
+                self._rests = True
+                self.server.loop.call_later(rest_s, self._rested)
+            return
+        self._flush()
+        self._consider_resuming()
+        self.account(began_s)
+
+    def _rested(self) -> None:
+        self._rests = False
+        self.send_on()
+
+    def account(self, began_s: float) -> None:
+        """The loop has worked for this client since ``began_s``."""
+        replays = self.context.replays
+        now_s = replays.elapsed_s()
+        if self.replaying:
+            replays.pace.took(now_s, now_s - began_s)
+        else:
+            replays.pace.others_s += now_s - began_s
 
     # --- the end -------------------------------------------------------------------------------------------------
 

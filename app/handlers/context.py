@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from app.configs import BrokerConfig
 from app.errors import StorageFull
+from app.handlers.replays import ReplayTurns
 from app.metrics import Registry, Sample
 from app.seams import BlockingPool, Clock
 from app.units import BrokerId
@@ -63,6 +64,8 @@ class Context:
     """Rises with every change of the cluster image, so that what was looked up in an older one is looked up again."""
     no_room: StorageFull | None = None
     """Why producers are refused for now: the disk is nearly full."""
+    replays: ReplayTurns = field(default_factory=ReplayTurns)
+    """Readers of the tier take turns, so that others need not wait for them."""
 
     @property
     def node_id(self) -> BrokerId:

@@ -107,7 +107,7 @@ class Found(NamedTuple):
 class Attempt:
     """One look at all partitions of a request."""
 
-    __slots__ = ("at_once", "found", "logs", "misses", "record_bytes", "remote_waits")
+    __slots__ = ("at_once", "found", "logs", "misses", "record_bytes", "remote_waits", "replays")
 
     def __init__(self) -> None:
         self.found: list[Found] = []
@@ -115,7 +115,10 @@ class Attempt:
         """Whose growth could add to the answer."""
         self.misses: list[PageMiss] = []
         """What has to come from the disk before its partition can be looked at."""
-        self.remote_waits: list[RemoteWait] = []
+        self.remote_waits: list[Callable[[Callable[[], None]], Callable[[], None]]] = []
+        """Each calls back once, when it is worth looking again, and answers what takes that back."""
+        self.replays: bool | None = None
+        """Whether the tier may be read in this attempt, once that was asked."""
         self.record_bytes = 0
         self.at_once = False
         """Waiting would not make the answer better: it tells of an error or a divergence, or is as long as it may be."""
@@ -162,6 +165,7 @@ def serve_fetch(connection: Connection, version: int, correlation_id: int, frame
         or not partitions_asked
         or (request.max_wait_ms <= 0 and not attempt.misses)
     ):
+        connection.replaying = attempt.replays is True
         return answer(context, version, correlation_id, plan, attempt)
     slot = connection.open_slot(connection.server.metrics.meter(1), stops_parsing=True)
     ParkedFetch(connection, slot, version, correlation_id, request, plan, partitions_asked, max_bytes, attempt)
@@ -248,6 +252,7 @@ class ParkedFetch:
             self._woken = self._connection.server.loop.call_soon(self._look_again)
 
     def _look_again(self) -> None:
+        began_s = self._connection.context.replays.elapsed_s()
         self._woken = None
         self._unpark()
         attempt = self._look()
@@ -256,6 +261,7 @@ class ParkedFetch:
             self._finish(attempt)
         else:
             self._park(attempt)
+        self._connection.account(began_s)
 
     def _out_of_time(self) -> None:
         self._unpark()
@@ -269,6 +275,7 @@ class ParkedFetch:
     def _finish(self, attempt: Attempt) -> None:
         self.cancel()
         connection = self._connection
+        connection.replaying = attempt.replays is True
         connection.complete(
             self._slot, answer(connection.context, self._version, self._correlation_id, self._plan, attempt)
         )
@@ -370,11 +377,17 @@ def read_partition(
             if offset < log.local_log_start_offset:
                 if ranges and attempt.record_bytes + length >= request.min_bytes:
                     break  # what is not at hand is worth waiting for only if this is too little
+                if attempt.replays is None:
+                    # Who does not want to wait is not made to.
+                    attempt.replays = request.max_wait_ms <= 0 or context.replays.may_go_on()
+                if not attempt.replays:
+                    attempt.remote_waits.append(context.replays.wait)
+                    break
                 remote = context.remote_reader.read(
                     log.topic_id, log.partition, offset, room, min_one_batch=first and not ranges
                 )
                 if isinstance(remote, RemoteWait):
-                    attempt.remote_waits.append(remote)
+                    attempt.remote_waits.append(remote.waiters.add)
                     break
                 if committed:
                     aborted.update(dict.fromkeys((one.producer_id, one.first_offset) for one in remote.aborted))

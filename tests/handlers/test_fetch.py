@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from app.errors import ErrorCode, RequestRejected, StorageUnavailable
+from app.handlers.replays import ReplayTurns
 from app.records.batch import iter_headers
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from tests.handlers.conversation import Talk, batch
@@ -342,6 +343,45 @@ async def test_a_hot_partition_does_not_wait_for_a_remote_one(start, connect):
     assert (first.error_code, bytes(first.records or b"")) == (0, b"")
     assert offsets(second.records) == [0]
     assert bench.remote.asked == [0]
+
+
+def rest_after_a_busy_time(bench: Any) -> list[float]:
+    """Others have kept the loop busy for ten seconds, and a replay has to rest. The list's one item is the time from then on."""
+    now_s = [10.0]
+    bench.context.replays = ReplayTurns(lambda: now_s[0])
+    pace = bench.context.replays.pace
+    pace.took(0.0, 0.0)
+    pace.others_s += 10.0
+    pace.took(10.0, 0.005)
+    return now_s
+
+
+async def test_a_replay_rests_while_others_keep_the_loop_busy_and_they_do_not_wait_for_it(start, connect):
+    bench = await start()
+    log = bench.logs.add("t")
+    client, producer = await connect(bench), await connect(bench)
+    await fill(client, "t", batch(2))
+    tier(log, 2)
+    bench.remote.arrive(0, bytes(log.file.data), 2)
+    now_s = rest_after_a_busy_time(bench)
+    send(client, 12, request(FetchPartition(0), wait_ms=60_000))
+    await fill(producer, "t", batch(2))
+    assert bench.remote.asked == []
+    now_s[0] += 1.0
+    found = only((await client.answer(FETCH, 12))[1])
+    assert offsets(found.records)[0] == 0
+
+
+async def test_who_does_not_want_to_wait_is_answered_from_the_tier_at_once(start, connect):
+    bench = await start()
+    log = bench.logs.add("t")
+    client = await connect(bench)
+    await fill(client, "t", batch(2))
+    tier(log, 2)
+    bench.remote.arrive(0, bytes(log.file.data), 2)
+    rest_after_a_busy_time(bench)
+    found = only(await ask(client, 12, request(FetchPartition(0), wait_ms=0)))
+    assert offsets(found.records) == [0]
 
 
 async def test_a_remote_error_is_answered_for_its_partition_only(start, connect):

@@ -1,0 +1,104 @@
+"""How replays share the loop with everything else: the pace, and the order of turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from app.handlers.replays import REST_S_MAX, SHARE_MIN, ReplayPace, ReplayTurns
+from tests.support.virtual_loop import VirtualLoop, run_virtual
+
+ANSWER_S = 0.001
+
+
+def replay_alone_with(others_share: float) -> float:
+    """The part of the loop that one replay without end gets in the long run while others take ``others_share`` of it."""
+    pace = ReplayPace()
+    now_s = taken_s = 0.0
+    while now_s < 60.0:
+        wait_s = pace.wait_s(now_s)
+        now_s += wait_s + ANSWER_S
+        pace.others_s += (wait_s + ANSWER_S) * others_share
+        pace.took(now_s, ANSWER_S)
+        taken_s += ANSWER_S
+    return taken_s / now_s
+
+
+def test_nothing_is_held_back_while_nobody_else_is_there() -> None:
+    assert replay_alone_with(0.0) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("others", "share"), [(0.1, 0.8), (0.25, 0.5), (0.4, 0.2), (0.45, 0.1), (0.9, SHARE_MIN)])
+def test_the_busier_others_are_the_less_a_replay_takes_but_never_nothing(others: float, share: float) -> None:
+    assert replay_alone_with(others) == pytest.approx(share, rel=0.1)
+
+
+def test_a_long_answer_is_followed_by_a_rest_of_bounded_length() -> None:
+    pace = ReplayPace()
+    pace.took(0.0, ANSWER_S)
+    pace.others_s += 10.0
+    pace.took(10.0, 5.0)
+
+    assert pace.wait_s(10.0) == REST_S_MAX
+    assert pace.wait_s(10.0 + REST_S_MAX) == 0.0
+
+
+def test_a_replay_gets_the_whole_loop_again_soon_after_others_have_stopped() -> None:
+    pace = ReplayPace()
+    pace.took(0.0, ANSWER_S)
+    pace.others_s += 0.9
+    pace.took(1.0, ANSWER_S)
+    pace.took(2.0, ANSWER_S)
+
+    assert pace.wait_s(2.0) < ANSWER_S
+
+
+def busy_turns() -> ReplayTurns:
+    """On a loop on which a replay just has to rest for the longest time."""
+    turns = ReplayTurns()
+    now_s = turns.elapsed_s()
+    turns.pace.took(now_s - 10.0, 0.0)
+    turns.pace.others_s += 10.0
+    turns.pace.took(now_s, 1.0)
+    return turns
+
+
+def test_turns_are_taken_in_order_of_arrival_and_newcomers_wait_behind() -> None:
+    async def scenario(_: VirtualLoop) -> None:
+        turns, called = busy_turns(), list[str]()
+        assert not turns.may_go_on()
+
+        def waiter(name: str) -> Callable[[], None]:
+            return lambda: called.append(name)
+
+        turns.wait(waiter("first"))
+        turns.wait(waiter("second"))
+        while not called:
+            await asyncio.sleep(0.001)
+
+        assert called == ["first"]
+        assert turns.may_go_on()  # the first, whose turn it is
+        assert not turns.may_go_on()  # a newcomer: the second was there before
+        while len(called) < 2:
+            await asyncio.sleep(0.001)
+        assert turns.may_go_on()
+        assert turns.may_go_on()  # nobody waits any more
+
+    run_virtual(scenario)
+
+
+def test_who_has_left_is_not_called_and_holds_nobody_up() -> None:
+    async def scenario(_: VirtualLoop) -> None:
+        turns, called = busy_turns(), list[str]()
+        leave = turns.wait(lambda: called.append("gone"))
+        turns.wait(lambda: called.append("stays"))
+        leave()
+        leave()
+        while not called:
+            await asyncio.sleep(0.001)
+
+        assert called == ["stays"]
+
+    run_virtual(scenario)
