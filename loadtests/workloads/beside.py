@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
+from functools import partial
 
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
@@ -16,26 +18,28 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from loadtests.bare_limits import touch_pages
 from loadtests.firn_peer import firn_running
-from loadtests.lab import TIER_AT_ONCE, Lab, show
+from loadtests.lab import NOT_TIERED, TIER_AT_ONCE, Lab, show
 from loadtests.measuring import Report, alternate, finish, generate, make_topic, median, start_generator
 from loadtests.processes import children, cpu_seconds
 from loadtests.results import Case
 from loadtests.system import System
 from loadtests.workloads.cold import fill_tier
-from loadtests.workloads.produce import options_of
+from loadtests.workloads.produce import TOUCHED_BYTES, options_of
 
 UPLOAD_TIMEOUT_S = 60
 LIVE = ("live-0", "live-1")
+LIVE_WARM_UP_S = 1.0
 
 
 def cold_replay(lab: Lab) -> list[Case]:
-    """Two producers at half of the saturated rate, alone and while one reader replays cold data flat out. Two cores."""
+    """Two producers of 16 KB requests at half of the saturated rate, alone and while one reader replays cold data flat out. Two
+    cores. The pages that the producers need were touched before each run, and the history was read once before the first."""
     cases = []
     with lab.systems(tiered=True, pinned=False) as systems:
         for name, peer in systems.items():
             fill_tier(lab, peer, "replayed", 1)
             for topic in LIVE:
-                make_topic(peer, topic)
+                make_topic(peer, topic, **NOT_TIERED.get(name, {}))
             found = _beside(lab, peer)
             for how, report in found.items():
                 show(f"producers and a replay: {how}", {name: report})
@@ -47,11 +51,15 @@ def _beside(lab: Lab, peer: System) -> dict[str, Report]:
     effort = lab.effort
     options = options_of("produce 16 KB") | {"core": -1}
 
+    def read(seconds: float) -> subprocess.Popen[str]:
+        return start_generator(peer, "fetch", "replayed", core=-1, end="earliest-local", seconds=seconds, warm_up=0)
+
     def producers(rate: float, seconds: float = effort.seconds) -> Report:
         """Both at once; rates added, latencies the worse of the two."""
         each = rate / len(LIVE)
         running = [
-            start_generator(peer, "produce", topic, seconds=seconds, warm_up=1, rate=each, **options) for topic in LIVE
+            start_generator(peer, "produce", topic, seconds=seconds, warm_up=LIVE_WARM_UP_S, rate=each, **options)
+            for topic in LIVE
         ]
         reports = [finish(one) for one in running]
         return {
@@ -61,21 +69,21 @@ def _beside(lab: Lab, peer: System) -> dict[str, Report]:
             **{k: max(r[k] for r in reports) for k in ("p50_ms", "p99_ms", "p999_ms")},
         }
 
+    finish(read(effort.seconds))
     producers(0, lab.warm_up_s(peer.name))
-    saturated = median([producers(0) for _ in range(effort.variant_rounds)])
-    half = saturated["requests_per_s"] / 2
+    touch = partial(touch_pages, lab.base, TOUCHED_BYTES)
+    full = alternate({"full": lambda: producers(0)}, effort.variant_rounds, touch)
+    half = full["full"]["requests_per_s"] / 2
     reads = []
 
     def with_reader() -> Report:
-        reading = start_generator(
-            peer, "fetch", "replayed", core=-1, end="earliest-local", seconds=effort.seconds + 1.5, warm_up=0
-        )
+        reading = read(effort.seconds + LIVE_WARM_UP_S + 0.5)
         report = producers(half)
         reads.append(finish(reading))
         return report
 
-    found = alternate({"alone": lambda: producers(half), "beside": with_reader}, effort.rounds)
-    return {"full": saturated, **found, "reader": median(reads)}
+    runs = {"alone": lambda: producers(half), "beside": with_reader}
+    return full | alternate(runs, effort.variant_rounds, touch) | {"reader": median(reads)}
 
 
 def upload(lab: Lab) -> list[Case]:
