@@ -232,12 +232,13 @@ class ChunkCache:
         return True
 
     def served(self, entry: CachedChunk) -> None:
-        """A reader got bytes of the entry: its pin ends."""
+        """A reader gets bytes of the entry: its pin ends with this turn of the loop, in which the reader acquires the handle."""
         entry.passed_over = True
         if entry.pinned_until_s:
             entry.pinned_until_s = 0.0
             if self._queue:
-                self._start_reads()
+                # Not now: the room may be that of this entry, whose file the reader is about to hold.
+                asyncio.get_running_loop().call_soon(self._start_reads)
 
     def forget_object(self, object_key: str) -> None:
         """Drop what is cached of an object that is no more. Reads under way end as they will."""

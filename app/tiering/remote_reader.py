@@ -248,7 +248,8 @@ class RemoteReader:
             self._extend(stream, manifest, offset)
             return wait
         self._note_served(stream, at, end)
-        self._extend(stream, manifest, end)
+        # Not now: room for the next chunk may be that of what is answered here, which nobody holds yet.
+        asyncio.get_running_loop().call_soon(self._extend_from_place, stream)
         self._served_bytes.value += max_bytes - left
         return RemoteRead(ranges, max_bytes - left, end, aborted)
 
@@ -565,12 +566,16 @@ class RemoteReader:
 
         def extend() -> None:
             stream.awaits_footer = False
-            at, offset = stream.place
-            manifest = self._manifest_of(at)
-            if manifest is not None and self._streams.get(stream.place) is stream:
-                self._extend(stream, manifest, offset)
+            self._extend_from_place(stream)
 
         footer.add(extend)
+
+    def _extend_from_place(self, stream: _Stream) -> None:
+        """``_extend``, if the reader and its partition are still there."""
+        at, offset = stream.place
+        manifest = self._manifest_of(at)
+        if manifest is not None and self._streams.get(stream.place) is stream:
+            self._extend(stream, manifest, offset)
 
     def _segments_from(self, manifest: SegmentManifest, offset: Offset) -> Iterator[tuple[SegmentEntry, _FooterSlot]]:
         entry = manifest.find(offset)

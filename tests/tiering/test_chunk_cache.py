@@ -215,6 +215,22 @@ def test_a_chunk_larger_than_the_budget_is_served_alone(tmp_path: Path) -> None:
     _run(tmp_path, 0, scenario)
 
 
+def test_a_chunk_that_is_served_stays_for_the_turn_though_others_wait_for_its_room(tmp_path: Path) -> None:
+    async def scenario(bench: _Bench) -> None:
+        entry = await bench.get(0, serve=False)
+        bench.cache.request("o", chunk(1))
+        bench.cache.served(entry)
+        handle = entry.handle
+        assert handle is not None
+        handle.acquire()
+        await asyncio.sleep(0)
+        assert bench.cache.peek("o", chunk(0)) is None, "its room is taken"
+        handle.release()
+        await bench.get(1)
+
+    _run(tmp_path, 1, scenario)
+
+
 def test_what_was_read_ahead_outlives_what_readers_have_done_with_but_not_for_ever(tmp_path: Path) -> None:
     async def scenario(bench: _Bench) -> None:
         assert bench.cache.ask_ahead("o", chunk(9))

@@ -216,6 +216,23 @@ def test_a_window_does_not_stand_still_for_the_footers_that_it_reaches(tmp_path:
     run_world(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("readers", [1, 3])
+def test_what_is_answered_stays_until_it_is_held_however_little_the_cache_holds(tmp_path: Path, readers: int) -> None:
+    async def scenario(world: World) -> None:
+        end = await _tiered(world, 60)
+        world.cache._capacity_bytes = 3 * 500
+        world.store.faults = [Fault(FaultKind.LATENCY, "get_range", latency_ms=(10, 200))]
+
+        async def reader(start: int) -> None:
+            at = start
+            while at < end:
+                _, at = await world.read_remote(at)
+
+        await asyncio.gather(*(reader(number * end // readers) for number in range(readers)))
+
+    run_world(tmp_path, scenario)
+
+
 def test_all_windows_together_stay_within_the_budget(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         end = await _tiered(world, 60)
