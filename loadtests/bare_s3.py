@@ -2,7 +2,8 @@
 
     python -m loadtests.bare_s3 's3://bench/?endpoint=http://127.0.0.1:9000&region=us-east-1&path_style=true' 5
 
-reads the objects under ``data/`` over and over for so many seconds and prints one JSON object.
+reads the objects under ``data/`` over and over for so many seconds and prints one JSON object. Credentials come from the
+environment.
 """
 
 from __future__ import annotations
@@ -26,9 +27,8 @@ WARM_UP_S = 1.0
 async def read(store_url: str, seconds: float) -> Report:
     endpoint = store_url.partition("endpoint=")[2].partition("&")[0]
     config = AioConfig(max_pool_connections=IN_FLIGHT, s3={"addressing_style": "path"})
-    credentials = {"aws_access_key_id": "bench", "aws_secret_access_key": "bench"}
     async with get_session().create_client(
-        "s3", endpoint_url=endpoint, region_name="us-east-1", config=config, **credentials
+        "s3", endpoint_url=endpoint, region_name="us-east-1", config=config
     ) as client:
         listed = await client.list_objects_v2(Bucket="bench", Prefix="data/")
         ranges = [

@@ -160,7 +160,11 @@ def slow_s3(bucket: Path, delay_ms: float) -> Iterator[str]:
             server.terminate()
 
 
-S3_ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_EC2_METADATA_DISABLED": "true"}
+S3_ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "bench",
+    "AWS_SECRET_ACCESS_KEY": "bench-secret",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
 
 
 def s3_url(endpoint: str) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import random
 import signal
@@ -45,6 +46,8 @@ NICENESS: Final = 5
 """Where cores are short, moving cold bytes gives way to serving hot ones."""
 KEPT_MEMORY_BYTES_MAX: Final = 64 * MIB
 """Of what was freed: half of ``chunk_cache.READ_BYTES_MAX``, which come again as fast as they go."""
+GARBAGE_THRESHOLD: Final = 10_000
+"""Objects made and not freed between two looks for garbage: requests make few cycles, and what start-up made stays."""
 EXIT_CONFIG: Final = 2
 
 
@@ -90,6 +93,8 @@ async def serve(url: str, sock: socket.socket) -> None:
     async def ping(asked: bytes) -> Buffer:
         return asked
 
+    gc.freeze()
+    gc.set_threshold(GARBAGE_THRESHOLD, 20, 50)
     own: dict[str, Handler] = {"process.metrics": metrics, "process.ping": ping}
     handlers = {**store_handlers(store), **store_work_handlers(work), **own}
     await RpcServer(handlers).serve(sock)

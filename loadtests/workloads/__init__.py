@@ -53,6 +53,7 @@ GROUPS = {
     "catch-up": Workload(catch_up.tail_and_catch_up, "A tail while another catches up", False),
     "cold": Workload(cold.replay, "Replay from the tier", True),
     "s3": Workload(s3.replay, "Replay from S3 with latency", False),
+    "s3-servers": Workload(s3.others, "Replay from S3 servers of others", False),
     "together": Workload(beside.cold_replay, "Producers beside a cold replay", False),
     "upload": Workload(beside.upload, "Upload while producing", False),
     "start": Workload(start.run, "From start to first answers", False),

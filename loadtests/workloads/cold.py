@@ -24,9 +24,16 @@ def local_bytes(peer: System, topic: str) -> int:
 
 
 def fill_tier(
-    lab: Lab, peer: System, topic: str, partitions: int, segment_bytes: int = SEGMENT_BYTES, **config: str
+    lab: Lab,
+    peer: System,
+    topic: str,
+    partitions: int,
+    segment_bytes: int = SEGMENT_BYTES,
+    *,
+    megabytes: int | None = None,
+    **config: str,
 ) -> None:
-    """A topic whose segments, but the active ones, are in the tier and nowhere else."""
+    """A topic whose segments, but the active ones, are in the tier and nowhere else; the effort says how many megabytes."""
     make_topic(
         peer,
         topic,
@@ -37,7 +44,7 @@ def fill_tier(
         retention_ms="-1",
         **config,
     )
-    megabytes = lab.effort.cold_megabytes
+    megabytes = megabytes or lab.effort.cold_megabytes
     generate(peer, "produce", topic, batch_bytes=100_000, records=100, pipeline=3, megabytes=megabytes, warm_up=0)
     deadline = time.monotonic() + TIMEOUT_S
     while local_bytes(peer, topic) >= partitions * segment_bytes:

@@ -1,11 +1,13 @@
-"""Replay from an S3 server on this machine, with latency added before the first byte, beside the bare client."""
+"""Replay from S3 servers on this machine beside the bare client: with latency added before the first byte, and from servers that
+others wrote."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -13,20 +15,23 @@ from loadtests.firn_peer import firn_running
 from loadtests.lab import TIER_AT_ONCE, Lab, python_on, show
 from loadtests.measuring import LOAD_CORE, SERVER_CORE, LoadFailed, Report, alternate, generate
 from loadtests.results import Case
+from loadtests.s3_servers import SERVERS, ServerMissing, s3_server_running
 from loadtests.start_up import S3_ENVIRONMENT, s3_url
-from loadtests.system import ROOT, System
+from loadtests.system import ROOT, System, SystemFailed
 from loadtests.workloads.cold import SEGMENT_BYTES, fill_tier
 
 FIRST_BYTE_MS = (0, 20, 100)
 MB_PER_S = 400
 """Of the server, over all connections."""
-SETTINGS = TIER_AT_ONCE | {"firn.chunk.cache.bytes": str(384 << 20)}
-"""A cache of a quarter of what is read, so that every pass reads it from S3 again."""
-PARTITIONS_MORE = (8, 64)
+PARTITIONS = (1, 8, 64)
+CACHE_SHARE = 0.25
+"""Of what is read, so that every pass reads it from S3 again."""
+WARM_UPS_MAX = 30
+BARE = "bare client"
 
 
 @contextmanager
-def s3_server(bucket: Path, delay_ms: float) -> Iterator[str]:
+def slow_server(bucket: Path, delay_ms: float) -> Iterator[str]:
     """The URL of a store on the fixture, which runs on the load's core."""
     command = python_on(LOAD_CORE, "-m", "loadtests.slow_s3", str(bucket), "--delay-ms", str(delay_ms))
     with subprocess.Popen([*command, "--mb-per-s", str(MB_PER_S)], stdout=subprocess.PIPE, cwd=ROOT) as server:
@@ -38,50 +43,105 @@ def s3_server(bucket: Path, delay_ms: float) -> Iterator[str]:
 
 
 def replay(lab: Lab) -> list[Case]:
-    """One partition from the log start to where the local log begins, the server limited to 400 MB/s, 0, 20 and 100 ms before the
-    first byte; at 0 ms also 8 and 64 partitions in each request. The bare client reads the same objects through aiobotocore,
-    ranged GETs of 8 MiB, 16 at a time. All of Firn's processes on one core, the S3 server and the reader on the other. Kafka
-    has no S3 tier of its own."""
+    """1, 8 and 64 partitions in each request, from the log start to where the local log begins, the server limited to 400 MB/s,
+    0, 20 and 100 ms before the first byte. The bare client reads the same objects through aiobotocore, ranged GETs of 8 MiB,
+    16 at a time. All of Firn's processes on one core, the S3 server and the reader on the other. Measured once the chunk
+    cache is full and its pages have been touched, as they are in a broker that is not new. Kafka has no S3 tier of its own."""
     cases = []
     directory = lab.base / "s3"
     bucket = directory / "bucket"
-    counts = (1, *PARTITIONS_MORE) if not lab.quick else (1,)
-    with s3_server(bucket, 0) as store, _firn(directory, store) as peer:
+    megabytes = lab.effort.cold_megabytes
+    counts = PARTITIONS if not lab.quick else PARTITIONS[:1]
+    with slow_server(bucket, 0) as store, _firn(directory, store, megabytes) as peer:
         for count in counts:
             segment_bytes = SEGMENT_BYTES if count <= 8 else 4 << 20
             # The generator repeats one batch of random bytes, which only a compressor with a window finds small.
             fill_tier(lab, peer, f"far-{count}", count, segment_bytes, firn_tier_compression="none")
     for delay_ms in FIRST_BYTE_MS:
-        with s3_server(bucket, delay_ms) as store, _firn(directory, store) as peer:
-            for count in counts if not delay_ms else (1,):
-                runs = {
-                    "Firn": partial(
-                        generate, peer, "fetch", f"far-{count}", end="earliest-local", seconds=lab.effort.seconds * 1.5
-                    ),
-                    "bare client": partial(bare_client, store, lab.effort.seconds),
-                }
-                found = alternate(runs, lab.effort.variant_rounds)
+        with slow_server(bucket, delay_ms) as store, _firn(directory, store, megabytes) as peer:
+            _fill_cache(peer, "far-1", megabytes)
+            runs = {str(count): partial(_read, lab, peer, f"far-{count}") for count in counts}
+            found = alternate(
+                {**runs, BARE: partial(bare_client, store, lab.effort.variant_seconds)}, lab.effort.rounds
+            )
+            for count in counts:
                 name = f"S3 at {delay_ms} ms" + (f", {count} partitions" if count > 1 else "")
-                show(name, found)
+                systems = {"Firn": found[str(count)], BARE: found[BARE]}
+                show(name, systems)
                 parameters = {"partitions": count}
                 if count == 1:
                     parameters["first_byte_ms"] = delay_ms
-                cases.append(Case(name, found, parameters))
+                cases.append(Case(name, systems, parameters))
     return cases
 
 
+def others(lab: Lab) -> list[Case]:
+    """One partition, from the log start to where the local log begins, from S3 servers that others wrote, as they come: moto
+    keeps all in one Python process and holds nobody's bytes back, MinIO and s3s-fs are servers on files. The bare client
+    reads the same objects. All of Firn's processes on one core, the S3 server and the reader on the other."""
+    cases = []
+    megabytes = lab.effort.cold_megabytes // 3
+    for name in SERVERS:
+        directory = lab.base / name
+        try:
+            with s3_server_running(name, directory / "server", pin=("taskset", "-c", str(LOAD_CORE))) as endpoint:
+                store = s3_url(endpoint)
+                with _firn(directory, store, megabytes) as peer:
+                    fill_tier(lab, peer, "far", 1, SEGMENT_BYTES, megabytes=megabytes, firn_tier_compression="none")
+                    _fill_cache(peer, "far", megabytes)
+                    runs = {
+                        "Firn": partial(_read, lab, peer, "far"),
+                        BARE: partial(bare_client, store, lab.effort.variant_seconds),
+                    }
+                    found = alternate(runs, lab.effort.variant_rounds)
+        except ServerMissing as missing:
+            lab.note(f"{name} is left out: {missing}.")
+        except (LoadFailed, SystemFailed) as failure:
+            lab.note(f"{name} is left out: {str(failure)[-300:]}.")
+        else:
+            show(f"S3 of {name}", found)
+            cases.append(Case(f"S3 of {name}", found, {"partitions": 1}))
+    return cases
+
+
+def _read(lab: Lab, peer: System, topic: str) -> Report:
+    return generate(peer, "fetch", topic, end="earliest-local", seconds=lab.effort.variant_seconds * 1.5)
+
+
 @contextmanager
-def _firn(directory: Path, store: str) -> Iterator[System]:
+def _firn(directory: Path, store: str, megabytes: int) -> Iterator[System]:
+    settings = TIER_AT_ONCE | {"firn.chunk.cache.bytes": str(_cache_bytes(megabytes))}
     with firn_running(
-        directory, cores=str(SERVER_CORE), settings=SETTINGS, store=store, environment=S3_ENVIRONMENT
+        directory, cores=str(SERVER_CORE), settings=settings, store=store, environment=S3_ENVIRONMENT
     ) as peer:
         yield peer
+
+
+def _cache_bytes(megabytes: int) -> int:
+    return int(megabytes * 1_000_000 * CACHE_SHARE)
+
+
+def _fill_cache(peer: System, topic: str, megabytes: int) -> None:
+    """Read until the chunk cache is full, or nearly."""
+    for _ in range(WARM_UPS_MAX):
+        if _cached_bytes(peer) >= 0.9 * _cache_bytes(megabytes):
+            return
+        generate(peer, "fetch", topic, end="earliest-local", seconds=1, warm_up=0)
+
+
+def _cached_bytes(peer: System) -> int:
+    total = 0
+    for path in (peer.logs / ".firn" / "chunks").glob("*.chunk"):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total
 
 
 def bare_client(store: str, seconds: float) -> Report:
     """What the S3 client alone reads, in a process on the server's core. Raises: LoadFailed."""
     command = python_on(SERVER_CORE, "-m", "loadtests.bare_s3", store, str(seconds))
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    environment = dict(os.environ) | S3_ENVIRONMENT
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, env=environment)
     if done.returncode:
         raise LoadFailed(f"bare client: {done.stderr.strip()[-300:]}")
     report: Report = json.loads(done.stdout)
