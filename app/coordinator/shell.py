@@ -109,6 +109,11 @@ class Turn(Protocol):
     now_ms: int
     """Wall-clock time, for what is stored or shown."""
 
+    @property
+    def steady_ms(self) -> int:
+        """Time that never steps, for limits that are not stored."""
+        ...
+
     def append(self, records: Sequence[RawRecord], *, producer: ProducerIdAndEpoch | None = None) -> Offset:
         """Write records as one batch, now. Raises, with nothing written: RequestRejected with the code for the client."""
         ...
@@ -187,6 +192,10 @@ class _Turn:
         self._coordinator = coordinator
         self._seat = seat
         self.now_ms = now_ms
+
+    @property
+    def steady_ms(self) -> int:
+        return self._coordinator.loop_ms()
 
     def append(self, records: Sequence[RawRecord], *, producer: ProducerIdAndEpoch | None = None) -> Offset:
         seat = self._seat

@@ -122,7 +122,7 @@ def sync(group: ConsumerGroup, turn: Turn, asked: Sync, image: ClusterImage) -> 
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"Member {member.member_id} has joined with the protocol {name}."
         )
     if (
-        group.epoch_within_reach(turn.now_ms) > member.epoch
+        group.epoch_within_reach(turn.steady_ms) > member.epoch
         and member.current.state is not MemberState.UNREVOKED_PARTITIONS
     ):
         _tell_to_join(group, turn, member)
@@ -147,7 +147,7 @@ def heartbeat(group: ConsumerGroup, turn: Turn, member_id: str, instance_id: str
     group.restart_session(turn, member)
     state = member.current.state
     if (
-        member.epoch < group.epoch_within_reach(turn.now_ms)
+        member.epoch < group.epoch_within_reach(turn.steady_ms)
         or state is MemberState.UNREVOKED_PARTITIONS
         or (state is MemberState.UNRELEASED_PARTITIONS and not group.waits_for_others(member))
     ):

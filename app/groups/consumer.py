@@ -347,7 +347,7 @@ class ConsumerGroup:
                 epoch += 1
                 records.append(GroupEpoch(epoch, hashed))
         target_epoch = self.target_epoch
-        if epoch > target_epoch and (self.may_assign(turn.now_ms) or self._has_only(replaced or member)):
+        if epoch > target_epoch and (self.may_assign(turn.steady_ms) or self._has_only(replaced or member)):
             if names is None:
                 names = self._names_after(before, wanted, regexes)
             target = self._new_target(member_id, wanted, target, replaced, epoch, names, regexes, image, records)
@@ -357,20 +357,18 @@ class ConsumerGroup:
             records.append(CurrentOfMember(member_id, current))
         return records, Member(member_id, wanted, current)
 
-    def may_assign(self, now_ms: int) -> bool:
+    def may_assign(self, steady_ms: int) -> bool:
         """Whether a new target may be computed, as far as the time since the last one goes."""
-        if self._assigned_ms is None:
-            return True
-        # Where the clock was set back nobody waits for it to catch up.
-        return not 0 <= now_ms - self._assigned_ms < self.config.group_consumer_assignment_interval_ms
+        interval_ms = self.config.group_consumer_assignment_interval_ms
+        return self._assigned_ms is None or steady_ms - self._assigned_ms >= interval_ms
 
     def _has_only(self, member: Member) -> bool:
         """Whether nobody else is in the group, so that nobody else's joining is worth waiting for."""
         return len(self.members) == (member.member_id in self.members)
 
-    def epoch_within_reach(self, now_ms: int) -> int:
+    def epoch_within_reach(self, steady_ms: int) -> int:
         """The epoch of the target that a member would be led to now."""
-        return self.epoch if self.may_assign(now_ms) else self.target_epoch
+        return self.epoch if self.may_assign(steady_ms) else self.target_epoch
 
     def _regexes_after(
         self,
@@ -631,7 +629,7 @@ class ConsumerGroup:
             raise
         self.replaces = ()
         if any(isinstance(record, TargetEpoch) for record in records):
-            self._assigned_ms = turn.now_ms
+            self._assigned_ms = turn.steady_ms
         for record in records:
             if isinstance(record, CurrentOfMember) and record.current is not None:
                 self._assert_free(record.member_id, record.current.assigned)

@@ -117,7 +117,7 @@ class ShareStateShard:
         if shared is None:
             return
         had = shared.window.acquired_count
-        window = shared.window.expire(turn.now_ms, deliveries_max=self._settings(key.group_id).deliveries_max)
+        window = shared.window.expire(turn.steady_ms, deliveries_max=self._settings(key.group_id).deliveries_max)
         try:
             self._put(turn, key, shared, window)
         except RequestRejected:
@@ -174,7 +174,7 @@ class ShareStateShard:
         window, acquired = window.acquire(
             batches,
             member_id,
-            turn.now_ms + settings.lock_ms,
+            turn.steady_ms + settings.lock_ms,
             count_max=count_max,
             window_max=settings.window_max,
             whole_batches=whole_batches,
@@ -193,7 +193,7 @@ class ShareStateShard:
             raise RequestRejected(ErrorCode.INVALID_RECORD_STATE, "The group does not read the partition.")
         settings = self._settings(key.group_id)
         window = shared.window.acknowledge(
-            member_id, said, turn.now_ms + settings.lock_ms, deliveries_max=settings.deliveries_max
+            member_id, said, turn.steady_ms + settings.lock_ms, deliveries_max=settings.deliveries_max
         )
         self._put(turn, key, shared, window)
         for each in said:
@@ -220,7 +220,7 @@ class ShareStateShard:
         if due_ms is None:
             turn.cancel_timer(key)
         else:
-            turn.set_timer(key, max(0, due_ms - turn.now_ms))
+            turn.set_timer(key, max(0, due_ms - turn.steady_ms))
 
     def _write(self, turn: Turn, key: ShareKey, shared: SharePartition, window: Window) -> None:
         value = ShareSnapshotValue(

@@ -25,6 +25,10 @@ class FakeTurn:
         """The next appends fail with this."""
         self.answers: list[tuple[Any, Any]] = []
 
+    @property
+    def steady_ms(self) -> int:
+        return self.now_ms
+
     def append(self, records: Sequence[tuple[bytes, bytes | None]], *, producer: Any = None) -> int:
         assert records
         if self.refuse_with is not None:

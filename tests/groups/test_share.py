@@ -234,6 +234,20 @@ def test_progress_is_in_the_log_before_it_counts_and_is_found_there_again() -> N
     assert again.acquire(turn, KEY, "other", [(12, 20)], [], 0, 100) == [Acquired(12, 14, 2), Acquired(15, 20, 2)]
 
 
+def test_a_step_of_the_clock_ends_nobodys_time() -> None:
+    class Stepped(_Turn):
+        steady_ms = 5_000  # type: ignore[assignment]
+
+    turn, shard = Stepped(), make_shard()
+    shard.begin(turn, KEY, 0)
+    assert shard.acquire(turn, KEY, "m", [(0, 2)], [], 0, 1) == [Acquired(0, 1, 1)]
+    turn.now_ms += 600_000
+    assert shard.acquire(turn, KEY, "m", [(0, 2)], [], 0, 1) == [Acquired(1, 2, 1)]
+    shard.due(turn, KEY)
+    assert shard.partitions[KEY].window.acquired_count == 2
+    shard.acknowledge(turn, KEY, "m", [Acknowledgement(0, 2, [1])])
+
+
 def test_what_is_held_too_long_goes_to_others_and_in_the_end_to_nobody() -> None:
     turn, shard = _Turn(), make_shard()
     shard.begin(turn, KEY, 0)

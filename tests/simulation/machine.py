@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 DATA_DIR = "/data"
+SESSION_MS = 800
+"""Of members of groups that the broker assigns, and of share groups."""
+SHARE_LOCK_MS = 700
+"""How long a worker of a share group has a record."""
 TIMINGS = LogTimings(append_deadline_s=4.0, attempt_timeout_s=1.0, read_deadline_s=4.0)
 
 
@@ -97,6 +101,12 @@ class Machine:
             transaction_state_log_num_partitions=2,
             group_min_session_timeout_ms=100,
             group_initial_rebalance_delay_ms=50,
+            group_consumer_session_timeout_ms=SESSION_MS,
+            group_consumer_assignment_interval_ms=world.assignment_interval_ms,
+            share_coordinator_state_topic_num_partitions=2,
+            group_share_session_timeout_ms=SESSION_MS,
+            group_share_record_lock_duration_ms=SHARE_LOCK_MS,
+            group_share_delivery_count_limit=1000,
         )
         node = self.node = Node(
             config,

@@ -11,8 +11,12 @@ import pytest
 import app.tiering.store_work as store_work
 from app.broker.partitions import Partitions
 from app.coordinator.partition import CoordinatedLog, ReplayedBatch
+from app.coordinator.schemas.consumer_group import ConsumerGroupCurrentMemberAssignmentKey
 from app.groups.classic import ClassicGroup
+from app.groups.consumer import ConsumerGroup
 from app.groups.shard import GroupShard
+from app.groups.share_state import ShareStateShard
+from app.handlers import share_fetch
 from app.hot import recovery
 from app.hot.cleaning import cleaner, compaction
 from app.hot.cleaning.plain import PlainEngine
@@ -293,6 +297,55 @@ def compacts_without_aborted_transactions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cleaner, "CleaningJob", lambda **fields: job(**{**fields, "aborted": []}))
 
 
+def assigns_what_another_has_not_given_up(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ConsumerGroup, "_is_held", lambda _group, _topic_id, _partition: False)
+    patch.setattr(ConsumerGroup, "_assert_free", lambda _group, _member_id, _assigned: None)
+
+
+def forgets_who_has_what_with_every_restart(patch: pytest.MonkeyPatch) -> None:
+    load = GroupShard._load_consumer_group
+
+    def forgetful(shard: GroupShard, key: Any, value: bytes | None) -> None:
+        if not isinstance(key, ConsumerGroupCurrentMemberAssignmentKey):
+            load(shard, key, value)
+
+    patch.setattr(GroupShard, "_load_consumer_group", forgetful)
+    patch.setattr(ConsumerGroup, "_assert_free", lambda _group, _member_id, _assigned: None)
+
+
+def shares_what_somebody_has(patch: pytest.MonkeyPatch) -> None:
+    acquire = ShareStateShard.acquire
+
+    def generous(shard: ShareStateShard, turn: Any, key: Any, *args: Any, **options: Any) -> Any:
+        shared = shard.partitions.get(key)
+        before = None if shared is None else shared.window
+        acquired = acquire(shard, turn, key, *args, **options)
+        if shared is not None and before is not None:
+            shared.window = before
+        return acquired
+
+    patch.setattr(ShareStateShard, "acquire", generous)
+
+
+def does_not_write_down_what_was_acknowledged(patch: pytest.MonkeyPatch) -> None:
+    def put(shard: ShareStateShard, turn: Any, key: Any, shared: Any, window: Any) -> None:
+        shared.window = window
+        shared.changed.wake()
+        shard._arm(turn, key, window)
+
+    patch.setattr(ShareStateShard, "_put", put)
+
+
+def takes_records_for_control_records(patch: pytest.MonkeyPatch) -> None:
+    sorted_out = share_fetch._sorted_out
+
+    def confused(read: Any, offset: int) -> Any:
+        batches, nobody = sorted_out(read, offset)
+        return batches[1:], sorted([*nobody, *batches[:1]])
+
+    patch.setattr(share_fetch, "_sorted_out", confused)
+
+
 PLANTED: dict[str, Planted] = {
     "acks before sync": Planted(acks_before_sync, None, 10, ("INV-1",)),
     "local segments dropped before their manifest entry": Planted(
@@ -367,6 +420,17 @@ PLANTED: dict[str, Planted] = {
         does_not_sync_what_compaction_wrote, ("power", "power within"), 60, ("INV-10", "INV-8", "INV-1", "liveness")
     ),
     "aborted records compacted like others": Planted(compacts_without_aborted_transactions, ("cut",), 40, ("INV-10",)),
+    "a partition assigned before it is given up": Planted(
+        assigns_what_another_has_not_given_up, ("cut",), 20, ("INV-11",)
+    ),
+    "assignments forgotten with a restart": Planted(
+        forgets_who_has_what_with_every_restart, ("kill",), 40, ("INV-11",)
+    ),
+    "a record shared twice": Planted(shares_what_somebody_has, ("cut",), 20, ("INV-12",)),
+    "acknowledged records not written down": Planted(
+        does_not_write_down_what_was_acknowledged, ("kill",), 40, ("INV-12",)
+    ),
+    "records taken for control records": Planted(takes_records_for_control_records, ("cut",), 20, ("INV-12",)),
     "producers forgotten with a restart": Planted(
         forgets_producers_with_every_restart, ("kill",), 30, ("INV-1", "INV-9")
     ),

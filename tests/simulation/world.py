@@ -24,7 +24,9 @@ from app.metadata import layout
 from app.metadata.numbered_log import NumberedLog
 from app.objectstore.memory import Fault, FaultKind
 from app.records.batch import iter_headers
+from tests.simulation import assigned, sharing
 from tests.simulation.actors import Administrator, Consumer, Producer
+from tests.simulation.assigned import AssignedMember, OneOwner
 from tests.simulation.bucket import Bucket
 from tests.simulation.checkers import (
     CRC_POSITION,
@@ -41,6 +43,7 @@ from tests.simulation.history import PartitionHistory, Violation
 from tests.simulation.machine import Machine, Unreachable
 from tests.simulation.network import Wire
 from tests.simulation.runtime import Process, ProcessDied, SimLoop
+from tests.simulation.sharing import SharedOnce
 from tests.simulation.transactions import CommittedReader, TransactionalProducer, Transactions
 from tests.support.virtual_loop import Deadlock, VirtualClock
 
@@ -169,6 +172,15 @@ class World:
             self._promise_to_survive(coordinated.random() < 0.5)
         self.compacting = coordinated.random() < 0.3
         """There is a compacted topic."""
+        shared = random.Random(f"shared {seed}")
+        self.assigned = shared.choice((0, 0, 0, 2, 3))
+        """How many members a group has whose assignment the broker makes."""
+        self.assignment_interval_ms = shared.choice((0, 200, 1000))
+        self.sharing = shared.choice((0, 0, 0, 1, 2, 3))
+        """How many workers share records."""
+        if self.assigned or self.sharing:
+            durability = Durability.DISK if self.internal_on_disk else Durability.MEMORY
+            self.topic_defaults = replace(self.topic_defaults, firn_durability=durability)
         self._pool_latency_s = (0.0001, 0.002)
         self.acked_means_kept = AckedMeansKept(self)
         self.one_writer = OneWriter(self)
@@ -177,6 +189,8 @@ class World:
         self.bucket_is_enough = BucketIsEnough(self)
         self.bounded = Bounded()
         self.committed_offsets = CommittedOffsets(self)
+        self.one_owner = OneOwner(self)
+        self.shared_once = SharedOnce(self)
         self.transactions = Transactions(self)
         self.keyed = KeyedTopic(self)
         self.bucket.watchers += [self]
@@ -321,8 +335,11 @@ class World:
             self.acked_means_kept.restarted(history, int(log.log_end_offset), tiered_end, worst)
         if worst == "moved" or (worst == "power" and not self.internal_on_disk):
             self.committed_offsets.lost()
+            self.one_owner.lost()
+            self.shared_once.lost()
             self.transactions.lost()
             self.keyed.lost()
+        self.shared_once.restarted()
         machine.worst = "clean"
         self.no_gap_no_overlap.look(machine)
 
@@ -550,6 +567,12 @@ class World:
         for group_id in self.group_ids:
             for number in range(self.members):
                 go(Member(self, f"{group_id}{number}", group_id).run())
+        for number in range(self.assigned):
+            go(AssignedMember(self, f"m{number}").run())
+        if self.sharing:
+            await sharing.begin(self)
+        for number in range(self.sharing):
+            go(sharing.Worker(self, f"s{number}").run())
         for number in range(self.transactional):
             name = f"x{number}"
             go(TransactionalProducer(self, name, rng.choice(("x", name)), second_protocol=rng.random() < 0.5).run())
@@ -567,6 +590,7 @@ class World:
         await self._settle()
         await self._read_all()
         await self._read_offsets()
+        await self._read_shared()
         await self._read_committed()
         await self._read_keyed()
         await self.bucket_is_enough.prove()
@@ -587,6 +611,7 @@ class World:
         await self.until(lambda: self.owner.up, 60, "the last start")
         await self._read_all()
         await self._read_offsets()
+        await self._read_shared()
         await self._read_committed()
         await self._read_keyed()
 
@@ -682,6 +707,13 @@ class World:
                     await asyncio.sleep(0.5)
                 else:
                     raise Violation("liveness", f"no new member of {group_id} can {step.__name__.replace('_', ' ')}")
+
+    async def _read_shared(self) -> None:
+        """New members of the group that the broker assigns get everything, and everything is delivered to share groups."""
+        if self.assigned:
+            await assigned.settle(self)
+        if self.sharing:
+            await sharing.drain(self)
 
     async def _read_committed(self) -> None:
         """Read everything at read_committed: every transaction is there or is not."""
