@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psutil
 
@@ -94,12 +95,15 @@ def message_class(key: int, name: str) -> Any:
     return getattr(import_module(f"app.wire.apis.{APIS[key].module}"), name)
 
 
-def create_topic(port: int, name: str, partitions: int = 1, configs: dict[str, str] | None = None) -> None:
+def create_topic(port: int, name: str, partitions: int = 1, configs: dict[str, str] | None = None) -> UUID:
+    """Make a topic; its id."""
     wanted = CreatableTopic(name, partitions, 1)
     wanted.configs = [CreatableTopicConfig(key, value) for key, value in (configs or {}).items()]
     with Raw(port) as raw:
         (result,) = raw.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest([wanted])).topics
     assert result.error_code == 0, result
+    topic_id: UUID = result.topic_id
+    return topic_id
 
 
 def offset_of(port: int, topic: str, timestamp: int, partition: int = 0) -> int:

@@ -1,4 +1,4 @@
-"""Two hundred members come and go at random: assignments settle, every partition is owned once, nobody starves."""
+"""Two hundred members come and go at random, by either protocol: assignments settle, partitions are owned once, nobody starves."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 
 from app.errors import ErrorCode
+from app.units import NO_TOPIC_ID
 from app.wire import codec
 from app.wire.apikeys import ApiKey
 from app.wire.header import encode_request_header, parse_response_header
@@ -34,15 +35,15 @@ SUBSCRIPTION: Final = pack(">hih", 0, 1, len(TOPIC)) + TOPIC.encode() + pack(">i
 
 
 class Member:
-    """A client of the classic protocol, over a connection of its own, as small as it can be."""
+    """A client of a group, over a connection of its own, as small as it can be."""
 
     def __init__(self, number: int, port: int) -> None:
         self.number = number
         self.port = port
         self.member_id = ""
         self.generation = -1
+        """Or member epoch."""
         self.owned: tuple[int, ...] = ()
-        self.rebalances = 0
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
 
@@ -59,17 +60,34 @@ class Member:
         self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
             while not stopping.is_set():
-                if await self._join():
-                    await self._stay(stopping)
+                if await self.join():
+                    await self.stay(stopping)
             if not silently and self.member_id:
-                member = make(ApiKey.LEAVE_GROUP, "MemberIdentity", member_id=self.member_id)
-                await self.ask(ApiKey.LEAVE_GROUP, 4, members=[member])
+                await self.leave()
         finally:
             self.owned = ()
             self._writer.close()
 
-    async def _join(self) -> bool:
+    async def join(self) -> bool:
         """Whether the member has an assignment now."""
+        raise NotImplementedError
+
+    async def stay(self, stopping: asyncio.Event) -> None:
+        """Take part until told to stop, or until it has to join again."""
+        raise NotImplementedError
+
+    async def leave(self) -> None:
+        raise NotImplementedError
+
+
+class ClassicMember(Member):
+    """Of the classic protocol: if it leads it deals partitions out."""
+
+    async def leave(self) -> None:
+        member = make(ApiKey.LEAVE_GROUP, "MemberIdentity", member_id=self.member_id)
+        await self.ask(ApiKey.LEAVE_GROUP, 4, members=[member])
+
+    async def join(self) -> bool:
         protocol = make(ApiKey.JOIN_GROUP, "JoinGroupRequestProtocol", name="range", metadata=SUBSCRIPTION)
         joined = await self.ask(
             ApiKey.JOIN_GROUP,
@@ -101,10 +119,9 @@ class Member:
             return False
         count = len(synced.assignment) // 4
         self.owned = unpack_from(f">{count}i", synced.assignment)
-        self.rebalances += 1
         return True
 
-    async def _stay(self, stopping: asyncio.Event) -> None:
+    async def stay(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
             answer = await self.ask(ApiKey.HEARTBEAT, 4, member_id=self.member_id, generation_id=self.generation)
             if answer.error_code:
@@ -127,6 +144,58 @@ class Member:
         ), ErrorCode(code)
 
 
+class AssignedMember(Member):
+    """Of the consumer protocol (KIP-848): the broker deals partitions out, and this gives up what it is told to, and says so."""
+
+    topic_id = NO_TOPIC_ID
+
+    async def join(self) -> bool:
+        self.member_id, self.generation = self.member_id or f"member-{self.number}", 0
+        return await self._beat(rebalance_timeout_ms=REBALANCE_MS, subscribed_topic_names=[TOPIC])
+
+    async def _beat(self, **fields: Any) -> bool:
+        """One heartbeat; another at once if there was something to give up or to get. False if it has to join again."""
+        parts = [
+            make(ApiKey.CONSUMER_GROUP_HEARTBEAT, "TopicPartitions", topic_id=self.topic_id, partitions=self.owned)
+        ]
+        answer = await self.ask(
+            ApiKey.CONSUMER_GROUP_HEARTBEAT,
+            1,
+            member_id=self.member_id,
+            member_epoch=self.generation,
+            topic_partitions=parts if self.owned else [],
+            **fields,
+        )
+        if answer.error_code:
+            self.owned = ()
+            assert answer.error_code in (
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            ), ErrorCode(answer.error_code)
+            return False
+        self.generation = answer.member_epoch
+        if answer.assignment is not None:
+            told = tuple(index for topic in answer.assignment.topic_partitions for index in topic.partitions)
+            if set(told) != set(self.owned):
+                self.owned = told
+                return await self._beat()
+        return True
+
+    async def stay(self, stopping: asyncio.Event) -> None:
+        while not stopping.is_set():
+            if not await self._beat():
+                return
+            try:
+                await asyncio.wait_for(stopping.wait(), HEARTBEAT_S)
+            except TimeoutError:
+                continue
+
+    async def leave(self) -> None:
+        self.owned, self.generation = (), -1
+        await self.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, member_id=self.member_id, member_epoch=-1)
+
+
 def _assign(members: Sequence[str]) -> list[Any]:
     """The leader's work: partitions in turns, as bare int32s."""
     shares = {name: range(place, PARTITIONS, len(members)) for place, name in enumerate(sorted(members))}
@@ -142,14 +211,15 @@ def _assign(members: Sequence[str]) -> list[Any]:
 
 
 class Crowd:
-    def __init__(self, port: int, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, kind: type[Member], port: int, tasks: asyncio.TaskGroup) -> None:
+        self.kind = kind
         self.port = port
         self.tasks = tasks
         self.members: dict[Member, tuple[asyncio.Event, asyncio.Task[None]]] = {}
         self.count = 0
 
     def come(self, rng: random.Random) -> None:
-        member = Member(self.count, self.port)
+        member = self.kind(self.count, self.port)
         self.count += 1
         stopping = asyncio.Event()
         task = self.tasks.create_task(member.run(stopping, silently=rng.random() < 0.3))
@@ -169,18 +239,30 @@ class Crowd:
             and len({member.generation for member in self.members}) == 1
         )
 
+    def check_owned_once(self) -> None:
+        owned = [index for member in self.members for index in member.owned]
+        assert len(owned) == len(set(owned)), "a partition has two owners"
+
     async def settle(self) -> None:
         deadline = time.monotonic() + SETTLE_S_MAX
         while not self.is_settled():
+            if self.kind is AssignedMember:
+                self.check_owned_once()  # at any time: there is no barrier in that protocol behind which it could be otherwise
             assert time.monotonic() < deadline, "the group does not settle"
             await asyncio.sleep(0.05)
 
 
-async def test_two_hundred_members_that_come_and_go_settle_each_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [ClassicMember, AssignedMember])
+async def test_two_hundred_members_that_come_and_go_settle_each_time(tmp_path: Path, kind: type[Member]) -> None:
     rng = random.Random(11)
-    with firn_serving(tmp_path, group_initial_rebalance_delay_ms=500, offsets_topic_num_partitions=2) as firn:
-        create_topic(firn.port, TOPIC, PARTITIONS)
-        seeker = Member(-1, firn.port)
+    settings = {
+        "group_initial_rebalance_delay_ms": 500,
+        "offsets_topic_num_partitions": 2,
+        "group_consumer_session_timeout_ms": SESSION_MS,
+    }
+    with firn_serving(tmp_path, **settings) as firn:
+        AssignedMember.topic_id = create_topic(firn.port, TOPIC, PARTITIONS)
+        seeker = kind(-1, firn.port)
         seeker._reader, seeker._writer = await asyncio.open_connection("127.0.0.1", firn.port)
         found = codec.encode_request(ApiKey.FIND_COORDINATOR, 3, request(ApiKey.FIND_COORDINATOR, key=GROUP))
         frame = encode_request_header(ApiKey.FIND_COORDINATOR, 3, 7, "seeker") + found
@@ -189,7 +271,7 @@ async def test_two_hundred_members_that_come_and_go_settle_each_time(tmp_path: P
         await seeker._reader.readexactly(size)
         seeker._writer.close()
         async with asyncio.TaskGroup() as tasks:
-            crowd = Crowd(firn.port, tasks)
+            crowd = Crowd(kind, firn.port, tasks)
             for _ in range(MEMBERS):
                 crowd.come(rng)
             await crowd.settle()
