@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from loadtests.workloads.cold import SEGMENT_BYTES, fill_tier
 FIRST_BYTE_MS = (0, 20, 100)
 MB_PER_S = 400
 """Of the server, over all connections."""
-PARTITIONS = (1, 8, 64)
+MANY = (8, 64)
 CACHE_SHARE = 0.25
 """Of what is read, so that every pass reads it from S3 again."""
 WARM_UPS_MAX = 30
@@ -42,24 +42,34 @@ def slow_server(bucket: Path, delay_ms: float) -> Iterator[str]:
             server.terminate()
 
 
-def replay(lab: Lab) -> list[Case]:
-    """1, 8 and 64 partitions in each request, from the log start to where the local log begins, the server limited to 400 MB/s,
-    0, 20 and 100 ms before the first byte. The bare client reads the same objects through aiobotocore, ranged GETs of 8 MiB,
-    16 at a time. All of Firn's processes on one core, the S3 server and the reader on the other. Measured once the chunk
-    cache is full and its pages have been touched, as they are in a broker that is not new. Kafka has no S3 tier of its own."""
+def one(lab: Lab) -> list[Case]:
+    """One partition from the log start to where the local log begins, the server limited to 400 MB/s, 0, 20 and 100 ms before the
+    first byte. The bare client reads the same objects through aiobotocore, ranged GETs of 8 MiB, 16 at a time. All of Firn's
+    processes on one core, the S3 server and the reader on the other. Measured once the chunk cache is full and its pages have
+    been touched, as they are in a broker that is not new. Kafka has no S3 tier of its own."""
+    return _replay(lab, (1,))
+
+
+def many(lab: Lab) -> list[Case]:
+    """The same with 8 and 64 partitions in each request."""
+    return _replay(lab, MANY)
+
+
+def _replay(lab: Lab, counts: Sequence[int]) -> list[Case]:
     cases = []
     directory = lab.base / "s3"
     bucket = directory / "bucket"
-    megabytes = lab.effort.cold_megabytes
-    counts = PARTITIONS if not lab.quick else PARTITIONS[:1]
+    megabytes = lab.effort.cold_megabytes * 2 // 3
     with slow_server(bucket, 0) as store, _firn(directory, store, megabytes) as peer:
         for count in counts:
-            segment_bytes = SEGMENT_BYTES if count <= 8 else 4 << 20
+            segment_bytes = SEGMENT_BYTES if count == 1 else 4 << 20
             # The generator repeats one batch of random bytes, which only a compressor with a window finds small.
-            fill_tier(lab, peer, f"far-{count}", count, segment_bytes, firn_tier_compression="none")
+            fill_tier(
+                lab, peer, f"far-{count}", count, segment_bytes, megabytes=megabytes, firn_tier_compression="none"
+            )
     for delay_ms in FIRST_BYTE_MS:
         with slow_server(bucket, delay_ms) as store, _firn(directory, store, megabytes) as peer:
-            _fill_cache(peer, "far-1", megabytes)
+            _fill_cache(peer, f"far-{counts[0]}", megabytes)
             runs = {str(count): partial(_read, lab, peer, f"far-{count}") for count in counts}
             found = alternate(
                 {**runs, BARE: partial(bare_client, store, lab.effort.variant_seconds)}, lab.effort.rounds
