@@ -120,6 +120,9 @@ WRITE_BACK_BYTES: Final = 32 * MIB
 SNAPSHOT_PRODUCERS_MAX: Final = 5_000
 """Producers up to which a sync on the way takes a snapshot too; of more, copying them would hold up the loop, and only rolls do."""
 
+REPLAY_BYTES_MAX: Final = 4 * MIB
+"""Appended by producers without ids before a sync takes a snapshot though it is empty: recovery replays what follows the newest."""
+
 _PLACE: Final = Struct(">qii")
 """Base offset, batch length, leader epoch: how a batch begins."""
 _BASE_OFFSET: Final = Struct(">q")
@@ -181,6 +184,7 @@ class PartitionLog:
         "_segment_bytes",
         "_segments",
         "_since_checkpoint_bytes",
+        "_snapshot_bytes",
         "_sync_waiters",
         "_synced_end",
         "_syncing",
@@ -254,6 +258,8 @@ class PartitionLog:
         unsynced = [segment for segment in loaded.segments if segment.synced_bytes < segment.size_bytes]
         self._synced_end: int = self._recovery_point if unsynced else self._end_offset
         self._pending_snapshots: dict[int, list[SnapshotRow]] = {}
+        self._snapshot_bytes = 0
+        """Of the active segment, below the newest snapshot that a sync was to take."""
         self._reader = LogReader(
             self._directory, self._segments, self._bases, self.config.index_interval_bytes, self.request_checkpoint
         )
@@ -871,6 +877,7 @@ class PartitionLog:
         assert old.index is not None
         finish_times(old, old.index)
         self._pending_snapshots[base_offset] = self._producers.rows()
+        self._snapshot_bytes = 0
         self._files.append(segment)
         self._active = segment
         self._names_dirty = True
@@ -1019,8 +1026,10 @@ class PartitionLog:
             if aborted_write is not None:
                 plan.aborted.append(aborted_write)
         plan.snapshots.update(self._pending_snapshots)
-        if 0 < len(self._producers.entries) <= SNAPSHOT_PRODUCERS_MAX:
+        producers, size_bytes = len(self._producers.entries), self._active.size_bytes
+        if producers <= SNAPSHOT_PRODUCERS_MAX and (producers or size_bytes - self._snapshot_bytes >= REPLAY_BYTES_MAX):
             plan.snapshots[self._end_offset] = self._producers.rows()
+            self._snapshot_bytes = size_bytes
         plan.bases = frozenset(self._bases)
         if self._epochs.dirty:
             plan.epochs = encode_leader_epochs(self._epochs.entries())

@@ -9,6 +9,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, NamedTuple
 
 from app.configs import TopicConfig
@@ -59,9 +60,11 @@ CHECKPOINT_MS: Final = 60_000
 EXPIRY_MS: Final = 600_000
 """Kafka's ``producer.id.expiration.check.interval.ms``."""
 
-LOADS_AT_ONCE_MAX: Final = 2
-"""Kafka's ``num.recovery.threads.per.data.dir``. More threads hand the interpreter to each other at every system call: eight take
-three times the CPU, and longer, unless the disk is slow and its pages are cold."""
+LOADS_AT_ONCE_MAX: Final = 8
+LOADS_WAIT_S: Final = 0.03
+"""Another piece of work is begun when none of those under way is done for so long: then they wait for the disk, or have much to
+check. While all is in the page cache, threads hand the interpreter to each other at every system call: eight take three times the
+CPU of one, and longer."""
 LOGS_PER_LOAD_MAX: Final = 16
 """Logs opened by one piece of work on the pool: of a thousand short ones, handing over each would cost as much as opening it."""
 CLOSES_AT_ONCE_MAX: Final = 8
@@ -261,11 +264,9 @@ class LogManager:
                 )
             elif _DELETED_DIR.match(name):
                 self._doomed.append(_Doomed(f"{data_dir}/{name}", now_ms, None))
-        limit = asyncio.Semaphore(LOADS_AT_ONCE_MAX)
 
         async def load(some: Sequence[_Unread]) -> None:
-            async with limit:
-                found = await run_to_end(self._pool, lambda: [self._read(one, now_ms) for one in some])
+            found = await run_to_end(self._pool, lambda: [self._read(one, now_ms) for one in some])
             for one, log in zip(some, found, strict=True):
                 if log is None:
                     continue
@@ -278,10 +279,18 @@ class LogManager:
                     cleaned_ends.get(one.key),
                 )
 
-        together = max(1, min(LOGS_PER_LOAD_MAX, len(unread) // (4 * LOADS_AT_ONCE_MAX)))
+        together = max(1, min(LOGS_PER_LOAD_MAX, len(unread) // (2 * LOADS_AT_ONCE_MAX)))
+        pieces = iter([unread[start : start + together] for start in range(0, len(unread), together)])
+        at_once = 1
+        running: set[asyncio.Task[None]] = set()
         async with asyncio.TaskGroup() as group:
-            for start in range(0, len(unread), together):
-                group.create_task(load(unread[start : start + together]))
+            while True:
+                running |= {group.create_task(load(some)) for some in islice(pieces, at_once - len(running))}
+                if not running:
+                    break
+                done, running = await asyncio.wait(running, timeout=LOADS_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    at_once = min(at_once + 1, LOADS_AT_ONCE_MAX)
         if any(log.recovery_point < recovery_points.get(log.topic_partition, 0) for log in self._logs.values()):
             # A log ends before its recovery point: what is appended there must not be trusted by the next recovery, nor be taken
             # for compacted.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 
@@ -11,13 +13,14 @@ from app.configs import TopicConfig
 from app.errors import ConflictError, CorruptionError, StorageUnavailable
 from app.hot.checkpoints import MetaProperties
 from app.hot.files import PosixFileSystem
-from app.hot.manager import CHECKPOINT_MS, TICK_MS
+from app.hot.manager import CHECKPOINT_MS, LOADS_AT_ONCE_MAX, TICK_MS
 from app.metrics import Registry
 from app.units import NO_TOPIC_ID, BrokerId, PartitionIndex
 from tests.hot.helpers import (
     DATA,
     NOW,
     TOPIC_ID,
+    InlinePool,
     ManualClock,
     batch,
     idempotent,
@@ -27,6 +30,8 @@ from tests.hot.helpers import (
     running,
     sim,
 )
+
+T = TypeVar("T")
 
 
 async def settle(rounds: int = 40) -> None:
@@ -286,3 +291,45 @@ async def test_the_machines_own_file_system_does_the_same(tmp_path: object) -> N
         assert await read_all(log, max_bytes=500) == sent
         assert await log.offset_for_timestamp(NOW + 17) == (NOW + 17, 17)
         again._lock.close()  # type: ignore[union-attr]
+
+
+async def test_logs_are_opened_one_after_the_other_unless_the_disk_makes_wait() -> None:
+    fs = sim()
+    manager = manager_over(fs)
+    await manager.load_all()
+    for partition in range(40):
+        new_log(manager, partition=partition)
+    fs.kill()
+
+    class Disk(InlinePool):
+        """Counts pieces of work under way, which wait for ``ready``; the first of all, which lists the directory, does not."""
+
+        def __init__(self) -> None:
+            self.ready = asyncio.Event()
+            self.listed = False
+            self.under_way = self.most = 0
+
+        async def run(self, work: Callable[[], T]) -> T:
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+            if self.listed:
+                await self.ready.wait()
+            self.listed = True
+            try:
+                return await super().run(work)
+            finally:
+                self.under_way -= 1
+
+    disk = Disk()
+    disk.ready.set()
+    assert (await manager_over(fs, pool=disk).load_all()).scanned == 40
+    assert disk.most == 1
+    fs.kill()
+    disk = Disk()
+    loading = asyncio.create_task(manager_over(fs, pool=disk).load_all())
+    async with asyncio.timeout(10):
+        while disk.under_way < LOADS_AT_ONCE_MAX:
+            await asyncio.sleep(0.001)
+    disk.ready.set()
+    assert (await loading).scanned == 40
+    assert disk.most == LOADS_AT_ONCE_MAX

@@ -12,6 +12,7 @@ from app.hot.checkpoints import LEADER_EPOCHS_FILE, RECOVERY_POINTS_FILE, encode
 from app.hot.files import read_file, replace_file
 from app.hot.log import PartitionLog
 from app.hot.manager import LoadReport, LogManager
+from app.hot.recovery import list_snapshots
 from app.records.control import ControlType
 from app.units import LeaderEpoch, Offset, ProducerEpoch, ProducerId
 from tests.hot.helpers import DATA, NOW, batch, headers, idempotent, manager_over, new_log, read_all, sim
@@ -419,3 +420,17 @@ async def test_another_fault_than_a_full_disk_ends_the_opening_of_logs() -> None
     fs.fail_next("fdatasync", f"{LEADER_EPOCHS_FILE}.tmp")
     with pytest.raises(StorageUnavailable, match="cannot open the logs"):
         await reopened(fs)
+
+
+async def test_recovery_replays_no_more_than_its_share_where_producers_have_no_ids(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("app.hot.log.REPLAY_BYTES_MAX", 4 * len(batch(1)))
+    fs = sim()
+    _, log = await filled(fs, 0, segment_bytes=1 << 20)
+    snapshots = []
+    for _ in range(10):
+        log.append_as_leader(batch(1), now_ms=NOW)
+        await log.flush()
+        snapshots.append(list_snapshots(fs.list_dir(log.path))[-1:])
+    assert snapshots == [[]] * 3 + [[4]] * 4 + [[8]] * 3
