@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -165,7 +165,8 @@ def fill_kafka(bootstrap: str, record_bytes: int, records: int) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
+    # The records are of a day long ago, which Kafka's defaults would have deleted before they are read.
+    admin.create_topics([NewTopic(TOPIC, 1, 1, config={"retention.ms": "-1"})])[TOPIC].result(30)
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -185,6 +186,16 @@ def fill_kafka(bootstrap: str, record_bytes: int, records: int) -> None:
             except BufferError:
                 producer.poll(0.1)
     producer.flush()
+
+
+def check_same(spark: SparkSession, records: int, record_bytes: int, sources: Mapping[str, Mapping[str, str]]) -> None:
+    """That every source gives all of the records: a source that reads nothing is the fastest of all."""
+    for kind, options in sources.items():
+        frame = spark.read.format(kind).options(**options).load().selectExpr("count(1)", "sum(length(value))")
+        count, value_bytes = frame.collect()[0]
+        assert (count, value_bytes) == (records, records * (record_bytes - 10)), (
+            f"{kind}: {count} records, {value_bytes} bytes"
+        )
 
 
 def rate_of(records: int, read: Callable[[], None]) -> float:
@@ -219,6 +230,9 @@ def measure(record_bytes: int, total_bytes: int, rounds: int, *, with_kafka: boo
         if with_kafka:
             kafka_options = {"kafka.bootstrap.servers": bootstrap, "subscribe": TOPIC, "minPartitions": str(CORES)}
             reads["kafka"] = lambda: rate_of(records, into_nothing("kafka", **kafka_options))
+            check_same(
+                spark, records, record_bytes, {"firn": {"store": store, "subscribe": TOPIC}, "kafka": kafka_options}
+            )
         rates: dict[str, list[float]] = {name: [] for name in reads}
         for turn in range(rounds + 2):
             for name, read in reads.items():
