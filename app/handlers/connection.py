@@ -236,7 +236,7 @@ class Connection(asyncio.BufferedProtocol):
             congested = self._is_congested()
             if not self._flush():
                 return
-            if not (progress and congested and not self._is_congested()):
+            if position == end or not (progress and congested and not self._is_congested()):
                 break
         self._keep_rest(view, position, end)
 

@@ -71,7 +71,7 @@ class Sending:
         self._start = 0
         """What of the first part is sent already."""
         self._looked_at: tuple[SendableRange, int] | None = None
-        """The range behind what was copied last, and what it refers to."""
+        """The range behind what is being sent, and its ``reference``."""
         self.full = False
         """The client has to read before anything goes on."""
         self.reading = False
@@ -110,7 +110,7 @@ class Sending:
                 connection.server.loop.call_soon(connection.send_on)
                 return
             first = parts[0]
-            taken = None if isinstance(first, bytes) else self._send_by_reference(first)
+            taken = self._send_header(first) if isinstance(first, bytes) else self._send_by_reference(first)
             if taken is None:
                 taken = self._send_copy()
             if taken is None:
@@ -127,20 +127,37 @@ class Sending:
             self._took(taken)
             sent += taken
 
+    def _send_header(self, header: bytes) -> int | None:
+        """As ``Outlet.send``, to leave together with the range behind it; None if that is to be copied, and this with it."""
+        if len(self.parts) < 2:
+            return None
+        following = self.parts[1]
+        if isinstance(following, bytes) or self._reference(following, 0) < 0:
+            return None
+        return self._outlet.send(header[self._start :], True)
+
+    def _reference(self, part: SendableRange, start: int) -> int:
+        """As ``SendableRange.reference``, for as much as is sent at a time; -1 also if that is better copied."""
+        length = min(part.length - start, SEND_BYTES)
+        if length < SENDFILE_BYTES_MIN or not self._outlet.takes_files:
+            return -1
+        descriptor = part.reference(start, length)
+        self._looked_at = (part, descriptor)
+        return descriptor
+
     def _send_by_reference(self, part: SendableRange) -> int | None:
         """As ``Outlet.send_file``; None if what comes next of this range is to be copied."""
         start = self._start
-        length = min(part.length - start, SEND_BYTES)
-        outlet = self._outlet
-        if length < SENDFILE_BYTES_MIN or not outlet.takes_files:
-            return None
         looked_at, self._looked_at = self._looked_at, None
         if looked_at is not None and looked_at[0] is part:
             descriptor = looked_at[1]
         else:
-            descriptor = part.reference(start, length)
+            descriptor = self._reference(part, start)
+            self._looked_at = None
         if descriptor < 0:
             return None
+        outlet = self._outlet
+        length = min(part.length - start, SEND_BYTES)
         try:
             return outlet.send_file(descriptor, part.position + start, length)
         except OSError as error:
@@ -165,11 +182,9 @@ class Sending:
                 got = room
                 buffer[filled : filled + got] = part[start : start + got]
             else:
-                if filled and length >= SENDFILE_BYTES_MIN and self._outlet.takes_files:
-                    descriptor = part.reference(0, min(length, SEND_BYTES))
-                    more = descriptor >= 0
+                if filled:
+                    more = self._reference(part, 0) >= 0
                     if more:
-                        self._looked_at = (part, descriptor)
                         break
                 got = part.read_nowait(start, buffer[filled : filled + room])
             if got <= 0:
