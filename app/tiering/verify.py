@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from app.errors import CorruptionError, StorageUnavailable
 from app.metadata import layout
 from app.metadata.manifest import ManifestState, SegmentEntry, SegmentState
-from app.objectstore.api import ObjectInfo, ObjectMissing, ObjectStore, RangeUnsatisfiable
+from app.objectstore.api import ObjectInfo, ObjectMissing, ObjectStore, RangeUnsatisfiable, UploadInfo
 from app.tiering.discovery import list_manifests, list_segment_objects
 from app.tiering.segment_format import SegmentFooter, check_raw_chunk, check_stored_chunk, decode_footer
 from app.tiering.store_work import unfold_chunk
@@ -116,16 +116,23 @@ async def verify(
             continue
         async for finding in _verify_partition(store, partition, state, objects[partition], at):
             yield finding
-        for upload in uploads:
-            named = layout.parse_segment_key(upload.key)
-            if named is None or (named.topic_id, named.partition) != tuple(partition):
-                continue
-            entry = state.get(named.segment_id)
-            if entry is None or entry.state is not SegmentState.COPY_STARTED:
-                yield Finding(
-                    FindingKind.ORPHAN_UPLOAD, partition, upload.key, f"upload {upload.upload_id} belongs to no copy"
-                )
+        for orphan in orphan_uploads(partition, state, uploads):
+            yield orphan
         at.partitions_done += 1
+
+
+def orphan_uploads(
+    partition: TopicIdPartition, state: ManifestState, uploads: Iterable[UploadInfo]
+) -> Iterator[Finding]:
+    """Those of ``uploads`` into ``partition`` that no copy under way explains, by a manifest that was read after listing them."""
+    for upload in uploads:
+        named = layout.parse_segment_key(upload.key)
+        if named is None or (named.topic_id, named.partition) != tuple(partition):
+            continue
+        entry = state.get(named.segment_id)
+        if entry is None or entry.state is not SegmentState.COPY_STARTED:
+            message = f"upload {upload.upload_id} belongs to no copy"
+            yield Finding(FindingKind.ORPHAN_UPLOAD, partition, upload.key, message)
 
 
 async def _verify_partition(

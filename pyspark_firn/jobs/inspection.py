@@ -23,12 +23,12 @@ import pyarrow.parquet as pq
 from app.errors import ConfigError, CorruptionError
 from app.metadata import layout
 from app.metadata.manifest_state import ManifestState, SegmentEntry
-from app.objectstore.api import ObjectMissing, RangeUnsatisfiable
+from app.objectstore.api import ObjectMissing, RangeUnsatisfiable, UploadInfo
 from app.records.batch import iter_headers
 from app.tiering.discovery import list_manifests, list_segment_objects
 from app.tiering.segment_format import check_raw_chunk, check_stored_chunk
 from app.tiering.store_work import unfold_chunk
-from app.tiering.verify import Finding, FindingKind, check_ranges, read_checked_footer
+from app.tiering.verify import Finding, FindingKind, check_ranges, orphan_uploads, read_checked_footer
 from app.units import PartitionIndex, TopicId, TopicIdPartition
 from pyspark_firn.jobs.running import Runner
 from pyspark_firn.memory import keep_freed_memory
@@ -180,7 +180,8 @@ def inspect(store: str, runner: Runner, *, topics: Sequence[str] = (), progress:
         wanted = {topic_id for topic_id, name in names.items() if name in topics} if topics else None
         found = Inspection(store, image.cluster_id)
         objects = session.run(_objects(session, wanted, found))
-        partitions = set(session.run(list_manifests(session.store))) | set(objects)
+        uploads = session.run(_uploads(session))
+        partitions = set(session.run(list_manifests(session.store))) | set(objects) | set(uploads)
         tasks: list[SegmentTask] = []
         for partition in sorted(partitions, key=lambda one: (str(one.topic_id), one.partition)):
             if wanted is not None and partition.topic_id not in wanted:
@@ -197,6 +198,7 @@ def inspect(store: str, runner: Runner, *, topics: Sequence[str] = (), progress:
                 if key not in known:
                     message = f"{size} bytes that no manifest names"
                     found.findings.append(Finding(FindingKind.ORPHAN_OBJECT, partition, key, message))
+            found.findings += orphan_uploads(partition, state, uploads.get(partition, ()))
             found.findings += check_ranges(partition, state)
             tasks += _tasks(store, partition, state, runner.parallelism)
     total = sum(len(task.entries) for task in tasks)
@@ -228,6 +230,16 @@ async def _objects(
             partition = TopicIdPartition(named.topic_id, named.partition)
             objects.setdefault(partition, {})[info.key] = info.size_bytes
     return objects
+
+
+async def _uploads(session: StoreSession) -> dict[TopicIdPartition, list[UploadInfo]]:
+    """Uploads under way, by the partition that their keys name."""
+    uploads: dict[TopicIdPartition, list[UploadInfo]] = {}
+    for upload in await session.store.list_uploads(layout.DATA_PREFIX):
+        named = layout.parse_segment_key(upload.key)
+        if named is not None:
+            uploads.setdefault(TopicIdPartition(named.topic_id, named.partition), []).append(upload)
+    return uploads
 
 
 def _tasks(store: str, partition: TopicIdPartition, state: ManifestState, parallelism: int) -> Iterator[SegmentTask]:

@@ -16,6 +16,7 @@ from app.cli import main
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
 from app.errors import ConfigError
+from app.objectstore.directory import DirectoryStore
 from app.records.builder import build_batch
 from app.tiering.verify import FindingKind
 from app.units import Offset, PartitionIndex, TopicPartition
@@ -75,6 +76,9 @@ def test_every_kind_of_damage_is_named_with_its_object(topic: Topic) -> None:
     orphan = missing.with_name(f"{7:020d}-00000000-0000-4000-8000-000000000000.seg")
     missing.rename(orphan)
     (topic.path / "data" / "foreign").write_bytes(b"x")
+    unfinished = asyncio.run(
+        DirectoryStore(topic.path).begin_upload(orphan.relative_to(topic.path).as_posix().replace("-0000", "-1111", 1))
+    )
     found = inspect(topic.store, ProcessRunner(1))
     assert not found.is_sound
     named = {(finding.kind, finding.object_key.rpartition("/")[2]) for finding in found.findings}
@@ -83,6 +87,7 @@ def test_every_kind_of_damage_is_named_with_its_object(topic: Topic) -> None:
         (FindingKind.OBJECT_MISSING, missing.name),
         (FindingKind.ORPHAN_OBJECT, orphan.name),
         (FindingKind.FOREIGN_OBJECT, "foreign"),
+        (FindingKind.ORPHAN_UPLOAD, unfinished.key.rpartition("/")[2]),
     }
 
 
