@@ -1,12 +1,13 @@
 """What the machine can do without any broker: the floor that every figure is held against.
 
     python -m loadtests.bare_limits send FILE
+    python -m loadtests.bare_limits sendfile FILE
     python -m loadtests.bare_limits receive FILE REQUEST_BYTES
     python -m loadtests.bare_limits discard
 
 each serve one connection on the port that they print. ``send`` answers each byte with the whole file by a bare pread and
-write loop. ``receive`` appends what comes to a file, a write for each read of the socket, and answers so many bytes as a
-Produce response has for each request. ``discard`` only reads: the loopback copy.
+write loop, ``sendfile`` without copying it. ``receive`` appends what comes to a file, a write for each read of the socket, and
+answers so many bytes as a Produce response has for each request. ``discard`` only reads: the loopback copy.
 """
 
 from __future__ import annotations
@@ -54,6 +55,16 @@ def send(path: Path) -> None:
             position += got
 
 
+def send_by_reference(path: Path) -> None:
+    """The same by ``sendfile``, as much at a time."""
+    connection = _accept()
+    file = os.open(path, os.O_RDONLY)
+    while connection.recv(1):
+        position = 0
+        while sent := os.sendfile(connection.fileno(), file, position, PIECE_BYTES):
+            position += sent
+
+
 def receive(path: Path, request_bytes: int) -> None:
     """Append all that comes to a file; acknowledge each whole request."""
     connection = _accept()
@@ -88,7 +99,7 @@ class Bare:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def fetched(self, seconds: float) -> Report:
-        """From ``send``: MB/s and CPU seconds per GB."""
+        """From ``send`` or ``sendfile``: MB/s and CPU seconds per GB."""
         buffer = bytearray(4 << 20)
 
         def turn() -> int:
@@ -205,6 +216,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["send", path]:
             send(Path(path))
+        case ["sendfile", path]:
+            send_by_reference(Path(path))
         case ["receive", path, request_bytes]:
             receive(Path(path), int(request_bytes))
         case ["discard"]:

@@ -100,6 +100,10 @@ TARGETS = (
     Target(f"{REBALANCE}: heartbeat intervals", _value(REBALANCE, "rebalance_intervals"), 3, False, "intervals"),
     Target(f"{REBALANCE}: CPU of the coordinator", _value(REBALANCE, "rebalance_cpu_s"), 5, False, "s"),
     Target("hot fetch: CPU per GB against Kafka", _ratio("hot fetch", "server_cpu_s_per_gb"), 1.0, False),
+    *(
+        Target(f"hot fetch{consumers}: rate against Kafka", _ratio(f"hot fetch{consumers}", "mb_per_s"), 1.0, True)
+        for consumers in ("", ", 10 consumers", ", 100 consumers")
+    ),
     Target(
         "hot fetch: CPU per GB against the bare pread and write loop",
         _ratio("hot fetch", "server_cpu_s_per_gb", "bare"),

@@ -16,7 +16,7 @@ CONSUMERS = (10, 100)
 
 
 def hot(lab: Lab) -> list[Case]:
-    """1 MiB at a time from one partition: one consumer beside the bare pread and write loop, then 10 and 100."""
+    """1 MiB at a time from one partition: one consumer beside bare loops of pread and write and of sendfile, then 10 and 100."""
     cases = []
     with lab.systems() as systems:
         for system, peer in systems.items():
@@ -26,9 +26,12 @@ def hot(lab: Lab) -> list[Case]:
             )
         path = lab.base / "bare-send"
         path.write_bytes(os.urandom(PIECE_BYTES) * (FILE_BYTES // PIECE_BYTES))
-        with bare("send", str(path)) as server:
+        with bare("send", str(path)) as server, bare("sendfile", str(path)) as referring:
             server.fetched(1.0)
-            limit = {"bare": partial(server.fetched, lab.effort.seconds)}
+            limit = {
+                "bare": partial(server.fetched, lab.effort.seconds),
+                "bare sendfile": partial(referring.fetched, lab.effort.seconds),
+            }
             parameters = {"consumers": 1}
             cases.append(
                 lab.compare("hot fetch", systems, "fetch", "hot", parameters=parameters, bare=limit, max_bytes=1 << 20)
