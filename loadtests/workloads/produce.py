@@ -57,7 +57,7 @@ def large(lab: Lab) -> list[Case]:
     megabytes = LARGE_MEGABYTES_QUICK if lab.quick else LARGE_MEGABYTES
     with lab.systems() as systems:
         run = partial(_beside_bare, lab, systems, megabytes=megabytes)
-        return [run(LARGE, LARGE, touched_bytes=TOUCHED_BYTES), run(f"{LARGE}, pages as they come", LARGE, warm=False)]
+        return [run(LARGE, LARGE, touched_bytes=TOUCHED_BYTES), run(f"{LARGE}, pages as they come", LARGE, again=True)]
 
 
 def _beside_bare(
@@ -68,9 +68,9 @@ def _beside_bare(
     *,
     megabytes: int = 0,
     touched_bytes: int = 0,
-    warm: bool = True,
+    again: bool = False,
 ) -> Case:
-    """One case, for a time or for so many MB, beside the bare receive and write loop."""
+    """One case, for a time or for so many MB, beside the bare receive and write loop. ``again``: after another of its size."""
     batch_bytes, _, pipeline = SIZES[size]
     topic = name.replace(" ", "-").replace(",", "")
     for system, peer in systems.items():
@@ -87,7 +87,8 @@ def _beside_bare(
             parameters={"request_bytes": batch_bytes, "touched_bytes": touched_bytes},
             bare={"bare": limit},
             touched_bytes=touched_bytes,
-            warm=warm,
+            warm=not again,
+            variant=again,
             **options,
         )
     for peer in systems.values():
