@@ -122,9 +122,18 @@ def describe(
         bool, typer.Option("--all", "-a", help="Show settings that are at their default too.")
     ] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    store: Annotated[
+        str,
+        typer.Option("--store", "-s", metavar="URL", help="Ask this object store in place of brokers; none need run."),
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Show a topic's partitions, its records and bytes by tier, and its settings."""
+    if store:
+        from app.cli.stored_topic import describe_stored
+
+        describe_stored(store, topic, as_json=as_json)
+        return
 
     async def work() -> None:
         from app.client.admin import AdminClient, ResourceType

@@ -20,6 +20,7 @@ from app.objectstore.directory import DirectoryStore
 from app.records.builder import build_batch
 from app.tiering.verify import FindingKind
 from app.units import Offset, PartitionIndex, TopicPartition
+from pyspark_firn import count
 from pyspark_firn.jobs.inspection import inspect, write_report
 from pyspark_firn.jobs.replay import ReplayRequest, ReplayState, _Replay, replay
 from pyspark_firn.jobs.running import ProcessRunner
@@ -101,6 +102,18 @@ def test_the_command_line_archives_and_audits(topic: Topic, tmp_path: Path, caps
     assert main(["job", "audit", "--store", topic.store, "--to", str(tmp_path / "a"), "-w", "1", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["sound"] is False
     assert main(["job", "archive", "t", "--store", topic.store]) == 2
+
+
+def test_a_topic_is_described_from_the_store_alone(topic: Topic, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topic", "describe", "t", "--store", topic.store, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["records"], found["segments"], len(found["partitions"])) == (400, 4, 2)
+    assert found["records"] == count(topic.store, "t") == len(topic.reference())
+    assert found["partitions"][1]["end_offset"] == 200
+    assert main(["topic", "describe", "t", "--store", topic.store]) == 0
+    assert "400 records in 4 segments" in capsys.readouterr().out
+    assert main(["topic", "describe", "nowhere", "--store", topic.store]) == 2
+    assert "There is no topic nowhere" in capsys.readouterr().err
 
 
 async def produced(port: int, target: str) -> dict[int, list[Any]]:

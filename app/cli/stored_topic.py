@@ -1,0 +1,94 @@
+"""A topic as the object store alone tells it: what ``firn topic describe --store`` shows, with no broker asked."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import TYPE_CHECKING, Any
+
+from app.cli.output import bytes_text, count_text, print_json, print_table, time_text
+from app.cli.session import run_async
+from app.errors import ConfigError
+
+if TYPE_CHECKING:
+    from app.metadata.cluster import TopicImage
+    from app.metadata.manifest_state import ManifestState
+
+
+def describe_stored(url: str, name: str, *, as_json: bool) -> None:
+    """Print a topic's partitions from its manifests: no segment is read.
+
+    Records are those that batches count, so markers and aborted records are among them, and what compaction removed is not.
+    Raises: ConfigError (no such store, cluster or topic), CorruptionError, StorageUnavailable.
+    """
+    topic, states = run_async(lambda: _read(url, name))
+    partitions = [_partition(index, state) for index, state in enumerate(states)]
+    total = {key: sum(one[key] for one in partitions) for key in ("records", "segments", "bytes", "raw_bytes")}
+    if as_json:
+        print_json(
+            {"topic": name, "topic_id": str(topic.topic_id), "store": url, **total, "partitions": partitions},
+        )
+        return
+    print_table(
+        (">PARTITION", ">START", ">END", ">RECORDS", ">SEGMENTS", ">OBJECT STORE", "NEWEST RECORD"),
+        [
+            (
+                str(one["partition"]),
+                count_text(one["start_offset"]),
+                count_text(one["end_offset"]),
+                count_text(one["records"]),
+                count_text(one["segments"]),
+                bytes_text(one["bytes"]),
+                time_text(one["max_timestamp"]),
+            )
+            for one in partitions
+        ],
+        title=f"Topic {name} ({topic.topic_id}) in {url}",
+    )
+    sys.stdout.write(
+        f"\n{count_text(total['records'], 'record')} in {count_text(total['segments'], 'segment')} of "
+        f"{bytes_text(total['bytes'])}. What is not tiered yet is not in the store.\n"
+    )
+
+
+def _partition(index: int, state: ManifestState) -> dict[str, Any]:
+    return {
+        "partition": index,
+        "start_offset": state.log_start_offset,
+        "end_offset": state.tiered_end,
+        "records": state.record_count,
+        "segments": len(state.finished),
+        "bytes": state.size_bytes,
+        "raw_bytes": state.raw_bytes,
+        "min_timestamp": min((entry.min_timestamp for entry in state.finished), default=-1),
+        "max_timestamp": max((entry.max_timestamp for entry in state.finished), default=-1),
+    }
+
+
+async def _read(url: str, name: str) -> tuple[TopicImage, list[ManifestState]]:
+    from app.broker.runtime import SystemClock, ThreadPool
+    from app.metadata.follower import MetadataFollower
+    from app.objectstore.url import DirectoryLocation, open_store, parse_store_url
+    from app.units import PartitionIndex, TopicIdPartition
+
+    location = parse_store_url(url)
+    if isinstance(location, DirectoryLocation) and not location.path.is_dir():
+        raise ConfigError(f"There is no folder {location.path}: name the store with --store.")
+    pool = ThreadPool()
+    store = await open_store(location, pool=pool, rng=random.Random())
+    try:
+        reader = MetadataFollower(store, SystemClock())
+        image = await reader.cluster()
+        if not image.cluster_id:
+            raise ConfigError(f"There is no Firn cluster in {url}: name the store with --store.")
+        topic = image.topic(name)
+        if topic is None:
+            raise ConfigError(f"There is no topic {name} in {url}.")
+        states = [
+            await reader.manifest(TopicIdPartition(topic.topic_id, PartitionIndex(index)))
+            for index in range(len(topic.partitions))
+        ]
+        return topic, states
+    finally:
+        await store.close()
+        pool.close()
