@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
 from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchPlan
 from app.handlers.partitions import check_leader_epoch, epoch_end, led_log, node_endpoints, topic_name
-from app.hot.files import storage_error
 from app.hot.reads import PageMiss
 from app.tiering.remote_reader import RemoteWait
 from app.units import Offset
@@ -233,9 +232,9 @@ class ParkedFetch:
     async def _load(self, miss: PageMiss) -> None:
         """Bring what the disk has to be asked for, and look again. An error shows itself to the next attempt."""
         try:
-            miss.accept(await self._connection.context.pool.run(miss.work))
-        except OSError as error:
-            self._disk_error = storage_error(error, "cannot read an index")
+            await miss.fetch(self._connection.context.pool)
+        except FirnError as error:
+            self._disk_error = error
         if not self._slot.done:
             self._wake()
 

@@ -70,11 +70,7 @@ class LogReader:
             try:
                 return plan()
             except PageMiss as miss:
-                try:
-                    found = await self._directory.pool.run(miss.work)
-                except OSError as error:
-                    raise storage_error(error, "cannot read the log") from error
-                miss.accept(found)
+                await miss.fetch(self._directory.pool)
 
     def now(self, plan: Callable[[], T]) -> T:
         """The plan's answer; what it misses is read at once, which blocks. Raises: as the plan."""
@@ -82,7 +78,7 @@ class LogReader:
             try:
                 return plan()
             except PageMiss as miss:
-                miss.accept(run_blocking(miss.work))
+                miss.fetch_now()
 
     def plan(self, offset: int, max_bytes: int, end_offset: int, min_one_batch: bool) -> LocalRead:
         """As ``PartitionLog.plan_read``, for an offset that is on this disk and below ``end_offset``."""
@@ -223,12 +219,12 @@ class LogReader:
                 raise CorruptionError(f"{path} ends at {position + len(data)}, before {position + length}")
             self._window = (segment, position, data)
 
-        raise PageMiss(work, accept)
+        raise PageMiss(segment, work, accept)
 
     # --- indexes ----------------------------------------------------------------------------------------------------
 
     def index_of(self, segment: Segment) -> SegmentIndex:
-        """The segment's index. Raises: PageMiss if it is not loaded."""
+        """The segment's index. Raises: PageMiss if it is not loaded, CorruptionError instead once the segment has left the log."""
         index = segment.index
         if index is None:
             self._miss_index(segment)
@@ -237,6 +233,8 @@ class LogReader:
         return index
 
     def _miss_index(self, segment: Segment) -> NoReturn:
+        if segment.deleted:
+            raise CorruptionError(f"{segment.handle.path} has left the log")
         fs, interval_bytes, size_bytes = self._directory.fs, self._index_interval_bytes, segment.size_bytes
 
         def work() -> object:
@@ -247,7 +245,7 @@ class LogReader:
             if segment.index is None:
                 self._take_index(segment, loaded)
 
-        raise PageMiss(work, accept)
+        raise PageMiss(segment, work, accept)
 
     def load_index_now(self, segment: Segment) -> SegmentIndex:
         try:
@@ -283,10 +281,11 @@ class LogReader:
             segment.index_written = segment.times_written = 0
             self._request_checkpoint()
 
+        miss = PageMiss(segment, work, accept)
         if segment is self._segments[-1]:
-            accept(run_blocking(work))
-            raise PageMiss(lambda: None, lambda _: None)
-        raise PageMiss(work, accept)
+            miss.fetch_now()
+            miss = PageMiss(segment, lambda: None, lambda _: None)
+        raise miss
 
     def aborted_of(self, segment: Segment) -> list[AbortedTransaction]:
         """What the segment's transaction index says, read at once if need be. Raises: CorruptionError, StorageUnavailable."""
@@ -302,7 +301,7 @@ class LogReader:
         """As ``aborted_of``. Raises: PageMiss if it is not loaded."""
         if segment.aborted is None:
             fs = self._directory.fs
-            raise PageMiss(lambda: read_aborted(fs, segment), lambda found: _take_aborted(segment, found))
+            raise PageMiss(segment, lambda: read_aborted(fs, segment), lambda found: _take_aborted(segment, found))
         return segment.aborted
 
     async def search(
@@ -395,13 +394,6 @@ def _read_range(fs: FileSystem, path: str, position: int, length: int) -> bytes:
         return file.pread(length, position)
     finally:
         file.close()
-
-
-def run_blocking(work: Callable[[], object]) -> object:
-    try:
-        return work()
-    except OSError as error:
-        raise storage_error(error, "cannot read the log") from error
 
 
 def _find_record(

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from app.errors import CorruptionError, ErrorCode, RequestRejected, StorageUnavailable
+from app.errors import CorruptionError, ErrorCode, FirnError, RequestRejected, StorageUnavailable
 from app.hot.descriptors import FileHandle
 from app.hot.files import File, storage_error
 from app.limits import MIB
 from app.seams import BlockingPool
 from app.units import Offset
+
+if TYPE_CHECKING:
+    from app.hot.segments import Segment
 
 WARM_TAIL_BYTES: Final = 64 * MIB
 """Where the file system cannot say whether bytes are cached, those this near to the end of an active segment are taken to be."""
@@ -32,12 +35,42 @@ class BelowLocalStart(RequestRejected):
 
 
 class PageMiss(Exception):
-    """A plan needs bytes that are not at hand. Not an error: ``work`` fetches them on a pool thread, ``accept`` takes them."""
+    """A plan needs bytes of a segment that are not at hand. Not an error: have them fetched, and plan again."""
 
-    def __init__(self, work: Callable[[], object], accept: Callable[[object], None]) -> None:
+    def __init__(self, segment: Segment, work: Callable[[], object], accept: Callable[[object], None]) -> None:
+        """``work`` reads, on a pool thread; ``accept`` takes what it read, on the loop."""
         super().__init__("page miss")
-        self.work = work
-        self.accept = accept
+        self._segment = segment
+        self._work = work
+        self._accept = accept
+
+    async def fetch(self, pool: BlockingPool) -> None:
+        """Have the bytes read in the pool. Raises: StorageUnavailable, CorruptionError.
+
+        A segment may leave the log meanwhile, and a compacted one take its name: whatever was read then is of no use, and no
+        error either, because the next plan reads elsewhere.
+        """
+        try:
+            found = await pool.run(self._work)
+        except (OSError, CorruptionError) as error:
+            if self._segment.deleted:
+                return
+            if isinstance(error, OSError):
+                raise self._storage_error(error) from error
+            raise
+        if not self._segment.deleted:
+            self._accept(found)
+
+    def fetch_now(self) -> None:
+        """The same at once, which blocks."""
+        try:
+            found = self._work()
+        except OSError as error:
+            raise self._storage_error(error) from error
+        self._accept(found)
+
+    def _storage_error(self, error: OSError) -> FirnError:
+        return storage_error(error, f"cannot read {self._segment.handle.path}")
 
 
 class LocalRead:

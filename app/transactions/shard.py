@@ -177,7 +177,7 @@ class TransactionShard:
             if before is not None and before.deadline_ms is not None:
                 turn.cancel_timer(transactional_id)
         elif before is None or before.deadline_ms != deadline_ms:
-            turn.set_timer(transactional_id, max(0, deadline_ms - turn.now_ms))
+            turn.set_timer(transactional_id, transaction.left_ms(turn.now_ms))
         if transaction.state in PREPARED:
             self._counters.ended(transaction, timed_out=timed_out)
             self._decided(self._partition, transaction)
@@ -238,7 +238,7 @@ class TransactionShard:
             transaction = self.get(transactional_id)
             assert transaction is not None
             if transaction.deadline_ms is not None:
-                turn.set_timer(transactional_id, max(0, transaction.deadline_ms - turn.now_ms))
+                turn.set_timer(transactional_id, transaction.left_ms(turn.now_ms))
             elif transaction.state in PREPARED:
                 self._decided(self._partition, transaction)
         turn.set_timer(Chore.EXPIRY, self._expiry_interval_ms)

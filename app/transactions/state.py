@@ -122,6 +122,10 @@ class Transaction:
             return None
         return self.started_ms + self.timeout_ms
 
+    def left_ms(self, now_ms: int) -> int:
+        """How long an open transaction may stay so. A clock that was set back gives none more than its time-out."""
+        return min(self.timeout_ms, max(0, self.started_ms + self.timeout_ms - now_ms))
+
     def is_expired(self, now_ms: int, expiration_ms: int) -> bool:
         """Whether the id was silent for ``transactional.id.expiration.ms`` and may be forgotten."""
         return self.state in AT_REST and now_ms - self.updated_ms >= expiration_ms

@@ -102,6 +102,31 @@ async def test_cold_pages_are_read_in_the_pool(can_tell_misses: bool) -> None:
     assert log.read(5, 700, end_offset=log.high_watermark).try_read_now() is None
 
 
+async def test_what_was_missed_of_a_segment_that_has_left_the_log_is_not_missed_any_more() -> None:
+    fs = sim()
+    log, _ = filled(random.Random(3), 60, fs=fs)
+    await log.flush()
+    gone, other = log._segments[:2]
+    for segment in (gone, other):
+        log._directory.indexes.forget(segment)
+        segment.index = None
+    log._reader._cursors.clear()
+    with pytest.raises(PageMiss) as missed:
+        log._reader.index_of(gone)
+    # As a compaction does, whose segment takes the name: what is read by it then fits no more.
+    log._files.discard(gone)
+    await missed.value.fetch(log._directory.pool)
+    assert gone.index is None
+    with pytest.raises(CorruptionError, match="has left the log"):
+        log._reader.index_of(gone)
+    with pytest.raises(PageMiss) as missed:
+        log._reader.index_of(other)
+    fs.rename(other.handle.path, other.handle.path + ".elsewhere")
+    fs.unlink(other.path(".index"))
+    with pytest.raises(StorageUnavailable, match="cannot read"):
+        await missed.value.fetch(log._directory.pool)
+
+
 async def test_reads_below_the_log_start_and_below_the_local_start_differ() -> None:
     log, _ = filled(random.Random(4), 40)
     second = log.segments()[1].base_offset

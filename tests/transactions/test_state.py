@@ -155,6 +155,14 @@ def test_the_first_partition_begins_the_transaction_and_others_join_it() -> None
     assert add_partitions(both, identity(7, 0), [B], client_version=VERSION_2, now_ms=later) is both
 
 
+def test_a_clock_that_was_set_back_keeps_no_transaction_open_for_longer_than_its_time_out() -> None:
+    ongoing = open_transaction(3)
+    began = ongoing.started_ms
+    wanted = ((began - 600_000, 1000), (began, 1000), (began + 400, 600), (began + 1000, 0), (began + 9000, 0))
+    for now_ms, left_ms in wanted:
+        assert ongoing.left_ms(now_ms) == left_ms
+
+
 def test_only_the_owner_adds_and_only_what_was_added_may_be_written() -> None:
     ongoing = open_transaction(3)
     for by, code in (
