@@ -370,7 +370,7 @@ PLANTED: dict[str, Planted] = {
         ignores_the_crc_of_chunks, ("store lies",), 20, ("INV-1", "INV-4", "errors", "liveness")
     ),
     "the sweeper reads the manifest before it lists": Planted(
-        sweeps_by_a_manifest_read_before_the_list, ("sweep", "take-over"), 100, ("INV-5",)
+        sweeps_by_a_manifest_read_before_the_list, ("sweep", "take-over"), 300, ("INV-5",)
     ),
     "a duplicate answered before its original is stored": Planted(
         answers_a_duplicate_before_its_original_is_stored, ("cut", "slow pool"), 20, ("INV-1",)
