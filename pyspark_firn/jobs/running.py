@@ -10,10 +10,12 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+PRELOADED: Final = "pyspark_firn.jobs.preloaded"
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -47,8 +49,10 @@ class ProcessRunner:
             for argument in arguments:
                 yield function(argument)
             return
-        # Spawned, not forked: the caller may have threads and event loops.
-        context = multiprocessing.get_context("spawn")
+        # Not forked from this process, which may have threads and event loops, but from one that has only what the function needs:
+        # to load Arrow and the kernels once for each worker takes longer than many a part.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["__main__", function.__module__, PRELOADED])
         with ProcessPoolExecutor(min(self._workers, len(arguments)), mp_context=context) as executor:
             waiting = [executor.submit(function, argument) for argument in arguments]
             try:
