@@ -38,6 +38,16 @@ def family_cpu_seconds(pid: int) -> float:
     return total
 
 
+def family_cpu_seconds_and_ended(pid: int) -> float:
+    """The same with those descendants that have ended and been waited for."""
+    total = 0
+    for member in family(pid):
+        with suppress(FileNotFoundError):
+            fields = Path(f"/proc/{member}/stat").read_text().rsplit(")", 1)[1].split()
+            total += sum(int(ticks) for ticks in fields[11:15])
+    return total / CLOCK_TICKS
+
+
 def memory_mb(pid: int, what: str = "VmRSS") -> float:
     """Resident memory in MB now (``VmRSS``) or at its highest (``VmHWM``)."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():

@@ -9,7 +9,8 @@ In one run and in turns, with Spark on the machine's own cores (``local[2]``) an
 - ``kernel``: decoding the same chunks to the same columns in one process per core, no Spark;
 - ``kafka``: Spark's own source reading the same records from Apache Kafka, which runs on the same cores.
 
-Each reads into Spark's ``noop`` sink. ``records/s`` is the median of the rounds.
+Each reads into Spark's ``noop`` sink. Rates and CPU times are medians of the rounds; CPU time is that of all processes that take
+part, Kafka's broker too, and means something on a machine that others use.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from app.records.batch import patch_batch
 from app.records.builder import build_batch
 from app.units import LeaderEpoch, Offset
 from loadtests import kafka_peer
+from loadtests.processes import family_cpu_seconds_and_ended
 from pyspark_firn.batch import plan
 from pyspark_firn.options import parse_read_options
 from pyspark_firn.tasks import read_split
@@ -234,17 +236,22 @@ def measure(record_bytes: int, total_bytes: int, rounds: int, *, with_kafka: boo
                 spark, records, record_bytes, {"firn": {"store": store, "subscribe": TOPIC}, "kafka": kafka_options}
             )
         rates: dict[str, list[float]] = {name: [] for name in reads}
+        cpu_seconds: dict[str, list[float]] = {name: [] for name in reads}
         for turn in range(rounds + 2):
             for name, read in reads.items():
+                cpu_before = family_cpu_seconds_and_ended(os.getpid())
                 rate = read()
                 if turn >= 2:
                     rates[name].append(rate)
+                    cpu_seconds[name].append(family_cpu_seconds_and_ended(os.getpid()) - cpu_before)
         medians = {name: statistics.median(found) for name, found in rates.items()}
+        cpu = {name: statistics.median(found) for name, found in cpu_seconds.items()}
     limit = min(medians["prebuilt"], medians["kernel"])
     result: dict[str, Any] = {
         "record_bytes": record_bytes,
         "records": records,
         "million_records_per_s": {name: round(rate / 1e6, 3) for name, rate in medians.items()},
+        "cpu_s_per_million_records": {name: round(seconds / records * 1e6, 3) for name, seconds in cpu.items()},
         "firn_of_lower_limit": round(medians["firn"] / limit, 2),
     }
     if "kafka" in medians:
