@@ -17,8 +17,9 @@ SESSION: Final = Path("/proc/self/autogroup")
 
 
 def give_way(niceness: int) -> None:
-    """Lower the priority of this process, which leads a session of its own, and of that session."""
+    """Lower the priority of this process and, if it leads a session of its own, of that session: another's is not its to change."""
     os.nice(niceness)
-    # Not there, or not to be written, in some containers and kernels: then there is nothing to be made nice but the process.
-    with contextlib.suppress(OSError):
-        SESSION.write_text(str(os.nice(0)))
+    if os.getsid(0) == os.getpid():
+        # Not there, or not to be written, in some containers and kernels: then there is nothing to be made nice but the process.
+        with contextlib.suppress(OSError):
+            SESSION.write_text(str(os.nice(0)))

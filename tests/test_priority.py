@@ -18,20 +18,32 @@ print(os.nice(0), SESSION.read_text().split()[-1] if SESSION.exists() else "")
 """
 
 
-@pytest.mark.skipif(not SESSION.exists(), reason="this kernel does not share its cores out among sessions")
-def test_process_and_session_become_nice_together() -> None:
-    before = int(SESSION.read_text().split()[-1])
+def give_way_in_a_process(*, own_session: bool) -> list[int]:
+    """A child's niceness and its session's, after it gave way."""
     ended = subprocess.run(
         [sys.executable, "-c", SCRIPT],
-        start_new_session=True,
+        start_new_session=own_session,
         capture_output=True,
         text=True,
         check=True,
         cwd=Path(__file__).parent.parent,
     )
+    return [int(part) for part in ended.stdout.split()]
 
-    niceness, of_session = map(int, ended.stdout.split())
+
+@pytest.mark.skipif(not SESSION.exists(), reason="this kernel does not share its cores out among sessions")
+def test_process_and_session_become_nice_together() -> None:
+    niceness, of_session = give_way_in_a_process(own_session=True)
 
     assert niceness >= 5
     assert of_session == niceness
-    assert int(SESSION.read_text().split()[-1]) == before
+
+
+@pytest.mark.skipif(not SESSION.exists(), reason="this kernel does not share its cores out among sessions")
+def test_a_session_that_others_lead_is_left_alone() -> None:
+    before = int(SESSION.read_text().split()[-1])
+
+    niceness, of_session = give_way_in_a_process(own_session=False)
+
+    assert niceness >= 5
+    assert of_session == int(SESSION.read_text().split()[-1]) == before
