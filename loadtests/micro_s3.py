@@ -1,75 +1,145 @@
-"""What bytes from S3 cost the store process's side: large ranges with the short cut and without, and a page of a LIST.
+"""What bytes from S3 cost the store process's side: ranges through obstore and through aiobotocore, chunks on their way to a cache
+file, and a page of a LIST.
 
-    python -m loadtests.micro_s3 [--megabytes 256] [--rounds 5]
+    python -m loadtests.micro_s3 [--megabytes 256] [--rounds 5] [--default-allocator]
 
-An S3 server on this machine answers from a file; CPU is this process's own, so the server's does not count. The two ways take
-turns; the least of the rounds is the cost without the neighbours' noise.
+An S3 server on this machine answers from a file; CPU is this process's own, so the server's does not count. Ways that are
+compared take turns; the least of the rounds is the cost without the neighbours' noise.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import os
 import random
 import statistics
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import uvloop
+from crc32c import crc32c
 
-from app.limits import MIB
+from app.allocator import keep_freed_memory
+from app.hot.files import PosixFileSystem
+from app.limits import KIB, MIB
 from app.objectstore.s3 import S3Store
 from app.objectstore.url import S3Location, parse_store_url
+from app.records.builder import build_batch
+from app.tiering.segment_format import ChunkCodec, ChunkEntry
+from app.tiering.store_process import KEPT_MEMORY_BYTES_MAX, THREADS, StoreThreads
+from app.tiering.store_work import InlineStoreWork
+from app.units import FilePosition, Offset, TimestampMs
 from loadtests.start_up import S3_ENVIRONMENT, s3_url, slow_s3
 
 RANGE_BYTES = 4 * MIB
+FOOTER_BYTES = 16 * KIB
+FOOTERS = 200
 IN_FLIGHT = 8
 KEYS = 1000
 OBJECT = "data/one"
 
+Work = Callable[[], Awaitable[object]]
 
-async def _read(store: S3Store, total_bytes: int) -> None:
-    """All of the object, a few ranges at a time."""
-    starts = iter(range(0, total_bytes, RANGE_BYTES))
+
+async def _all(starts: range, read: Callable[[int], Awaitable[object]]) -> None:
+    """``read`` each, a few at a time."""
+    left = iter(starts)
 
     async def reader() -> None:
-        for start in starts:
-            assert len(await store.get_range(OBJECT, start, start + RANGE_BYTES)) == RANGE_BYTES
+        for start in left:
+            await read(start)
 
     await asyncio.gather(*(reader() for _ in range(IN_FLIGHT)))
 
 
-async def _cost(work: Callable[[], Awaitable[object]]) -> tuple[float, float]:
+async def _cost(work: Work) -> tuple[float, float]:
     """CPU seconds and seconds."""
     cpu_s, started = time.process_time(), time.perf_counter()
     await work()
     return time.process_time() - cpu_s, time.perf_counter() - started
 
 
-async def _measure(url: str, total_bytes: int, rounds: int) -> None:
+async def _in_turns(ways: Mapping[str, Work], rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """Costs of each way by round, after one that warms up."""
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    for turn in range(rounds + 1):
+        for name, work in ways.items():
+            cost = await _cost(work)
+            if turn:
+                found[name].append(cost)
+    return found
+
+
+def _show(what: str, found: Mapping[str, list[tuple[float, float]]], total_bytes: int) -> None:
+    for name, costs in found.items():
+        cpu = [cost[0] / total_bytes * 1e9 for cost in costs]
+        rates = [total_bytes / 1e6 / cost[1] for cost in costs]
+        print(
+            f"{what}, {name:<17} least {min(cpu):.2f} s CPU per GB, median {statistics.median(cpu):.2f}, "
+            f"{statistics.median(rates):.0f} MB/s",
+            flush=True,
+        )
+
+
+async def _measure(url: str, batch: bytes, total_bytes: int, rounds: int, scratch: Path) -> None:
     location = parse_store_url(url)
     assert isinstance(location, S3Location)
     store = S3Store(location, rng=random.Random(1))
     await store.open()
     short_cut = store._bulk
-    found: dict[str, list[tuple[float, float]]] = {"obstore": [], "aiobotocore": []}
-    for _ in range(rounds + 1):
-        for name, costs in found.items():
-            store._bulk = short_cut if name == "obstore" else None
-            costs.append(await _cost(lambda: _read(store, total_bytes)))
-    for name, costs in found.items():
-        cpu = [cost[0] / total_bytes * 1e9 for cost in costs[1:]]
-        rates = [total_bytes / 1e6 / cost[1] for cost in costs[1:]]
-        print(
-            f"ranges of 4 MiB, {name:<11}  least {min(cpu):.2f} s CPU per GB, median {statistics.median(cpu):.2f}, "
-            f"{statistics.median(rates):.0f} MB/s"
-        )
+
+    async def read(length: int, starts: range, *, bulk: bool) -> None:
+        store._bulk = short_cut if bulk else None
+        await _all(starts, lambda start: store.get_range(OBJECT, start, start + length))
+        store._bulk = short_cut
+
+    large, small = range(0, total_bytes, RANGE_BYTES), range(0, FOOTERS * FOOTER_BYTES, FOOTER_BYTES)
+    ways = {
+        "obstore": partial(read, RANGE_BYTES, large, bulk=True),
+        "aiobotocore": partial(read, RANGE_BYTES, large, bulk=False),
+    }
+    _show("ranges of 4 MiB", await _in_turns(ways, rounds), total_bytes)
+    ways = {
+        "obstore": partial(read, FOOTER_BYTES, small, bulk=True),
+        "aiobotocore": partial(read, FOOTER_BYTES, small, bulk=False),
+    }
+    for name, costs in (await _in_turns(ways, rounds)).items():
+        cpu_ms = [cost[0] / FOOTERS * 1000 for cost in costs]
+        print(f"a range of 16 KiB, {name:<15} least {min(cpu_ms):.2f} ms CPU, median {statistics.median(cpu_ms):.2f}")
+
+    work = InlineStoreWork(store, PosixFileSystem(), StoreThreads(THREADS), random.Random(1))
+    batches = RANGE_BYTES // len(batch)
+    chunk_bytes = batches * len(batch)
+    crc = crc32c(batch * batches)
+    numbers = itertools.count()
+
+    async def fetch(start: int, path: str) -> None:
+        chunk = ChunkEntry(
+            FilePosition(start), chunk_bytes, chunk_bytes, Offset(0), batches, batches, TimestampMs(0), TimestampMs(0),
+            crc, ChunkCodec.VERBATIM,
+        )  # fmt: skip
+        await work.fetch_chunk(OBJECT, chunk, path)
+
+    async def fetch_anew(start: int) -> None:
+        path = f"{scratch}/new-{next(numbers)}"
+        await fetch(start, path)
+        os.unlink(path)
+
+    chunks = range(0, total_bytes - chunk_bytes, chunk_bytes)
+    ways = {
+        "new file": lambda: _all(chunks, fetch_anew),
+        "file written over": lambda: _all(chunks, lambda start: fetch(start, f"{scratch}/{start}")),
+    }
+    _show("chunks of 4 MiB", await _in_turns(ways, rounds), len(chunks) * chunk_bytes)
+
     pages = [await _cost(lambda: store.list_objects("keys/")) for _ in range(4 * rounds)]
     cpu_ms = [cost[0] * 1000 for cost in pages[1:]]
-    print(f"a LIST of {KEYS:,} keys           least {min(cpu_ms):.1f} ms CPU, median {statistics.median(cpu_ms):.1f}")
+    print(f"a LIST of {KEYS:,} keys, least {min(cpu_ms):.1f} ms CPU, median {statistics.median(cpu_ms):.1f}")
     await store.close()
 
 
@@ -77,21 +147,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--default-allocator", action="store_true", help="give freed memory back, as glibc does")
     options = parser.parse_args()
-    total_bytes = options.megabytes * MIB // RANGE_BYTES * RANGE_BYTES
+    if not options.default_allocator:
+        keep_freed_memory(KEPT_MEMORY_BYTES_MAX)
     os.environ.update(S3_ENVIRONMENT)
-    with tempfile.TemporaryDirectory(prefix="firn-micro-s3-") as scratch:
-        bucket = Path(scratch)
-        (bucket / "data").mkdir()
+    with tempfile.TemporaryDirectory(prefix="firn-micro-s3-") as name:
+        scratch, bucket = Path(name), Path(name) / "bucket"
+        (bucket / "data").mkdir(parents=True)
         (bucket / "keys").mkdir()
-        piece = os.urandom(MIB)
+        batch = build_batch([(0, None, os.urandom(1000), ()) for _ in range(16)])
+        total_bytes = 0
         with (bucket / OBJECT).open("wb") as file:
-            for _ in range(total_bytes // MIB):
-                file.write(piece)
+            while total_bytes < options.megabytes * MIB:
+                total_bytes += file.write(batch)
+        total_bytes = total_bytes // RANGE_BYTES * RANGE_BYTES
         for number in range(KEYS):
             (bucket / "keys" / f"{number:020d}").touch()
         with slow_s3(bucket, 0) as endpoint:
-            uvloop.run(_measure(s3_url(endpoint), total_bytes, options.rounds))
+            uvloop.run(_measure(s3_url(endpoint), batch, total_bytes, options.rounds, scratch))
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ GARBAGE_THRESHOLD: Final = 10_000
 EXIT_CONFIG: Final = 2
 
 
-class _Threads:
+class StoreThreads:
     """A ``BlockingPool`` of real threads."""
 
     def __init__(self, threads: int) -> None:
@@ -77,7 +77,7 @@ def decode_samples(data: bytes) -> list[Sample]:
 async def serve(url: str, sock: socket.socket) -> None:
     """Answer calls over ``sock`` until its end. Raises: ConfigError, StorageUnavailable (the store cannot be opened)."""
     registry = Registry()
-    pool = _Threads(THREADS)
+    pool = StoreThreads(THREADS)
     rng = random.Random()
     location = parse_store_url(url)
     store = await open_store(location, pool=pool, rng=rng, registry=registry)
