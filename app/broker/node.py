@@ -4,8 +4,8 @@
 it with others. Start-up goes in the order in which the parts depend on each other, and nothing is served before all of it
 has succeeded::
 
-    lock → whose directory → open the logs → register in the cluster log → hold every led log against its manifest →
-    raise leader epochs where something may have been lost → listen
+    lock → whose directory → open the logs, list the manifests, register in the cluster log: all at once →
+    hold every led log against its manifest → raise leader epochs where something may have been lost → listen
 """
 
 from __future__ import annotations
