@@ -106,9 +106,9 @@ class Found(NamedTuple):
 class Attempt:
     """One look at all partitions of a request."""
 
-    __slots__ = ("at_once", "found", "logs", "misses", "record_bytes", "remote_waits", "replays")
+    __slots__ = ("at_once", "found", "logs", "misses", "out_of_time", "record_bytes", "remote_waits", "replays")
 
-    def __init__(self) -> None:
+    def __init__(self, out_of_time: bool) -> None:
         self.found: list[Found] = []
         self.logs: list[PartitionLog] = []
         """Whose growth could add to the answer."""
@@ -116,6 +116,7 @@ class Attempt:
         """What has to come from the disk before its partition can be looked at."""
         self.remote_waits: list[Callable[[Callable[[], None]], Callable[[], None]]] = []
         """Each calls back once, when it is worth looking again, and answers what takes that back."""
+        self.out_of_time = out_of_time
         self.replays: bool | None = None
         """Whether the tier may be read in this attempt, once that was asked."""
         self.record_bytes = 0
@@ -157,7 +158,7 @@ def serve_fetch(connection: Connection, version: int, correlation_id: int, frame
     max_bytes = request.max_bytes
     if request.replica_id < 0:
         max_bytes = min(max_bytes, context.config.fetch_max_bytes)
-    attempt = look(context, request, partitions_asked, max_bytes)
+    attempt = look(context, request, partitions_asked, max_bytes, out_of_time=request.max_wait_ms <= 0)
     if (
         attempt.record_bytes >= min(request.min_bytes, max_bytes)
         or attempt.at_once
@@ -264,11 +265,16 @@ class ParkedFetch:
 
     def _out_of_time(self) -> None:
         self._unpark()
-        self._finish(self._look())
+        self._finish(self._look(out_of_time=True))
 
-    def _look(self) -> Attempt:
+    def _look(self, *, out_of_time: bool = False) -> Attempt:
         return look(
-            self._connection.context, self._request, self._partitions, self._max_bytes, disk_error=self._disk_error
+            self._connection.context,
+            self._request,
+            self._partitions,
+            self._max_bytes,
+            out_of_time=out_of_time,
+            disk_error=self._disk_error,
         )
 
     def _finish(self, attempt: Attempt) -> None:
@@ -298,13 +304,15 @@ def look(
     partitions: Sequence[CachedPartition],
     max_bytes: int,
     *,
+    out_of_time: bool,
     disk_error: FirnError | None = None,
 ) -> Attempt:
     """Collect what there is for every partition, within the limits.
 
+    ``out_of_time``: the client waits no longer, and so not for the turn of a replay either.
     ``disk_error`` is answered for partitions that cannot be looked at without the disk, instead of asking it again.
     """
-    attempt = Attempt()
+    attempt = Attempt(out_of_time)
     left = max_bytes
     for cached in partitions:
         limit = min(cached.max_bytes, left)
@@ -377,8 +385,7 @@ def read_partition(
                 if ranges and attempt.record_bytes + length >= request.min_bytes:
                     break  # what is not at hand is worth waiting for only if this is too little
                 if attempt.replays is None:
-                    # Who does not want to wait is not made to.
-                    attempt.replays = request.max_wait_ms <= 0 or context.replays.may_go_on()
+                    attempt.replays = attempt.out_of_time or context.replays.may_go_on()
                 if not attempt.replays:
                     attempt.remote_waits.append(context.replays.wait)
                     break

@@ -384,6 +384,18 @@ async def test_who_does_not_want_to_wait_is_answered_from_the_tier_at_once(start
     assert offsets(found.records) == [0]
 
 
+async def test_a_replay_whose_turn_does_not_come_is_answered_when_it_waits_no_longer(start, connect):
+    bench = await start()
+    log = bench.logs.add("t")
+    client = await connect(bench)
+    await fill(client, "t", batch(2))
+    tier(log, 2)
+    bench.remote.arrive(0, bytes(log.file.data), 2)
+    rest_after_a_busy_time(bench)
+    found = only(await ask(client, 12, request(FetchPartition(0), wait_ms=20)))
+    assert offsets(found.records) == [0]
+
+
 async def test_a_remote_error_is_answered_for_its_partition_only(start, connect):
     bench = await start()
     cold, _ = bench.logs.add("t", 0), bench.logs.add("t", 1)
