@@ -56,7 +56,6 @@ def many(lab: Lab) -> list[Case]:
 
 
 def _replay(lab: Lab, counts: Sequence[int]) -> list[Case]:
-    cases = []
     directory = lab.base / "s3"
     bucket = directory / "bucket"
     megabytes = lab.effort.cold_megabytes * 2 // 3
@@ -81,15 +80,14 @@ def _replay(lab: Lab, counts: Sequence[int]) -> list[Case]:
                 parameters = {"partitions": count}
                 if count == 1:
                     parameters["first_byte_ms"] = delay_ms
-                cases.append(Case(name, systems, parameters))
-    return cases
+                lab.kept.append(Case(name, systems, parameters))
+    return lab.kept
 
 
 def others(lab: Lab) -> list[Case]:
     """One partition, from the log start to where the local log begins, from S3 servers that others wrote, as they come: moto
     keeps all in one Python process and holds nobody's bytes back, MinIO and s3s-fs are servers on files. The bare client
     reads the same objects. All of Firn's processes on one core, the S3 server and the reader on the other."""
-    cases = []
     megabytes = lab.effort.cold_megabytes // 3
     for name in SERVERS:
         directory = lab.base / name
@@ -110,8 +108,8 @@ def others(lab: Lab) -> list[Case]:
             lab.note(f"{name} is left out: {str(failure)[-300:]}.")
         else:
             show(f"S3 of {name}", found)
-            cases.append(Case(f"S3 of {name}", found, {"partitions": 1}))
-    return cases
+            lab.kept.append(Case(f"S3 of {name}", found, {"partitions": 1}))
+    return lab.kept
 
 
 def _read(lab: Lab, peer: System, topic: str) -> Report:
