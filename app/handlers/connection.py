@@ -39,6 +39,7 @@ from app.wire.negotiation import is_api_versions_known, unknown_api_versions_fra
 from app.wire.versions import is_served
 
 if TYPE_CHECKING:
+    from app.handlers.fetch_shape import FetchShape
     from app.handlers.sending import Part, Parts
     from app.handlers.server import KafkaServer
 
@@ -105,6 +106,7 @@ class Connection(asyncio.BufferedProtocol):
         "active_s",
         "closed",
         "context",
+        "fetch_shape",
         "now_ms",
         "on_close",
         "peer",
@@ -142,6 +144,8 @@ class Connection(asyncio.BufferedProtocol):
         self._shape: ProduceShape | None = None
         """Of the last Produce that went the long way, or was found among the others."""
         self._shapes: dict[bytes, ProduceShape] = {}
+        self.fetch_shape: FetchShape | None = None
+        """Of the last Fetch that went the long way."""
 
         self._slots: deque[Slot] = deque()
         self._waiters = 0

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
 from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchPlan
+from app.handlers.fetch_shape import learn
 from app.handlers.partitions import check_leader_epoch, epoch_end, led_log, node_endpoints, topic_name
 from app.hot.reads import PageMiss
 from app.tiering.remote_reader import RemoteWait
@@ -138,23 +139,16 @@ def serve_fetch(connection: Connection, version: int, correlation_id: int, frame
     if not VERSION_FIRST <= version <= VERSION_LAST:
         raise ProtocolError(f"version {version} of Fetch is not served", ErrorCode.UNSUPPORTED_VERSION)
     context = connection.context
-    request = decode_fetch(version, frame[parse_request_header(frame).body_start :])
-    asked: list[AskedPartition] = []
-    for topic, partitions in request.topics:
-        for index, epoch, offset, last_epoch, _, max_bytes in partitions:
-            asked.append(AskedPartition(topic, index, offset, max_bytes, epoch, last_epoch))
-    plan = context.fetch_sessions.plan(
-        request.session_id,
-        request.session_epoch,
-        asked,
-        [(topic, index) for topic, indexes in request.forgotten for index in indexes],
-        uses_topic_ids=version >= TOPIC_IDS,
-        privileged=request.replica_id >= 0,
-        now_ms=context.clock.now_ms(),
-    )
-    if plan.error:
-        return unwrap(encode_fetch_response(version, correlation_id, [], error_code=plan.error))
-    partitions_asked = list(plan.partitions)
+    shape = connection.fetch_shape
+    if shape is not None and shape.fits(version, frame):
+        request, plan, partitions_asked = shape.request, shape.plan, shape.partitions
+    else:
+        request = decode_fetch(version, frame[parse_request_header(frame).body_start :])
+        plan = plan_of(context, version, request)
+        if plan.error:
+            return unwrap(encode_fetch_response(version, correlation_id, [], error_code=plan.error))
+        partitions_asked = list(plan.partitions)
+        connection.fetch_shape = learn(version, frame, request, plan, partitions_asked)
     max_bytes = request.max_bytes
     if request.replica_id < 0:
         max_bytes = min(max_bytes, context.config.fetch_max_bytes)
@@ -170,6 +164,23 @@ def serve_fetch(connection: Connection, version: int, correlation_id: int, frame
     slot = connection.open_slot(connection.server.metrics.meter(1), stops_parsing=True)
     ParkedFetch(connection, slot, version, correlation_id, request, plan, partitions_asked, max_bytes, attempt)
     return None
+
+
+def plan_of(context: Context, version: int, request: FetchRequest) -> FetchPlan:
+    """Bring the session of a request up to date, if it has one, and say what it asks for."""
+    asked: list[AskedPartition] = []
+    for topic, partitions in request.topics:
+        for index, epoch, offset, last_epoch, _, max_bytes in partitions:
+            asked.append(AskedPartition(topic, index, offset, max_bytes, epoch, last_epoch))
+    return context.fetch_sessions.plan(
+        request.session_id,
+        request.session_epoch,
+        asked,
+        [(topic, index) for topic, indexes in request.forgotten for index in indexes],
+        uses_topic_ids=version >= TOPIC_IDS,
+        privileged=request.replica_id >= 0,
+        now_ms=context.clock.now_ms(),
+    )
 
 
 class ParkedFetch:

@@ -1,0 +1,82 @@
+"""What repeats from one Fetch request to the next, learnt once.
+
+A consumer without a fetch session that reads one partition (librdkafka has none) says the same in each request, but for the
+correlation id and the offset. A ``FetchShape`` is learnt from a request that went the long way and was understood; a later one that
+has the same bytes around its offset means the same. Whatever is not exactly so goes the long way again.
+
+As with ``ProduceShape``, the long way stays the only place that knows the layout: a shape finds the offset by its bytes, and is
+learnt only if they are in one place of the request.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from app.handlers.fetch_sessions import FINAL_EPOCH, NO_SESSION
+
+if TYPE_CHECKING:
+    from app.handlers.fetch_sessions import CachedPartition, FetchPlan
+    from app.wire.fetch import FetchRequest
+
+CORRELATION_END: Final = 8
+"""A frame begins with the API key, its version and the correlation id."""
+INT64: Final = Struct(">q")
+SHAPE_BYTES_MAX: Final = 1024
+"""A longer request is not remembered."""
+
+
+class FetchShape:
+    """One kind of request of one connection, which has not more than one under way."""
+
+    __slots__ = ("_frame_bytes", "_offset_at", "_prefix", "_suffix", "partitions", "plan", "request", "version")
+
+    def __init__(
+        self,
+        version: int,
+        frame: bytes,
+        offset_at: int,
+        request: FetchRequest,
+        plan: FetchPlan,
+        partitions: list[CachedPartition],
+    ) -> None:
+        self.version = version
+        self._frame_bytes = len(frame)
+        self._offset_at = offset_at
+        self._prefix = frame[CORRELATION_END:offset_at]
+        self._suffix = frame[offset_at + INT64.size :]
+        self.request = request
+        """What all of them ask for, but for the offset."""
+        self.plan = plan
+        self.partitions = partitions
+        """The one partition, with the offset of the newest of them."""
+
+    def fits(self, version: int, frame: memoryview) -> bool:
+        """Whether a request is of this kind; ``partitions`` has its offset then."""
+        if len(frame) != self._frame_bytes or version != self.version:
+            return False
+        whole = bytes(frame)
+        if not (whole.startswith(self._prefix, CORRELATION_END) and whole.endswith(self._suffix)):
+            return False
+        (self.partitions[0].fetch_offset,) = INT64.unpack_from(whole, self._offset_at)
+        return True
+
+
+def learn(
+    version: int, frame: memoryview, request: FetchRequest, plan: FetchPlan, partitions: list[CachedPartition]
+) -> FetchShape | None:
+    """The shape of a request that was understood; None if its like cannot be told by comparing bytes."""
+    if (
+        request.session_id != NO_SESSION
+        or request.session_epoch != FINAL_EPOCH
+        or len(partitions) != 1
+        or sum(len(asked) for _, asked in request.topics) != 1
+        or len(frame) > SHAPE_BYTES_MAX
+    ):
+        return None
+    whole = bytes(frame)
+    offset = INT64.pack(partitions[0].fetch_offset)
+    offset_at = whole.find(offset, CORRELATION_END)
+    if whole.rfind(offset, CORRELATION_END) != offset_at:
+        return None
+    return FetchShape(version, whole, offset_at, request, plan, partitions)
