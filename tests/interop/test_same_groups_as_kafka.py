@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from loadtests.kafka_peer import PeerMissing, kafka_libs, kafka_running
 from tests.interop.peers import Peer, make, request
-from tests.interop.serving import firn_serving
+from tests.interop.serving import Served, firn_serving
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -22,7 +24,11 @@ TRANSIENT = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_A
 DEADLINE_S = 60.0
 GROUP = "conversation"
 AS_IN_4_2 = {"group.consumer.assignment.interval.ms": "0", "group.consumer.assignor.offload.enable": "false"}
-"""Kafka 4.3 puts assignments off and makes them in the background (KIP-1263)."""
+"""Kafka 4.3 puts assignments off, which Firn does too, and makes them in the background (KIP-1263)."""
+
+
+def _firn_at_once(path: Path) -> AbstractContextManager[Served]:
+    return firn_serving(path, group_consumer_assignment_interval_ms=0)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +38,7 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Peer]]:
     except PeerMissing as missing:
         pytest.skip(str(missing))
     path = tmp_path_factory.mktemp("peers")
-    with kafka_running(path / "kafka", settings=AS_IN_4_2) as kafka, firn_serving(path) as firn:
+    with kafka_running(path / "kafka", settings=AS_IN_4_2) as kafka, _firn_at_once(path) as firn:
         both = [Peer("Kafka", kafka.port), Peer("Firn", firn.port)]
         for peer in both:
             peer.create("t", 4)
