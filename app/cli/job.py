@@ -58,8 +58,6 @@ def archive(
     """
     if bool(to) == bool(iceberg):
         raise ConfigError("Say where to archive to: either --to or --iceberg.")
-    if value and iceberg:
-        raise ConfigError("Values are decoded into Parquet files only: leave --value out, or write --to.")
     with _needing_spark_extra():
         from pyspark_firn.jobs.archive import ValuesWanted, archive_iceberg, archive_parquet
         from pyspark_firn.jobs.running import ProcessRunner
@@ -76,7 +74,7 @@ def archive(
                 from pyspark_firn.jobs.iceberg import local_catalog
             properties = parse_assignments(catalog, "--catalog") if catalog else local_catalog(warehouse)
             summary = archive_iceberg(
-                store, topic, iceberg, properties, runner, part_bytes=file_mib * MIB, progress=report
+                store, topic, iceberg, properties, runner, part_bytes=file_mib * MIB, values=wanted, progress=report
             )
     if as_json:
         print_json(summary.as_json())

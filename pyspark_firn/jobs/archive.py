@@ -16,8 +16,8 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from app.errors import ConfigError, CorruptionError
 from app.limits import MIB
@@ -53,6 +53,9 @@ from pyspark_firn.reading import SplitReader
 from pyspark_firn.session import StoreSession
 from pyspark_firn.snapshot import Snapshot, read_footer, take_snapshot
 from pyspark_firn.splits import StoredSplit
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
 
 COLUMNS: Final = (*KAFKA_COLUMNS, HEADERS)
 PART_BYTES_DEFAULT: Final = 256 * MIB
@@ -97,6 +100,9 @@ class PartTask:
     part: ArchivePart
     shape: ValueShape | None = None
     """How to decode values; None: they are archived as they are."""
+    bad_target: str = ""
+    """Where records go whose value cannot be decoded; empty: they are there already."""
+    bad_folder: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +122,10 @@ def write_part(task: PartTask) -> PartDone:
     schema = arrow_schema(COLUMNS)
     decoder = ValueDecoder(task.shape, schema) if task.shape is not None else None
     good = DayWriter(files, f"{root}/{task.folder}", name, decoder.good_schema if decoder else schema)
-    bad = DayWriter(files, f"{root}/{task.folder}{BAD_SUFFIX}", name, decoder.bad_schema if decoder else schema)
+    bad: DayWriter | None = None
+    if decoder is not None and task.bad_target:
+        bad_file_system, bad_root = file_system(parse_store_url(task.bad_target))
+        bad = DayWriter(bad_file_system, f"{bad_root}/{task.bad_folder}", name, decoder.bad_schema)
     with StoreSession(task.store) as session:
         reader = SplitReader(session, COLUMNS, Isolation.READ_COMMITTED, fail_on_data_loss=True)
         for batch in reader.read(task.split):
@@ -125,8 +134,9 @@ def write_part(task: PartTask) -> PartDone:
             else:
                 kept, aside = decoder.split(batch)
                 good.add(kept)
-                bad.add(aside)
-    return PartDone(task.part, tuple(good.close()), tuple(bad.close()))
+                if bad is not None:
+                    bad.add(aside)
+    return PartDone(task.part, tuple(good.close()), tuple(bad.close()) if bad is not None else ())
 
 
 def archive_parquet(
@@ -165,7 +175,10 @@ def archive_parquet(
                     return summary
                 plan = _put_plan(sink, topic, run, plan)
             shape = _shape(source, sink, store, topic, values, is_new=run == 0)
-            tasks = list(_tasks(source, snapshot, store, target, topic, plan, shape))
+            tasks = [
+                replace(task, shape=shape, bad_target=target, bad_folder=f"{topic}{BAD_SUFFIX}")
+                for task in _tasks(source, snapshot, store, target, topic, plan)
+            ]
             finished: list[PartDone] = []
             for one in runner.run(write_part, tasks):
                 finished.append(one)
@@ -211,24 +224,37 @@ def _shape(
         known = decode_shape(decode_document(sink.run(sink.store.get(key)), key))
     except ObjectMissing:
         known = None
-    given = wanted.given_shape() if wanted is not None else None
-    if known is not None:
-        if wanted is None or wanted.kind != known.kind or (given is not None and given != known):
-            raise ConfigError(
-                f"The archive of {topic} decodes its values as {known.kind} of the shape in {key}: say the same, or name another"
-                " target."
-            )
-        return known
-    if wanted is None:
-        return None
-    if not is_new:
-        raise ConfigError(f"The archive of {topic} holds values as they are: name another target to decode them.")
-    shape = given if given is not None else inferred_json_shape(_sample(source, store, topic))
+    if known is not None or wanted is None or not is_new:
+        return _known_shape(known, wanted, is_new=is_new, archive=f"The archive of {topic}")
+    shape = _new_shape(source, store, topic, wanted)
     try:
         sink.run(sink.store.put_if_absent(key, shape.encode()))
     except AlreadyExists:
         return decode_shape(decode_document(sink.run(sink.store.get(key)), key))
     return shape
+
+
+def _known_shape(
+    known: ValueShape | None, wanted: ValuesWanted | None, *, is_new: bool, archive: str
+) -> ValueShape | None:
+    """What an archive that there is does with values. Raises: ConfigError if another thing is asked for."""
+    if known is not None:
+        given = wanted.given_shape() if wanted is not None else None
+        if wanted is None or wanted.kind != known.kind or (given is not None and given != known):
+            raise ConfigError(
+                f"{archive} decodes its values as {known.kind} of another shape, or of one that its first run found: say the"
+                " same, or name another target."
+            )
+        return known
+    if wanted is not None and not is_new:
+        raise ConfigError(f"{archive} holds values as they are: name another target to decode them.")
+    return None
+
+
+def _new_shape(source: StoreSession, store: str, topic: str, wanted: ValuesWanted) -> ValueShape:
+    """The shape of an archive's first run. Raises: ConfigError."""
+    given = wanted.given_shape()
+    return given if given is not None else inferred_json_shape(_sample(source, store, topic))
 
 
 def _sample(source: StoreSession, store: str, topic: str) -> list[bytes | None]:
@@ -335,7 +361,6 @@ def _tasks(
     target: str,
     folder: str,
     plan: ArchivePlan,
-    shape: ValueShape | None = None,
 ) -> Iterator[PartTask]:
     """The plan's parts with what the store holds of them now. Raises: CorruptionError if some of it is gone."""
     states = {int(one.partition.partition): one.state for one in snapshot.partitions}
@@ -347,7 +372,7 @@ def _tasks(
                 f" archive [{part.start}, {part.end}); archive into another target"
             )
         split = _split_of(source, snapshot, state, plan, part)
-        yield PartTask(store, target, folder, plan.topic, split, part, shape)
+        yield PartTask(store, target, folder, plan.topic, split, part)
 
 
 def _split_of(
@@ -385,6 +410,7 @@ def archive_iceberg(
     runner: Runner,
     *,
     part_bytes: int = PART_BYTES_DEFAULT,
+    values: ValuesWanted | None = None,
     progress: Progress | None = None,
 ) -> ArchiveSummary:
     """Append what is in the store and not yet in an Iceberg table, which is made if need be, partitioned by day.
@@ -392,43 +418,74 @@ def archive_iceberg(
     ``catalog``: properties of a pyiceberg catalog (``type``, ``uri``, ``warehouse`` …). The files and the new offsets are one
     commit of the table; a run that loses a race against another adds nothing. Files that a killed run has left are written
     over by the next.
+
+    With ``values``, they are decoded to the column ``data``; records that cannot be decoded go to the table ``<table_name>_bad``
+    with the column ``reason``. It is committed first: a run that finds it ahead of the other does what is between them first.
     Raises: ConfigError, CorruptionError, StorageUnavailable.
     """
-    from pyiceberg.exceptions import CommitFailedException
-
-    from pyspark_firn.jobs.iceberg import forbid_rebasing, offsets_of, opened_table, property_names
+    from pyspark_firn.jobs.iceberg import add_files, address_of, offsets_of
 
     summary = ArchiveSummary(topic, table_name)
     with StoreSession(store) as source:
-        snapshot = source.run(take_snapshot(source, _read_options(store, topic)))
-        topic_id = str(snapshot.partitions[0].partition.topic_id)
-        table = opened_table(table_name, catalog)
-        before = offsets_of(table, topic_id)
-        _check_topic(snapshot, topic, {"ends": before}, table_name)
-        parts = cut([one.state for one in snapshot.partitions], before, part_bytes)
-        summary.ends = dict(before)
-        if not parts:
-            return summary
-        plan = ArchivePlan(topic, topic_id, parts)
-        location = table.location()
-        target = location if "://" in location else f"file://{location}"
-        tasks = list(_tasks(source, snapshot, store, target, f"data/{topic}", plan))
-        finished: list[PartDone] = []
-        for one in runner.run(write_part, tasks):
-            finished.append(one)
-            if progress is not None:
-                progress(len(finished), len(tasks))
-    paths = [f"{target}/data/{topic}/{file.path}" for one in finished for file in one.files]
-    ends = dict(before) | plan.ends()
-    forbid_rebasing(table)
-    try:
-        with table.transaction() as transaction:
-            transaction.add_files(paths, check_duplicate_files=True)
-            transaction.set_properties(property_names(topic_id, ends))
-    except CommitFailedException as error:
-        raise ConfigError(
-            f"Another writer changed {table_name} meanwhile, nothing was added; run the job again ({error})."
-        ) from error
-    _count(summary, finished)
-    summary.ends = ends
-    return summary
+        while True:
+            snapshot = source.run(take_snapshot(source, _read_options(store, topic)))
+            topic_id = str(snapshot.partitions[0].partition.topic_id)
+            table, bad_table, shape = _tables(source, store, topic, table_name, catalog, values)
+            before = offsets_of(table, topic_id)
+            aside = offsets_of(bad_table, topic_id) if bad_table is not None else {}
+            until = aside if any(end > before.get(partition, 0) for partition, end in aside.items()) else None
+            _check_topic(snapshot, topic, {"ends": before}, table_name)
+            parts = cut([one.state for one in snapshot.partitions], before, part_bytes, until)
+            summary.ends = dict(before)
+            if not parts:
+                return summary
+            plan = ArchivePlan(topic, topic_id, parts)
+            target, folder = address_of(table), f"data/{topic}"
+            bad_target = address_of(bad_table) if bad_table is not None and until is None else ""
+            tasks = [
+                replace(task, shape=shape, bad_target=bad_target, bad_folder=folder)
+                for task in _tasks(source, snapshot, store, target, folder, plan)
+            ]
+            finished: list[PartDone] = []
+            for one in runner.run(write_part, tasks):
+                finished.append(one)
+                if progress is not None:
+                    progress(len(finished), len(tasks))
+            ends = dict(before) | plan.ends()
+            if bad_table is not None and bad_target:
+                bad_files = [file for one in finished for file in one.bad_files]
+                add_files(bad_table, [f"{bad_target}/{folder}/{file.path}" for file in bad_files], topic_id, ends)
+            add_files(
+                table, [f"{target}/{folder}/{file.path}" for one in finished for file in one.files], topic_id, ends
+            )
+            _count(summary, finished)
+            summary.ends = ends
+            if until is None:
+                return summary
+
+
+def _tables(
+    source: StoreSession,
+    store: str,
+    topic: str,
+    name: str,
+    catalog: Mapping[str, str],
+    wanted: ValuesWanted | None,
+) -> tuple[Table, Table | None, ValueShape | None]:
+    """(table, table of bad records if values are decoded, how they are), made if need be. Raises: ConfigError."""
+    from pyspark_firn.jobs.iceberg import made_table, opened_table, shape_of
+
+    table = opened_table(name, catalog)
+    columns = arrow_schema(COLUMNS)
+    if table is not None:
+        shape = _known_shape(shape_of(table), wanted, is_new=False, archive=f"The table {name}")
+    else:
+        shape = _new_shape(source, store, topic, wanted) if wanted is not None else None
+        table = made_table(name, catalog, ValueDecoder(shape, columns).good_schema if shape else columns, shape)
+    if shape is None:
+        return table, None, None
+    bad_name = f"{name}{BAD_SUFFIX}"
+    bad_table = opened_table(bad_name, catalog)
+    if bad_table is None:
+        bad_table = made_table(bad_name, catalog, ValueDecoder(shape, columns).bad_schema, None)
+    return table, bad_table, shape

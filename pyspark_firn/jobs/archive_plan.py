@@ -68,31 +68,36 @@ def decode_document(data: bytes, name: str) -> dict[str, Any]:
     return dict(found)
 
 
-def cut(states: Sequence[ManifestState], done: Mapping[int, int], part_bytes: int) -> tuple[ArchivePart, ...]:
+def cut(
+    states: Sequence[ManifestState], done: Mapping[int, int], part_bytes: int, until: Mapping[int, int] | None = None
+) -> tuple[ArchivePart, ...]:
     """Parts of about ``part_bytes`` of records, of what is readable now and above ``done`` (next offset by partition).
 
-    Parts end where segments end; only a segment longer than a part is cut within.
+    With ``until`` (offsets by partition, all of them tiered) exactly what is below it. Parts end where segments end; only a segment
+    longer than a part is cut within.
     """
     parts: list[ArchivePart] = []
     for partition, state in enumerate(states):
         start = max(done.get(partition, 0), state.log_start_offset)
+        stop = state.tiered_end if until is None else until.get(partition, start)
         collected = 0.0
         part_start = start
-        for entry in segments_between(state, start, state.tiered_end):
+        for entry in segments_between(state, start, stop):
             bytes_per_offset = entry.raw_bytes / (entry.end_offset - entry.base_offset)
             at = max(entry.base_offset, start)
+            entry_end = min(entry.end_offset, stop)
             while True:
-                left = (entry.end_offset - at) * bytes_per_offset
+                left = (entry_end - at) * bytes_per_offset
                 if collected + left <= part_bytes:
                     collected += left
                     break
                 room = int((part_bytes - collected) / bytes_per_offset)
                 # Rather a part that is too small than a segment that two parts have to open.
-                at = at if collected and left <= part_bytes else min(entry.end_offset, at + max(1, room))
+                at = at if collected and left <= part_bytes else min(entry_end, at + max(1, room))
                 parts.append(ArchivePart(partition, part_start, at))
                 part_start, collected = at, 0.0
-                if at == entry.end_offset:
+                if at == entry_end:
                     break
-        if part_start < state.tiered_end:
-            parts.append(ArchivePart(partition, part_start, state.tiered_end))
+        if part_start < stop:
+            parts.append(ArchivePart(partition, part_start, stop))
     return tuple(part for part in parts if part.start < part.end)

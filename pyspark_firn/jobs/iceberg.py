@@ -1,60 +1,76 @@
-"""The Iceberg table of an archive: its schema, how far it has come, and opening it in a catalog."""
+"""The Iceberg tables of an archive: what their values mean, how far they have come, and opening them in a catalog."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 from pyiceberg.catalog import load_catalog
-from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform
-from pyiceberg.types import (
-    BinaryType,
-    IntegerType,
-    ListType,
-    LongType,
-    NestedField,
-    StringType,
-    StructType,
-    TimestamptzType,
-)
 
 from app.errors import ConfigError
+from pyspark_firn.jobs.archive_plan import decode_document
+from pyspark_firn.jobs.values import ValueShape, decode_shape
 
 PROPERTY_PREFIX: Final = "firn.archive."
 
-SCHEMA: Final = Schema(
-    NestedField(1, "key", BinaryType()),
-    NestedField(2, "value", BinaryType()),
-    NestedField(3, "topic", StringType()),
-    NestedField(4, "partition", IntegerType()),
-    NestedField(5, "offset", LongType()),
-    NestedField(6, "timestamp", TimestamptzType()),
-    NestedField(7, "timestampType", IntegerType()),
-    NestedField(
-        8,
-        "headers",
-        ListType(9, StructType(NestedField(10, "key", StringType()), NestedField(11, "value", BinaryType())), False),
-    ),
-)
-SPEC: Final = PartitionSpec(PartitionField(6, 1000, DayTransform(), "timestamp_day"))
+SHAPE_PROPERTY: Final = f"{PROPERTY_PREFIX}shape"
+DAY: Final = "timestamp_day"
 
 
-def opened_table(name: str, catalog: Mapping[str, str]) -> Table:
-    """The table ``namespace.table``, made if there is none. Raises: ConfigError."""
+def opened_table(name: str, catalog: Mapping[str, str]) -> Table | None:
+    """The table ``namespace.table``; None if there is none. Raises: ConfigError."""
     namespace, _, table = name.rpartition(".")
     if not namespace or not table:
         raise ConfigError(f"{name!r} is no table of a catalog: write namespace.table.")
     loaded = load_catalog("firn", **catalog)
-    if loaded.table_exists(name):
-        return loaded.load_table(name)
-    loaded.create_namespace_if_not_exists(namespace)
-    return loaded.create_table(
-        name, SCHEMA, partition_spec=SPEC, properties={"write.parquet.compression-codec": "zstd"}
-    )
+    return loaded.load_table(name) if loaded.table_exists(name) else None
+
+
+def made_table(name: str, catalog: Mapping[str, str], schema: pa.Schema, shape: ValueShape | None) -> Table:
+    """A new table of these columns, partitioned by the day of ``timestamp``; what values mean is written down in it."""
+    loaded = load_catalog("firn", **catalog)
+    loaded.create_namespace_if_not_exists(name.rpartition(".")[0])
+    properties = {"write.parquet.compression-codec": "zstd"}
+    if shape is not None:
+        properties[SHAPE_PROPERTY] = shape.encode().decode()
+    with (
+        loaded.create_table_transaction(name, schema, properties=properties) as transaction,
+        transaction.update_spec() as spec,
+    ):
+        spec.add_field("timestamp", DayTransform(), DAY)
+    return loaded.load_table(name)
+
+
+def shape_of(table: Table) -> ValueShape | None:
+    """How a table's values were decoded; None if they are as they were. Raises: CorruptionError."""
+    text = table.properties.get(SHAPE_PROPERTY)
+    return decode_shape(decode_document(text.encode(), f"{SHAPE_PROPERTY} of {table.name()}")) if text else None
+
+
+def address_of(table: Table) -> str:
+    """Where a table's files go, as an address of a store."""
+    location = table.location()
+    return location if "://" in location else f"file://{location}"
+
+
+def add_files(table: Table, paths: Sequence[str], topic_id: str, ends: Mapping[int, int]) -> None:
+    """Files and how far they reach, in one commit. Raises: ConfigError if another writer was quicker; nothing is added then."""
+    forbid_rebasing(table)
+    try:
+        with table.transaction() as transaction:
+            if paths:
+                transaction.add_files(list(paths), check_duplicate_files=True)
+            transaction.set_properties(property_names(topic_id, ends))
+    except CommitFailedException as error:
+        name = ".".join(table.name())
+        raise ConfigError(
+            f"Another writer changed {name} meanwhile, nothing was added; run the job again ({error})."
+        ) from error
 
 
 def forbid_rebasing(table: Table) -> None:

@@ -8,6 +8,7 @@ import json
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import fastavro
 import pyarrow.dataset as ds
@@ -17,7 +18,7 @@ from app.errors import ConfigError
 from app.objectstore.directory import DirectoryStore
 from app.records.builder import build_batch
 from app.units import Offset, TopicId
-from pyspark_firn.jobs.archive import ValuesWanted, archive_parquet
+from pyspark_firn.jobs.archive import ArchiveSummary, ValuesWanted, archive_iceberg, archive_parquet
 from pyspark_firn.jobs.running import ProcessRunner
 from tests.spark.conftest import Topic
 from tests.support.buckets import BucketBuilder
@@ -111,6 +112,50 @@ def test_avro_of_a_given_schema_and_its_bad_records(tmp_path: Path) -> None:
     assert row["data"]["at"].timestamp() * 1000 == NOW_MS
     assert [row["offset"] for row in bad] == [1, 2]
     assert bad[1]["reason"] == "1 bytes follow the record"
+
+
+def test_an_iceberg_table_has_decoded_values_and_another_the_bad_ones_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark_firn.jobs import iceberg
+
+    values = [b'{"id": 1}', b"{", b'{"id": "x"}', None, b'{"id": 5}']
+    topic = topic_of(tmp_path / "bucket", values)
+    catalog = iceberg.local_catalog(tmp_path / "warehouse")
+    wanted = ValuesWanted("json", "id bigint")
+
+    def archive(kind: ValuesWanted | None = wanted) -> ArchiveSummary:
+        return archive_iceberg(topic.store, "t", "lake.t", catalog, ProcessRunner(1), values=kind)
+
+    class Killed(Exception):
+        pass
+
+    add_files = iceberg.add_files
+
+    def die_before_the_second(table: Any, *arguments: Any) -> None:
+        if table.name()[-1] == "t":
+            raise Killed
+        add_files(table, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(iceberg, "add_files", die_before_the_second)
+        with pytest.raises(Killed):
+            archive()
+    found = archive()
+    assert (found.records, found.bad_records, found.ends) == (3, 0, {0: 5})
+    assert archive().parts == 0
+
+    def held(name: str) -> list[dict[str, Any]]:
+        table = iceberg.opened_table(name, catalog)
+        assert table is not None
+        rows: list[dict[str, Any]] = table.scan().to_arrow().sort_by("offset").to_pylist()
+        return rows
+
+    assert [(row["offset"], row["data"] and row["data"]["id"]) for row in held("lake.t")] == [(0, 1), (3, None), (4, 5)]
+    assert [(row["offset"], row["value"]) for row in held("lake.t_bad")] == [(1, b"{"), (2, b'{"id": "x"}')]
+    assert all(row["reason"] for row in held("lake.t_bad"))
+    with pytest.raises(ConfigError, match="say the same, or name another target"):
+        archive(None)
 
 
 @pytest.mark.parametrize(
