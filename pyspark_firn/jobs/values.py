@@ -154,7 +154,11 @@ def _avro_type(schema: Any, named: dict[str, pa.DataType]) -> pa.DataType:
         case "record":
             kind = pa.struct([pa.field(one["name"], _avro_type(one["type"], named)) for one in schema["fields"]])
         case "array":
-            return pa.list_(_avro_type(schema["items"], named))
+            items = _avro_type(schema["items"], named)
+            if _takes_no_bytes(items):
+                # A few bytes could claim any number of them.
+                raise ConfigError("The elements of an Avro array must take at least a byte each.")
+            return pa.list_(items)
         case "map":
             return pa.map_(pa.string(), _avro_type(schema["values"], named))
         case "enum":
@@ -165,6 +169,13 @@ def _avro_type(schema: Any, named: dict[str, pa.DataType]) -> pa.DataType:
             return _avro_type(other, named)
     named[schema["name"]] = kind
     return kind
+
+
+def _takes_no_bytes(kind: pa.DataType) -> bool:
+    """Whether Avro writes nothing for a value of a type."""
+    if pa.types.is_struct(kind):
+        return all(_takes_no_bytes(field.type) for field in kind)
+    return bool(pa.types.is_null(kind))
 
 
 def _python_type(kind: pa.DataType) -> Any:

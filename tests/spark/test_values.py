@@ -35,6 +35,18 @@ AVRO = {
     ],
 }
 
+HUGE = b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f"
+HOSTILE = [
+    b"",
+    b"\x00\x0a",  # a branch that the union has not
+    b"\x00\x02" + HUGE,  # a string longer than memory
+    b"\x00\x02\x02\xff\x00\x00",  # not UTF-8
+    b"\x00\x00" + HUGE + b"\x00",  # a moment after the last year
+    b"\x00\x00\x00" + HUGE,  # more elements than there are bytes
+    b"\xff" * 40,  # a number without end
+]
+EMPTY_ELEMENTS = {"name": "nothings", "type": {"type": "array", "items": "null"}}
+
 
 def topic_of(path: Path, values: Sequence[bytes | None]) -> Topic:
     async def make() -> Topic:
@@ -106,11 +118,12 @@ def test_avro_of_a_given_schema_and_its_bad_records(tmp_path: Path) -> None:
         return stream.getvalue()
 
     whole = encoded({"id": 7, "note": None, "at": NOW_MS, "lines": [1.0, 2.5]})
-    good, bad = archived(tmp_path, [whole, whole[:-3], whole + b"!"], ValuesWanted("avro", json.dumps(AVRO)))
+    good, bad = archived(tmp_path, [whole, whole[:-3], whole + b"!", *HOSTILE], ValuesWanted("avro", json.dumps(AVRO)))
     [row] = good
     assert (row["data"]["id"], row["data"]["lines"], row["data"]["note"]) == (7, [1.0, 2.5], None)
     assert row["data"]["at"].timestamp() * 1000 == NOW_MS
-    assert [row["offset"] for row in bad] == [1, 2]
+    assert [row["offset"] for row in bad] == list(range(1, 3 + len(HOSTILE)))
+    assert all(row["reason"] for row in bad)
     assert bad[1]["reason"] == "1 bytes follow the record"
 
 
@@ -164,6 +177,7 @@ def test_an_iceberg_table_has_decoded_values_and_another_the_bad_ones_each_once(
         (ValuesWanted("json", "id int8"), "no field of a schema"),
         (ValuesWanted("avro"), "do not tell their schema"),
         (ValuesWanted("avro", "{}"), "no Avro schema"),
+        (ValuesWanted("avro", json.dumps(AVRO | {"fields": [EMPTY_ELEMENTS]})), "at least a byte each"),
         (ValuesWanted("xml"), "write json or avro"),
         (ValuesWanted("json"), "None of the first records is a JSON object"),
     ],
