@@ -1,4 +1,4 @@
-"""What a Produce request costs from the received bytes to the answer, without a network: CPU microseconds per request.
+"""What a Produce or Fetch request costs from the received bytes to the answer, without a network: CPU microseconds per request.
 
     python -m loadtests.micro_connection [--directory /dev/shm] [--rounds 15]
 
@@ -31,6 +31,7 @@ from app.hot.files import PosixFileSystem
 from app.objectstore.directory import DirectoryStore
 from app.records.builder import build_batch
 from app.tiering.store_work import InlineStoreWork
+from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from app.wire.produce import encode_produce_request
 
 SEQUENCE_POSITION = 53
@@ -41,6 +42,7 @@ SIZES = (
     ("1 MB, 950 messages", 1_000_000, 950, 2),
 )
 """Title, bytes of a batch, records in it, requests received together."""
+FETCHES = 1_000
 
 
 class _Sink:
@@ -62,13 +64,28 @@ class _Sink:
         return 0
 
     def pause_reading(self) -> None:
-        raise AssertionError("a producer that is answered at once is read on")
+        raise AssertionError("a client that is answered at once is read on")
 
     def resume_reading(self) -> None:
         """Nothing was paused."""
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def _fetches(topic: str, version: int) -> list[bytearray]:
+    """Requests of a consumer without a session, which reads one batch of about 1 KB after the other."""
+    return [
+        bytearray(
+            encode_fetch_request(
+                version,
+                1,
+                "micro",
+                FetchRequest(topics=[(topic, [FetchPartition(0, fetch_offset=offset, partition_max_bytes=1_000)])]),
+            )
+        )
+        for offset in range(0, FETCHES * SIZES[0][2], SIZES[0][2])
+    ]
 
 
 class _Producer:
@@ -116,6 +133,22 @@ def _receive(connection: Connection, data: bytearray) -> float:
     return spent
 
 
+async def _measure_fetches(node: Node, topic: str, rounds: int) -> None:
+    for version in (11, 12):
+        connection = Connection(node.server)
+        connection.connection_made(_Sink())  # type: ignore[arg-type]
+        requests, costs = _fetches(topic, version), []
+        for _ in range(rounds + 1):
+            costs.append(sum(_receive(connection, one) for one in requests) / len(requests) * 1e6)
+            await asyncio.sleep(0)
+        title = f"1 KB, version {version}"
+        print(
+            f"Fetch   {title:22} least {min(costs[1:]):8.2f} µs   median {statistics.median(costs[1:]):8.2f} µs",
+            flush=True,
+        )
+        connection.close()
+
+
 async def _measure(directory: Path, rounds: int) -> None:
     pool, rng, fs = ThreadPool(2), random.Random(1), PosixFileSystem()
     store = DirectoryStore(directory / "bucket", pool)
@@ -156,6 +189,8 @@ async def _measure(directory: Path, rounds: int) -> None:
             flush=True,
         )
         connection.close()
+        if not number:
+            await _measure_fetches(node, topic, rounds)
     node.request_stop()
     await serving
     await node.stop()
