@@ -185,6 +185,7 @@ class Connection(asyncio.BufferedProtocol):
         for waiting in tuple(self.on_close):
             waiting.cancel()
         self.on_close.clear()
+        self.context.replays.forget(self)
         self.server.lost(self)
 
     def eof_received(self) -> bool:

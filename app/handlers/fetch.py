@@ -12,6 +12,7 @@ asked for and never cancelled: whether this request or the next finds it does no
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
@@ -107,9 +108,20 @@ class Found(NamedTuple):
 class Attempt:
     """One look at all partitions of a request."""
 
-    __slots__ = ("at_once", "found", "logs", "misses", "out_of_time", "record_bytes", "remote_waits", "replays")
+    __slots__ = (
+        "at_once",
+        "client",
+        "found",
+        "logs",
+        "misses",
+        "out_of_time",
+        "record_bytes",
+        "remote_waits",
+        "replays",
+    )
 
-    def __init__(self, out_of_time: bool) -> None:
+    def __init__(self, client: Connection, out_of_time: bool) -> None:
+        self.client = client
         self.found: list[Found] = []
         self.logs: list[PartitionLog] = []
         """Whose growth could add to the answer."""
@@ -152,7 +164,7 @@ def serve_fetch(connection: Connection, version: int, correlation_id: int, frame
     max_bytes = request.max_bytes
     if request.replica_id < 0:
         max_bytes = min(max_bytes, context.config.fetch_max_bytes)
-    attempt = look(context, request, partitions_asked, max_bytes, out_of_time=request.max_wait_ms <= 0)
+    attempt = look(connection, request, partitions_asked, max_bytes, out_of_time=request.max_wait_ms <= 0)
     if (
         attempt.record_bytes >= min(request.min_bytes, max_bytes)
         or attempt.at_once
@@ -280,7 +292,7 @@ class ParkedFetch:
 
     def _look(self, *, out_of_time: bool = False) -> Attempt:
         return look(
-            self._connection.context,
+            self._connection,
             self._request,
             self._partitions,
             self._max_bytes,
@@ -310,7 +322,7 @@ class ParkedFetch:
 
 
 def look(
-    context: Context,
+    connection: Connection,
     request: FetchRequest,
     partitions: Sequence[CachedPartition],
     max_bytes: int,
@@ -323,7 +335,8 @@ def look(
     ``out_of_time``: the client waits no longer, and so not for the turn of a replay either.
     ``disk_error`` is answered for partitions that cannot be looked at without the disk, instead of asking it again.
     """
-    attempt = Attempt(out_of_time)
+    context = connection.context
+    attempt = Attempt(connection, out_of_time)
     left = max_bytes
     for cached in partitions:
         limit = min(cached.max_bytes, left)
@@ -396,9 +409,9 @@ def read_partition(
                 if ranges and attempt.record_bytes + length >= request.min_bytes:
                     break  # what is not at hand is worth waiting for only if this is too little
                 if attempt.replays is None:
-                    attempt.replays = attempt.out_of_time or context.replays.may_go_on()
+                    attempt.replays = attempt.out_of_time or context.replays.may_go_on(attempt.client)
                 if not attempt.replays:
-                    attempt.remote_waits.append(context.replays.wait)
+                    attempt.remote_waits.append(partial(context.replays.wait, attempt.client))
                     break
                 remote = context.remote_reader.read(
                     log.topic_id, log.partition, offset, room, min_one_batch=first and not ranges

@@ -62,44 +62,60 @@ def loop_time_s() -> float:
 
 
 class ReplayTurns:
-    """Who waits to go on with a replay. Belongs to one event loop."""
+    """Who waits to go on with a replay, in order of arrival. Belongs to one event loop.
+
+    Whoever has come keeps the place although the request that waited is answered without: one that reads at the end of one
+    partition and history of another is answered again and again before its turn comes. When that is, it may go on with its next
+    request.
+    """
 
     def __init__(self, elapsed_s: Callable[[], float] = loop_time_s) -> None:
         """``elapsed_s``: seconds from any moment on, fine enough to time a callback. With the time of a simulated loop, in which
         callbacks take none, nothing is ever held back."""
         self.elapsed_s = elapsed_s
         self.pace = ReplayPace()
-        self._waiting: dict[Callable[[], None], None] = {}
+        self._places: dict[object, Callable[[], None] | None] = {}
+        """By client, what to call when its turn has come; None while it does not wait."""
+        self._called: set[object] = set()
+        """Whose turn it is, until they take it."""
         self._timer: asyncio.TimerHandle | None = None
-        self._called = False
 
-    def may_go_on(self) -> bool:
-        """Whether a replay may be answered now. If not, ``wait`` for a turn and ask again."""
-        if self.pace.wait_s(self.elapsed_s()) or (self._waiting and not self._called):
-            return False
-        self._called = False
-        return True
+    def may_go_on(self, client: object) -> bool:
+        """Whether a replay may be answered now; it takes its turn then. If not, ``wait`` and ask again."""
+        if client in self._called:
+            self._called.discard(client)
+            return True
+        return not self._places and not self.pace.wait_s(self.elapsed_s())
 
-    def wait(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call ``wake`` once, when it is the caller's turn. Returns what takes that back; harmless afterwards."""
-        self._waiting[wake] = None
+    def wait(self, client: object, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call ``wake`` once, when it is the client's turn. Returns what takes that back; harmless afterwards."""
+        self._places[client] = wake
         self._arm()
 
         def take_back() -> None:
-            self._waiting.pop(wake, None)
+            if self._places.get(client) is wake:
+                self._places[client] = None
 
         return take_back
 
+    def forget(self, client: object) -> None:
+        """The client has left."""
+        self._places.pop(client, None)
+        self._called.discard(client)
+
     def _arm(self) -> None:
-        if self._timer is None and self._waiting:
+        if self._timer is None and self._places:
             delay_s = max(TURN_S, self.pace.wait_s(self.elapsed_s()))
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._call_next)
 
     def _call_next(self) -> None:
         self._timer = None
-        if self._waiting and not self.pace.wait_s(self.elapsed_s()):
-            wake = next(iter(self._waiting))
-            del self._waiting[wake]
-            self._called = True
-            wake()
+        if not self.pace.wait_s(self.elapsed_s()):
+            while self._places:
+                client = next(iter(self._places))
+                wake = self._places.pop(client)
+                self._called.add(client)
+                if wake is not None:
+                    wake()
+                    break
         self._arm()

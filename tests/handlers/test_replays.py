@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -68,36 +67,50 @@ def busy_turns() -> ReplayTurns:
 def test_turns_are_taken_in_order_of_arrival_and_newcomers_wait_behind() -> None:
     async def scenario(_: VirtualLoop) -> None:
         turns, called = busy_turns(), list[str]()
-        assert not turns.may_go_on()
-
-        def waiter(name: str) -> Callable[[], None]:
-            return lambda: called.append(name)
-
-        turns.wait(waiter("first"))
-        turns.wait(waiter("second"))
+        assert not turns.may_go_on("first")
+        turns.wait("first", lambda: called.append("first"))
+        turns.wait("second", lambda: called.append("second"))
         while not called:
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.0001)
 
         assert called == ["first"]
-        assert turns.may_go_on()  # the first, whose turn it is
-        assert not turns.may_go_on()  # a newcomer: the second was there before
+        assert not turns.may_go_on("newcomer")
+        assert not turns.may_go_on("second")
+        assert turns.may_go_on("first")
+        assert not turns.may_go_on("first")
         while len(called) < 2:
-            await asyncio.sleep(0.001)
-        assert turns.may_go_on()
-        assert turns.may_go_on()  # nobody waits any more
+            await asyncio.sleep(0.0001)
+        assert turns.may_go_on("second")
+        assert turns.may_go_on("newcomer")
 
     run_virtual(scenario)
 
 
-def test_who_has_left_is_not_called_and_holds_nobody_up() -> None:
+def test_one_whose_requests_are_answered_without_keeps_its_place_and_holds_nobody_up() -> None:
     async def scenario(_: VirtualLoop) -> None:
         turns, called = busy_turns(), list[str]()
-        leave = turns.wait(lambda: called.append("gone"))
-        turns.wait(lambda: called.append("stays"))
-        leave()
-        leave()
+        turns.wait("mixed", lambda: called.append("mixed"))()
+        turns.wait("replay", lambda: called.append("replay"))
+        turns.wait("mixed", lambda: called.append("mixed"))()
         while not called:
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.0001)
+
+        assert called == ["replay"]
+        assert turns.may_go_on("mixed")
+        assert turns.may_go_on("replay")
+
+    run_virtual(scenario)
+
+
+def test_who_has_left_is_not_called() -> None:
+    async def scenario(_: VirtualLoop) -> None:
+        turns, called = busy_turns(), list[str]()
+        turns.wait("gone", lambda: called.append("gone"))
+        turns.wait("stays", lambda: called.append("stays"))
+        turns.forget("gone")
+        turns.forget("gone")
+        while not called:
+            await asyncio.sleep(0.0001)
 
         assert called == ["stays"]
 
