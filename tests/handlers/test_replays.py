@@ -95,7 +95,9 @@ def test_one_whose_requests_are_answered_without_keeps_its_place_and_holds_nobod
         while not called:
             await asyncio.sleep(0.0001)
 
+        turns.pace.took(turns.elapsed_s(), 1.0)
         assert called == ["replay"]
+        assert not turns.may_go_on("newcomer")
         assert turns.may_go_on("mixed")
         assert turns.may_go_on("replay")
 
