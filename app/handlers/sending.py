@@ -110,7 +110,7 @@ class Sending:
                 connection.server.loop.call_soon(connection.send_on)
                 return
             first = parts[0]
-            taken = self._send_header(first) if isinstance(first, bytes) else self._send_by_reference(first)
+            taken = self._send_piece(first) if isinstance(first, bytes) else self._send_by_reference(first)
             if taken is None:
                 taken = self._send_copy()
             if taken is None:
@@ -127,14 +127,14 @@ class Sending:
             self._took(taken)
             sent += taken
 
-    def _send_header(self, header: bytes) -> int | None:
+    def _send_piece(self, piece: bytes) -> int | None:
         """As ``Outlet.send``, to leave together with the range behind it; None if that is to be copied, and this with it."""
-        if len(self.parts) < 2:
-            return None
-        following = self.parts[1]
-        if isinstance(following, bytes) or self._reference(following, 0) < 0:
-            return None
-        return self._outlet.send(header[self._start :], True)
+        more = len(self.parts) > 1
+        if more:
+            following = self.parts[1]
+            if isinstance(following, bytes) or self._reference(following, 0) < 0:
+                return None
+        return self._outlet.send(piece[self._start :], more)
 
     def _reference(self, part: SendableRange, start: int) -> int:
         """As ``SendableRange.reference``, for as much as is sent at a time; -1 also if that is better copied."""
