@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +26,7 @@ MB_PER_S = 400
 MANY = (8, 64)
 CACHE_SHARE = 0.25
 """Of what is read, so that every pass reads it from S3 again."""
-WARM_UPS_MAX = 30
+WARM_UP_S_MAX = 30
 BARE = "bare client"
 
 
@@ -68,7 +68,7 @@ def _replay(lab: Lab, counts: Sequence[int]) -> list[Case]:
             )
     for delay_ms in FIRST_BYTE_MS:
         with slow_server(bucket, delay_ms) as store, _firn(directory, store, megabytes) as peer:
-            _fill_cache(peer, f"far-{counts[0]}", megabytes)
+            _fill_cache(peer, f"far-{counts[0]}")
             runs = {str(count): partial(_read, lab, peer, f"far-{count}") for count in counts}
             found = alternate(
                 {**runs, BARE: partial(bare_client, store, lab.effort.variant_seconds)}, lab.effort.rounds
@@ -96,7 +96,7 @@ def others(lab: Lab) -> list[Case]:
                 store = s3_url(endpoint)
                 with _firn(directory, store, megabytes) as peer:
                     fill_tier(lab, peer, "far", 1, SEGMENT_BYTES, megabytes=megabytes, firn_tier_compression="none")
-                    _fill_cache(peer, "far", megabytes)
+                    _fill_cache(peer, "far")
                     runs = {
                         "Firn": partial(_read, lab, peer, "far"),
                         BARE: partial(bare_client, store, lab.effort.variant_seconds),
@@ -118,31 +118,16 @@ def _read(lab: Lab, peer: System, topic: str) -> Report:
 
 @contextmanager
 def _firn(directory: Path, store: str, megabytes: int) -> Iterator[System]:
-    settings = TIER_AT_ONCE | {"firn.chunk.cache.bytes": str(_cache_bytes(megabytes))}
+    settings = TIER_AT_ONCE | {"firn.chunk.cache.bytes": str(int(megabytes * 1_000_000 * CACHE_SHARE))}
     with firn_running(
         directory, cores=str(SERVER_CORE), settings=settings, store=store, environment=S3_ENVIRONMENT
     ) as peer:
         yield peer
 
 
-def _cache_bytes(megabytes: int) -> int:
-    return int(megabytes * 1_000_000 * CACHE_SHARE)
-
-
-def _fill_cache(peer: System, topic: str, megabytes: int) -> None:
-    """Read until the chunk cache is full, or nearly."""
-    for _ in range(WARM_UPS_MAX):
-        if _cached_bytes(peer) >= 0.9 * _cache_bytes(megabytes):
-            return
-        generate(peer, "fetch", topic, end="earliest-local", seconds=1, warm_up=0)
-
-
-def _cached_bytes(peer: System) -> int:
-    total = 0
-    for path in (peer.logs / ".firn" / "chunks").glob("*.chunk"):
-        with suppress(FileNotFoundError):
-            total += path.stat().st_size
-    return total
+def _fill_cache(peer: System, topic: str) -> None:
+    """Read all of a topic that the chunk cache cannot hold."""
+    generate(peer, "fetch", topic, end="earliest-local", seconds=WARM_UP_S_MAX, warm_up=0, once=True)
 
 
 def bare_client(store: str, seconds: float) -> Report:
