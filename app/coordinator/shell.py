@@ -261,7 +261,8 @@ class Coordinator(Generic[S]):
 
     def loop_ms(self) -> int:
         """Time that never steps, for timers."""
-        return int(asyncio.get_running_loop().time() * 1000)
+        # A millisecond that came by a division is not whole any more: without the hair it would be the one before for ever.
+        return int(asyncio.get_running_loop().time() * 1000 + 1e-6)
 
     # --- leadership ---------------------------------------------------------------------------------------------------
 
