@@ -122,7 +122,7 @@ class OffsetCleanup:
                 self._expire(turn, group)
             except RequestRejected:
                 continue
-            if looked_at >= OFFSETS_AT_ONCE:
+            if looked_at >= OFFSETS_AT_ONCE and self._expiring:
                 turn.set_timer(Chore.EXPIRY, 0)
                 return
         turn.set_timer(Chore.EXPIRY, self._config().offsets_retention_check_interval_ms)

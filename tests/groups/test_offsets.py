@@ -13,6 +13,7 @@ from app.coordinator.schemas.classic_group import OffsetCommitKey, OffsetCommitV
 from app.errors import CorruptionError, ErrorCode, RequestRejected
 from app.groups import offsets
 from app.groups.classic import ClassicState
+from app.groups.cleanup import OFFSETS_AT_ONCE
 from app.groups.offsets import (
     CommittedOffset,
     OffsetStore,
@@ -413,3 +414,20 @@ def test_who_asks_for_one_offset_of_a_large_group_has_no_other_decoded(monkeypat
     assert len(decoded) == 11
     bench.advance(CHECK_MS)
     assert len(decoded) == 49, "all but those that were asked for and committed"
+
+
+def test_a_search_for_expired_offsets_ends_with_the_last_group_however_large_it_is() -> None:
+    bench = ShardBench()
+    for partition in range(OFFSETS_AT_ONCE + 10):
+        bench.commit("t", partition, 1)
+    bench.restart()
+    searches = 0
+    for _ in range(5):
+        bench.turn.now_ms += CHECK_MS
+        turns = 0
+        while (key := bench.turn.timers.pop_due(bench.turn.now_ms)) is not None:
+            bench.shard.due(bench.turn, key)
+            turns += 1
+            assert turns < 10, "it begins again at once"
+        searches += turns > 0
+    assert searches == 5
