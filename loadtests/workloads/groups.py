@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import partial
 
-from loadtests.lab import NOT_TIERED, Lab, show
+from loadtests.lab import NOT_TIERED, Lab
 from loadtests.measuring import LOAD_CORE, LoadFailed, Report, alternate, make_topic
 from loadtests.results import Case
 from loadtests.system import ROOT, System
@@ -29,9 +30,18 @@ def commits(lab: Lab) -> list[Case]:
                 run()  # warm-up
             found = alternate(runs, lab.effort.variant_rounds)
             name = f"OffsetCommit of {offsets}"
-            show(name, found)
+            _show(name, found)
             cases.append(Case(name, found, {"offsets": offsets, "groups": GROUPS}))
     return cases
+
+
+def _show(name: str, found: Mapping[str, Report]) -> None:
+    for system, report in found.items():
+        print(
+            f"{name:<44} {system:<14} {report['commits_per_s']:>9,.0f} commits/s "
+            f"{report['server_cpu_us_per_commit']:>9.1f} µs CPU each  p50 {report['p50_ms']:.2f}  p99 {report['p99_ms']:.2f} ms",
+            flush=True,
+        )
 
 
 def _commit(lab: Lab, peer: System, offsets: int) -> Report:
