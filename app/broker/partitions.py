@@ -209,10 +209,12 @@ class Partitions:
         listed = {} if self._controller.took_over else dict(self._listed)
         listed |= await self._list_manifests(key for key in map(_key_of, logs) if key not in listed)
         limit = asyncio.Semaphore(MANIFESTS_AT_ONCE // READ_AT_ONCE)
+        one_thread = asyncio.Lock()  # of many, each would wait for the interpreter
 
         async def load(some: Sequence[PartitionLog]) -> None:
             async with limit:
-                copies = await self._copies.read([_key_of(log) for log in some])
+                async with one_thread:
+                    copies = await self._copies.read([_key_of(log) for log in some])
                 async with asyncio.TaskGroup() as group:
                     tasks = [
                         group.create_task(self._load_manifest(log, copy, listed.get(_key_of(log))))

@@ -61,7 +61,7 @@ EXPIRY_MS: Final = 600_000
 """Kafka's ``producer.id.expiration.check.interval.ms``."""
 
 LOADS_AT_ONCE_MAX: Final = 8
-LOADS_WAIT_S: Final = 0.03
+LOADS_WAIT_S: Final = 0.1
 """Another piece of work is begun when none of those under way is done for so long: then they wait for the disk, or have much to
 check. While all is in the page cache, threads hand the interpreter to each other at every system call: eight take three times the
 CPU of one, and longer."""
