@@ -34,7 +34,7 @@ from app.objectstore.api import ObjectMissing
 from app.records.batch import BatchHeader, iter_headers
 from app.records.record import iter_records
 from app.seams import BlockingPool
-from app.tiering.chunk_cache import CachedChunk, ChunkCache
+from app.tiering.chunk_cache import READ_BYTES_MAX, CachedChunk, ChunkCache
 from app.tiering.segment_format import AbortedTransaction, ChunkEntry, SegmentFooter, decode_footer
 from app.tiering.store_work import StoreWork
 from app.tiering.waiting import Waiters
@@ -155,7 +155,8 @@ class RemoteReader:
     ) -> None:
         """``manifest_of`` gives the manifest of a partition that this broker serves, else None."""
         self._work, self._cache, self._manifest_of, self._pool = work, cache, manifest_of, pool
-        self._read_ahead_bytes = read_ahead_bytes
+        # What is read ahead is to be there still when its reader comes to it.
+        self._read_ahead_bytes = min(read_ahead_bytes, cache.capacity_bytes // 2)
         self._footers: OrderedDict[uuid.UUID, _FooterSlot] = OrderedDict()
         """By segment id."""
         self._footer_bytes = 0
@@ -516,7 +517,9 @@ class RemoteReader:
             # Readers leave without a word, and one that comes back begins again: it does not starve the others meanwhile.
             del self._streams[oldest]
             self._window_bytes -= idle.window_bytes
-        growth = max(0, min(by_bytes, self._read_ahead_bytes - self._window_bytes))
+        # A window of more than may be under way would not keep its reader from waiting either.
+        most_bytes = min(self._read_ahead_bytes - self._window_bytes, READ_BYTES_MAX - stream.window_bytes)
+        growth = max(0, min(by_bytes, most_bytes))
         stream.window_bytes += growth
         self._window_bytes += growth
 
