@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from app.errors import CorruptionError, ErrorCode, RequestRejected, StorageUnavailable
+from app.metrics import Registry
 from app.objectstore.memory import Fault, FaultKind
 from app.records.batch import iter_headers
-from app.tiering.remote_reader import RemoteRead, RemoteWait
-from app.units import Offset, PartitionIndex, TimestampMs
+from app.tiering.remote_reader import RemoteRead, RemoteReader, RemoteWait
+from app.units import Offset, PartitionIndex, TimestampMs, TopicIdPartition
 from tests.tiering.segments import TOPIC
 from tests.tiering.world import CONFIG, KEY, World, run_world
 
@@ -247,6 +248,23 @@ def test_all_windows_together_stay_within_the_budget(tmp_path: Path) -> None:
                     assert sum(one.window_bytes for one in world.reader._streams.values()) == world.reader._window_bytes
 
         await asyncio.gather(*(reader(start) for start in range(0, end, 7)))
+
+    run_world(tmp_path, scenario)
+
+
+def test_windows_leave_half_of_the_cache_to_what_is_being_served(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        reader = RemoteReader(
+            world.work,
+            world.cache,
+            world.tier.manifest_of,
+            pool=world.pool,
+            registry=Registry(),
+            read_ahead_bytes=100 * world.cache.capacity_bytes,
+        )
+        stream = reader._stream(TopicIdPartition(TOPIC, P0), Offset(0))
+        reader._grow(stream, 100 * world.cache.capacity_bytes)
+        assert stream.window_bytes == reader._window_bytes == world.cache.capacity_bytes // 2
 
     run_world(tmp_path, scenario)
 
