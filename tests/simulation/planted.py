@@ -396,7 +396,7 @@ PLANTED: dict[str, Planted] = {
         lets_members_of_older_generations_commit, ("cut",), 20, ("INV-8",)
     ),
     "the oldest of the offsets of a place loaded": Planted(
-        loads_the_oldest_offset_of_a_place, ("kill",), 20, ("INV-8",)
+        loads_the_oldest_offset_of_a_place, ("kill",), 20, ("INV-8", "INV-11")
     ),
     "uncommitted records shown": Planted(shows_what_no_marker_has_ended, ("cut",), 20, ("INV-9",)),
     "aborted transactions not named": Planted(names_no_aborted_transactions, ("cut",), 20, ("INV-9",)),
