@@ -23,6 +23,8 @@ COLUMNS = {
     "mb_per_s": ("MB/s", "{:,.1f}"),
     "records_per_s": ("records/s", "{:,.0f}"),
     "requests_per_s": ("requests/s", "{:,.0f}"),
+    "commits_per_s": ("commits/s", "{:,.0f}"),
+    "server_cpu_us_per_commit": ("CPU µs a commit", "{:,.1f}"),
     "server_cpu_us_per_request": ("CPU µs a request", "{:,.1f}"),
     "server_cpu_s_per_gb": ("CPU s per GB", "{:,.2f}"),
     "server_cpu_share": ("CPU share", "{:.0%}"),
@@ -48,7 +50,8 @@ COLUMNS = {
 }
 """Figures that the tables show, in their order; the JSON has all."""
 BUSY_LOAD = 1.5
-RATIO_OF = ("mb_per_s", "records_per_s", "server_cpu_s_per_gb", "p99_ms")
+RATES = ("mb_per_s", "records_per_s", "commits_per_s")
+RATIO_OF = (*RATES, "server_cpu_s_per_gb", "p99_ms")
 
 
 def write(results: Results, path: Path) -> Path:
@@ -162,14 +165,14 @@ def _cell(report: Mapping[str, Any], name: str) -> str:
     form = COLUMNS[name][1]
     spread = report.get("spread", {}).get(name)
     out = form.format(report[name])
-    if spread and name in ("mb_per_s", "records_per_s") and spread[0] != spread[1]:
+    if spread and name in RATES and spread[0] != spread[1]:
         out += f" ({form.format(spread[0])}–{form.format(spread[1])})"
     return out
 
 
 def _against(first: Mapping[str, Any], report: Mapping[str, Any]) -> str:
     """Firn's figure as a multiple of this system's."""
-    words = {"mb_per_s": "rate", "records_per_s": "rate", "server_cpu_s_per_gb": "CPU per GB", "p99_ms": "p99"}
+    words = dict.fromkeys(RATES, "rate") | {"server_cpu_s_per_gb": "CPU per GB", "p99_ms": "p99"}
     found = {words[name]: first[name] / report[name] for name in RATIO_OF if first.get(name) and report.get(name)}
     return ", ".join(f"{value:.2f} × {word}" for word, value in found.items())
 

@@ -99,6 +99,7 @@ TARGETS = (
     ),
     Target(f"{REBALANCE}: heartbeat intervals", _value(REBALANCE, "rebalance_intervals"), 3, False, "intervals"),
     Target(f"{REBALANCE}: CPU of the coordinator", _value(REBALANCE, "rebalance_cpu_s"), 5, False, "s"),
+    Target("OffsetCommit of 1: a second", _value("OffsetCommit of 1", "commits_per_s"), 10_000, True, "commits"),
     Target("hot fetch: CPU per GB against Kafka", _ratio("hot fetch", "server_cpu_s_per_gb"), 1.0, False),
     *(
         Target(f"hot fetch{consumers}: rate against Kafka", _ratio(f"hot fetch{consumers}", "mb_per_s"), 1.0, True)

@@ -19,11 +19,11 @@ from loadtests.results import Case
 from loadtests.system import System
 
 SIZES = {
-    "produce 1 KB": (1_000, 8, 20),
-    "produce 16 KB": (16_384, 140, 10),
+    "produce 1 KB": (1_000, 8, 100),
+    "produce 16 KB": (16_384, 140, 32),
     "produce 1 MB": (1_000_000, 950, 3),
 }
-"""Name to bytes of a batch, records in it, requests in flight."""
+"""Name to bytes of a batch, records in it, requests in flight: so many that the server is the limit, not the way to it and back."""
 LARGE = "produce 1 MB"
 REQUEST_OVERHEAD_BYTES = 60
 TOUCHED_BYTES = 1400 << 20
@@ -42,8 +42,8 @@ def options_of(size: str) -> dict[str, Any]:
 
 
 def small(lab: Lab) -> list[Case]:
-    """Idempotent Produce of 1 KB and 16 KB, acks=all, one connection and one partition, durability ``memory``; the pages that
-    16 KB requests need were touched before each run."""
+    """Idempotent Produce of 1 KB and 16 KB, acks=all, one connection and one partition, durability ``memory``, with 100 and 32
+    requests in flight; the pages that 16 KB requests need were touched before each run."""
     with lab.systems() as systems:
         return [
             _beside_bare(lab, systems, name, name, touched_bytes=0 if name == "produce 1 KB" else TOUCHED_BYTES)
