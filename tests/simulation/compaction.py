@@ -15,8 +15,8 @@ from enum import Enum
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from app.errors import ErrorCode
-from app.records.batch import iter_headers
+from app.errors import CorruptionError, ErrorCode
+from app.records.batch import check_stored_batch, iter_headers
 from app.records.builder import build_batch
 from app.records.control import ControlType, parse_marker
 from app.records.record import iter_records
@@ -334,6 +334,10 @@ class KeyedReader(Actor):
             while starts and starts[0] <= header.base_offset:
                 aborting.add(begin[starts.pop(0)])
             batch = records[position : position + header.size_bytes]
+            try:
+                check_stored_batch(batch)  # as clients do
+            except CorruptionError as error:
+                raise Violation("INV-10", f"an answer from {offset} on is damaged: {error}") from error
             if header.is_control:
                 marker = parse_marker(batch) if header.record_count else None
                 if marker is not None and marker.control_type is ControlType.ABORT:

@@ -380,7 +380,7 @@ PLANTED: dict[str, Planted] = {
         recovers_batches_with_a_bad_crc,
         ("power", "power within"),
         150,
-        ("INV-1", "INV-4", "INV-5", "errors", "liveness"),
+        ("INV-1", "INV-4", "INV-5", "INV-10", "errors", "liveness"),
     ),
     "records deleted before the log start is durable": Planted(
         deletes_records_before_the_log_start_is_durable, ("kill", "cold pages"), 20, ("INV-4",)
