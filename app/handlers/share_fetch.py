@@ -339,7 +339,12 @@ class _Fetching:
             offset = self._next_offset(log, shared)
             if offset is None:
                 return None
-            read = await self._read(log, offset)
+            try:
+                read = await self._read(log, offset)
+            except RequestRejected as error:
+                if error.code is ErrorCode.OFFSET_OUT_OF_RANGE and offset < log.log_start_offset:
+                    continue  # deleted while it was looked for
+                raise
             if read is None:
                 return None
             batches, nobody = _sorted_out(read, offset)

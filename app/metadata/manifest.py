@@ -242,6 +242,8 @@ class SegmentManifest:
         ``plan`` must not wait and must not change the state. No changes are no request.
         """
         async with self._turn:
+            # Before and not after: once a change is durable nobody who acts on it has to wait for a snapshot.
+            await self._maintain()
             for _ in range(CONFLICTS_MAX):
                 # First of all: to somebody who was overtaken everything else would be a riddle.
                 self._log.check_not_overtaken()
@@ -260,12 +262,11 @@ class SegmentManifest:
                 except ConflictError:
                     await self._log.poll()
                     continue
-                await self._maintain()
                 return
             raise StorageUnavailable(f"{self._log.prefix} is written by others again and again")
 
     async def _maintain(self) -> None:
-        """Snapshot and compact when due. The change is durable already, so trouble here is only told."""
+        """Snapshot and compact when due. It saves work later, so trouble here is only told."""
         if not self._log.snapshot_due:
             return
         try:

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from app.errors import CorruptionError, FencedError, FirnError
 from app.metadata import layout
-from app.metadata.manifest import SegmentManifest
+from app.metadata.manifest import CHANGES_PER_ENTRY_MAX, SegmentManifest
 from app.metadata.manifest_state import ManifestState
 from app.metrics import Registry
 from app.objectstore.api import ObjectStore
@@ -327,12 +327,15 @@ class RemoteLogManager:
             new_start = max(new_start, log.local_log_start_offset)
         gone = [entry.segment_id for entry in manifest.finished if entry.end_offset <= new_start]
         gone += [entry.segment_id for entry in manifest.state.pending_copies() if entry.end_offset <= new_start]
-        if gone or new_start > manifest.log_start_offset:
-            await manifest.delete_started(gone, log_start_offset=new_start)
-            partition.expired_segments += len(gone)
-            self._expired.value += len(gone)
-        if new_start > log.log_start_offset:
-            log.advance_log_start(new_start)
+        for first in range(0, max(1, len(gone)), CHANGES_PER_ENTRY_MAX):
+            page = gone[first : first + CHANGES_PER_ENTRY_MAX]
+            if page or new_start > manifest.log_start_offset:
+                await manifest.delete_started(page, log_start_offset=new_start)
+                partition.expired_segments += len(page)
+                self._expired.value += len(page)
+            if new_start > log.log_start_offset:
+                # With the first entry: from then on readers are refused what is below.
+                log.advance_log_start(new_start)
 
     def _retention_start(self, partition: LedPartition) -> Offset:
         """Where the log should start by ``retention.*``; 0 if they say nothing. Rolls an active segment that is too old."""

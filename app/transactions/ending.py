@@ -136,7 +136,7 @@ class Endings:
         )
         waiting: dict[TopicPartition, Awaitable[None]] = {}
         refused: list[TopicPartition] = []
-        for target in targets:
+        for target in sorted(targets):  # the same run after run, whatever a set makes of it
             try:
                 stored = self._markers.write(marker, target)
             except FirnError as error:

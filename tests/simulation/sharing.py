@@ -113,6 +113,9 @@ class SharedOnce:
     def answered(self, place: Place, first: int, end: int, kind: int, code: ErrorCode, sure_until_s: float) -> None:
         """What came of it. Raises: Violation."""
         now_s = self._world.loop.time()
+        history = self._world.histories.get(place)
+        if history is None or history.deleting:
+            return  # with its topic, the group's progress goes
         if code is ErrorCode.INVALID_RECORD_STATE and sure_until_s > now_s:
             raise Violation("INV-12", f"{place}: [{first}, {end}) was refused to its worker before its time was up")
         if code is ErrorCode.NONE and kind != RELEASE:
