@@ -223,6 +223,18 @@ async def test_large_deletions_are_split(store: ObjectStore, monkeypatch: pytest
     assert manifest.tiered_end == 50
 
 
+async def test_no_change_waits_for_the_snapshot_that_it_makes_due() -> None:
+    store = MemoryStore(FixedClock(), random.Random(1))
+    manifest = await loaded(store)
+    store.faults = [Fault(FaultKind.HANG, "put_if_absent", manifest._log.prefix + "/snapshot/")]
+    number = 0
+    while not manifest._log.snapshot_due:
+        async with asyncio.timeout(5):
+            await manifest.copy_started(started(number))
+        number += 1
+    assert len(manifest.entries) == number
+
+
 async def test_snapshots_come_by_themselves(store: ObjectStore) -> None:
     manifest = await loaded(store)
     await tier(manifest, *range(80))
