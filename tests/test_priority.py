@@ -10,19 +10,32 @@ import pytest
 
 from app.priority import SESSION
 
-SCRIPT = """
-import os, pathlib
+GIVE_WAY = """
+import os
 from app.priority import SESSION, give_way
 give_way(5)
-print(os.nice(0), SESSION.read_text().split()[-1] if SESSION.exists() else "")
+print(os.nice(0), SESSION.read_text().split()[-1])
 """
 
+# The script's leader is of another process than the one that gives way: both say what the session's niceness is to them.
+GIVE_WAY_AS_A_MEMBER = f"""
+import subprocess, sys
+from app.priority import SESSION
+before = SESSION.read_text().split()[-1]
+subprocess.run([sys.executable, "-c", {GIVE_WAY!r}], check=True)
+print(before, SESSION.read_text().split()[-1])
+"""
 
-def give_way_in_a_process(*, own_session: bool) -> list[int]:
-    """A child's niceness and its session's, after it gave way."""
+needs_sessions = pytest.mark.skipif(
+    not SESSION.exists(), reason="this kernel does not share its cores out among sessions"
+)
+
+
+def in_a_session_of_its_own(script: str) -> list[int]:
+    """The numbers that a script prints which leads a session of its own, however the tests' own session came about."""
     ended = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        start_new_session=own_session,
+        [sys.executable, "-c", script],
+        start_new_session=True,
         capture_output=True,
         text=True,
         check=True,
@@ -31,19 +44,17 @@ def give_way_in_a_process(*, own_session: bool) -> list[int]:
     return [int(part) for part in ended.stdout.split()]
 
 
-@pytest.mark.skipif(not SESSION.exists(), reason="this kernel does not share its cores out among sessions")
+@needs_sessions
 def test_process_and_session_become_nice_together() -> None:
-    niceness, of_session = give_way_in_a_process(own_session=True)
+    niceness, of_session = in_a_session_of_its_own(GIVE_WAY)
 
     assert niceness >= 5
     assert of_session == niceness
 
 
-@pytest.mark.skipif(not SESSION.exists(), reason="this kernel does not share its cores out among sessions")
+@needs_sessions
 def test_a_session_that_others_lead_is_left_alone() -> None:
-    before = int(SESSION.read_text().split()[-1])
-
-    niceness, of_session = give_way_in_a_process(own_session=False)
+    niceness, seen_by_member, before, after = in_a_session_of_its_own(GIVE_WAY_AS_A_MEMBER)
 
     assert niceness >= 5
-    assert of_session == int(SESSION.read_text().split()[-1]) == before
+    assert seen_by_member == after == before
