@@ -41,8 +41,8 @@ from app.wire.framing import request_frame
 from app.wire.header import parse_response_header
 from app.wire.produce import decode_produce_response, encode_produce_request
 from loadtests.processes import family_cpu_seconds
+from loadtests.raw_transactions import COMES_AGAIN, RawTransactions
 from loadtests.raw_transactions import PRODUCE_VERSION as TRANSACTIONAL_VERSION
-from loadtests.raw_transactions import RawTransactions
 
 INT32 = Struct(">i")
 PRODUCER_POSITION = 43
@@ -55,6 +55,8 @@ NOT_READY = (3, 6)
 """UNKNOWN_TOPIC_OR_PARTITION and NOT_LEADER_OR_FOLLOWER, which a partition answers that was made just now."""
 READY_TIMEOUT_S = 30.0
 PRODUCE_VERSION = 9
+LARGE_REQUEST_BYTES = 64 << 10
+"""From here on each is sent as soon as it is built, not some together."""
 
 
 class Wire:
@@ -175,6 +177,8 @@ def produce(arguments: argparse.Namespace) -> dict[str, object]:
     transactions: RawTransactions | None = None
     version = PRODUCE_VERSION
     if arguments.commit_ms:
+        if partitions > 1:
+            raise SystemExit("transactions go to one partition: what is refused of several is not told apart")
         transactions = RawTransactions(wire, arguments.topic, arguments.commit_ms)
         version, producer_id = TRANSACTIONAL_VERSION, transactions.producer_id
     elif arguments.idempotent:
@@ -203,6 +207,8 @@ def produce(arguments: argparse.Namespace) -> dict[str, object]:
     pack_sequence = Struct(">i").pack_into
     pack_crc = Struct(">I").pack_into
     pack_producer = Struct(">qh").pack_into
+    unpack_size = INT32.unpack_from
+    unpack_error = Struct(">h").unpack_from
 
     def next_request(place: int) -> bytearray:
         request = requests[place % partitions]
@@ -215,16 +221,15 @@ def produce(arguments: argparse.Namespace) -> dict[str, object]:
             pack_crc(request, start + CRC_POSITION, crc32c(memoryview(request)[start + CRC_START : batch_end]))
         return request
 
-    # The first answers say how long an answer is and that every partition takes requests.
-    answer_bytes = 0
+    # The first answers say that every partition takes requests.
     for place in range(partitions):
-        answer_bytes = first_answer(wire, version, next_request(place))
+        first_answer(wire, version, next_request(place))
 
     def run(seconds: float, requests_max: int = 0) -> tuple[int, float, list[float]]:
         sent_at: deque[float] = deque()
         latencies: list[float] = []
         pending = bytearray()
-        count = received = committed = 0
+        count = received = committed = again = 0
         clock = time.perf_counter
         started = clock()
         deadline = started + seconds
@@ -255,11 +260,16 @@ def produce(arguments: argparse.Namespace) -> dict[str, object]:
                     if now >= deadline:
                         break
                     continue
+            if again:
+                room = 0  # what follows a refused request is refused, too
             if now < deadline and room > 0:
                 if plain:
                     wire.socket.sendall(joined[room])
-                else:
+                elif len(requests[0]) < LARGE_REQUEST_BYTES:
                     wire.socket.sendall(b"".join(bytes(next_request(count + i)) for i in range(room)))
+                else:
+                    for i in range(room):  # while the server is at work on the first
+                        wire.socket.sendall(next_request(count + i))
                 if rate:
                     sent_at.extend(started + (count + i) / rate for i in range(room))
                 else:
@@ -280,13 +290,27 @@ def produce(arguments: argparse.Namespace) -> dict[str, object]:
             size = len(pending) + got
             wire.view[: len(pending)] = pending
             now = clock()
-            whole = size // answer_bytes
-            for place in range(0, whole * answer_bytes, answer_bytes):
-                if wire.buffer[place + error_position] or wire.buffer[place + error_position + 1]:
-                    raise SystemExit("an error among the answers")
-                latencies.append(now - sent_at.popleft())
-            received += whole
-            pending = bytearray(wire.view[whole * answer_bytes : size])
+            position = 0
+            while position + 4 <= size:
+                end = position + 4 + unpack_size(wire.buffer, position)[0]
+                if end > size:
+                    break
+                (code,) = unpack_error(wire.buffer, position + error_position)
+                position = end
+                asked = sent_at.popleft()
+                if code == 0 and not again:
+                    latencies.append(now - asked)
+                elif transactions is not None and code in COMES_AGAIN:
+                    again += 1
+                else:
+                    raise SystemExit(f"error {code} among the answers")
+                received += 1
+            pending = bytearray(wire.view[position:size])
+            if again and count == received:
+                # The transaction before was still being ended: nothing was written, and all that was refused comes again.
+                count, received = count - again, received - again
+                sequences[0] = (sequences[0] - again * arguments.records) & 0x7FFFFFFF
+                again = 0
         return count, clock() - started, latencies
 
     name = len(arguments.topic)
