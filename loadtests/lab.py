@@ -16,7 +16,7 @@ from loadtests.bare_limits import touch_pages
 from loadtests.firn_peer import firn_running
 from loadtests.kafka_peer import PeerMissing, kafka_running
 from loadtests.measuring import SERVER_CORE, Report, alternate, generate, generators
-from loadtests.processes import family_cpu_seconds, family_memory_mb
+from loadtests.processes import family_cpu_seconds
 from loadtests.results import Case
 from loadtests.system import System
 
@@ -130,9 +130,8 @@ class Lab:
         for system, peer in systems.items():
             runs |= generators({system: peer}, work, topic, **{"seconds": seconds, "warm_up": 0.5} | own[system])
         runs |= bare or {}
-        found = alternate(runs, rounds, partial(touch_pages, self.base, touched_bytes) if touched_bytes else None)
-        for system, peer in systems.items():
-            found[system]["memory_mb"] = family_memory_mb(peer.pid)
+        before = partial(touch_pages, self.base, touched_bytes) if touched_bytes else None
+        found = alternate(runs, rounds, before, servers=systems)
         show(name, found)
         case = Case(name, found, dict(parameters or {}))
         self.kept.append(case)

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from loadtests.processes import children, cpu_seconds, memory_mb
+from loadtests.processes import children, cpu_seconds, family_memory_mb, forget_peak, memory_mb
 from loadtests.system import ROOT, System
 
 __all__ = ["ROOT", "Report", "children", "cpu_seconds", "memory_mb"]
@@ -98,13 +98,27 @@ def median(rounds: list[Report]) -> Report:
 
 
 def alternate(
-    runs: Mapping[str, Callable[[], Report]], rounds: int, before: Callable[[], None] | None = None
+    runs: Mapping[str, Callable[[], Report]],
+    rounds: int,
+    before: Callable[[], None] | None = None,
+    *,
+    servers: Mapping[str, System] | None = None,
 ) -> dict[str, Report]:
-    """Run each system in turn, ``rounds`` times, with ``before`` ahead of each run."""
+    """Run each system in turn, ``rounds`` times, with ``before`` ahead of each run.
+
+    ``servers`` has the broker behind a run, by the run's name: its highest memory during the run, all its processes added up, is
+    in the report then.
+    """
     found: dict[str, list[Report]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
             if before is not None:
                 before()
-            found[name].append(run())
+            server = (servers or {}).get(name)
+            if server is not None:
+                forget_peak(server.pid)
+            report = run()
+            if server is not None:
+                report["peak_memory_mb"] = family_memory_mb(server.pid, "VmHWM")
+            found[name].append(report)
     return {name: median(reports) for name, reports in found.items()}

@@ -30,6 +30,9 @@ UNITS = {
     "e2e_p99_ms": "end to end p99 ms",
     "fetch_s": "s to the first Fetch",
     "memory_mb": "broker MB",
+    "broker_mb": "broker MB",
+    "peak_memory_mb": "peak MB of all its processes",
+    "fetch_after_kill_s": "s to the first Fetch after kill -9",
     "create_s": "s to make them",
 }
 CURVES: dict[str, tuple[str, tuple[str, ...]]] = {

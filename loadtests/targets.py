@@ -18,6 +18,10 @@ class Target:
     at_least: bool
     unit: str = "x"
 
+    @property
+    def bound_text(self) -> str:
+        return f"{'at least' if self.at_least else 'at most'} {self.bound:g} {self.unit}"
+
     def verdict(self, results: Results) -> Verdict | None:
         """What was measured beside the bound; None if it was not."""
         try:
@@ -36,16 +40,12 @@ class Verdict:
     met: bool
 
     @property
-    def bound_text(self) -> str:
-        return f"{'at least' if self.target.at_least else 'at most'} {self.target.bound:g} {self.target.unit}"
-
-    @property
     def value_text(self) -> str:
         return f"{self.value:.2f} {self.target.unit}"
 
     def line(self) -> str:
         word = "met" if self.met else "MISSED"
-        return f"{word:<7} {self.target.name:<66} {self.value_text:>12}  ({self.bound_text})"
+        return f"{word:<7} {self.target.name:<66} {self.value_text:>12}  ({self.target.bound_text})"
 
 
 def _ratio(case: str, field: str, other: str = "Kafka", system: str = "Firn") -> Callable[[Results], float]:

@@ -72,7 +72,7 @@ def _beside(lab: Lab, peer: System) -> dict[str, Report]:
     finish(read(effort.seconds))
     producers(0, lab.warm_up_s(peer.name))
     touch = partial(touch_pages, lab.base, TOUCHED_BYTES)
-    full = alternate({"full": lambda: producers(0)}, effort.variant_rounds, touch)
+    full = alternate({"full": lambda: producers(0)}, effort.variant_rounds, touch, servers={"full": peer})
     half = full["full"]["requests_per_s"] / 2
     reads = []
 
@@ -83,7 +83,8 @@ def _beside(lab: Lab, peer: System) -> dict[str, Report]:
         return report
 
     runs = {"alone": lambda: producers(half), "beside": with_reader}
-    return full | alternate(runs, effort.variant_rounds, touch) | {"reader": median(reads)}
+    held = alternate(runs, effort.variant_rounds, touch, servers=dict.fromkeys(runs, peer))
+    return full | held | {"reader": median(reads)}
 
 
 def upload(lab: Lab) -> list[Case]:

@@ -28,9 +28,8 @@ def tail_and_catch_up(lab: Lab) -> list[Case]:
             generate(peer, "produce", "missed", megabytes=megabytes, **options)
             _tail(lab, peer, lab.warm_up_s(peer.name))
         for how, run in (("tail alone", _alone), ("tail while another catches up", _beside)):
-            found = alternate(
-                {name: partial(run, lab, peer) for name, peer in systems.items()}, lab.effort.variant_rounds
-            )
+            runs = {name: partial(run, lab, peer) for name, peer in systems.items()}
+            found = alternate(runs, lab.effort.variant_rounds, servers=systems)
             for name, report in found.items():
                 print(
                     f"{how:<32} {name:<6} end to end p50 {report['e2e_p50_ms']:.2f}  p99 {report['e2e_p99_ms']:.2f} ms"

@@ -61,7 +61,8 @@ def real(lab: Lab) -> list[Case]:
 def _case(lab: Lab, name: str, systems: Mapping[str, System], run: Callable[[System], Report]) -> Case:
     for peer in systems.values():
         run(peer)  # warm-up
-    found = alternate({system: partial(run, peer) for system, peer in systems.items()}, lab.effort.variant_rounds)
+    runs = {system: partial(run, peer) for system, peer in systems.items()}
+    found = alternate(runs, lab.effort.variant_rounds, servers=systems)
     show(name, found)
     return Case(name, found)
 

@@ -28,7 +28,7 @@ def commits(lab: Lab) -> list[Case]:
             runs = {system: partial(_commit, lab, peer, offsets) for system, peer in systems.items()}
             for run in runs.values():
                 run()  # warm-up
-            found = alternate(runs, lab.effort.variant_rounds)
+            found = alternate(runs, lab.effort.variant_rounds, servers=systems)
             name = f"OffsetCommit of {offsets}"
             _show(name, found)
             cases.append(Case(name, found, {"offsets": offsets, "groups": GROUPS}))

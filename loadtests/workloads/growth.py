@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException
 from loadtests import many_segments
 from loadtests.lab import NOT_TIERED, Lab
 from loadtests.measuring import LoadFailed, make_topic, median
-from loadtests.processes import cpu_seconds
+from loadtests.processes import cpu_seconds, memory_mb
 from loadtests.results import Case
 from loadtests.start_up import first_answers
 from loadtests.workloads.produce import options_of
@@ -19,12 +19,14 @@ PARTITION_STEPS = (1, 100, 1_000)
 HISTORY_PARTITIONS = 10
 HISTORY_STEPS = (10, 100, 1_000)
 WATCH_S = 5.0
+"""Of a broker that does nothing."""
 
 
 def partitions(lab: Lab) -> list[Case]:
     """1 KB requests dealt out over all partitions of one topic, one connection; a new broker for each count of partitions. How
     long the topic took to make, and the share of the core that it costs when nothing comes, are in the JSON."""
     cases = []
+    watch_s = 1.0 if lab.quick else WATCH_S
     steps = sorted(
         {*(step for step in PARTITION_STEPS if step <= lab.effort.many_partitions), lab.effort.many_partitions}
     )
@@ -32,6 +34,7 @@ def partitions(lab: Lab) -> list[Case]:
         with lab.systems() as systems:
             made: dict[str, float] = {}
             idle: dict[str, float] = {}
+            held: dict[str, float] = {}
             for system, peer in list(systems.items()):
                 started = time.perf_counter()
                 try:
@@ -42,8 +45,9 @@ def partitions(lab: Lab) -> list[Case]:
                     continue
                 made[system] = time.perf_counter() - started
                 before = cpu_seconds(peer.pid)
-                time.sleep(WATCH_S)
-                idle[system] = (cpu_seconds(peer.pid) - before) / WATCH_S
+                time.sleep(watch_s)
+                idle[system] = (cpu_seconds(peer.pid) - before) / watch_s
+                held[system] = memory_mb(peer.pid)
             name = f"{count:,} partition{'s' * (count > 1)}"
             options = options_of("produce 1 KB")
             try:
@@ -54,7 +58,11 @@ def partitions(lab: Lab) -> list[Case]:
                 lab.note(f"{name}: {failure}")
                 continue
             for system, report in case.systems.items():
-                report |= {"create_s": made[system], "idle_cpu_share": idle[system]}
+                report |= {
+                    "create_s": made[system],
+                    "idle_cpu_share": idle[system],
+                    "memory_mb": held[system],
+                }
             cases.append(case)
     return cases
 

@@ -70,9 +70,8 @@ def _replay(lab: Lab, counts: Sequence[int]) -> list[Case]:
         with slow_server(bucket, delay_ms) as store, _firn(directory, store, megabytes) as peer:
             _fill_cache(peer, f"far-{counts[0]}")
             runs = {str(count): partial(_read, lab, peer, f"far-{count}") for count in counts}
-            found = alternate(
-                {**runs, BARE: partial(bare_client, store, lab.effort.variant_seconds)}, lab.effort.rounds
-            )
+            bare = {BARE: partial(bare_client, store, lab.effort.variant_seconds)}
+            found = alternate(runs | bare, lab.effort.rounds, servers=dict.fromkeys(runs, peer))
             for count in counts:
                 name = f"S3 at {delay_ms} ms" + (f", {count} partitions" if count > 1 else "")
                 systems = {"Firn": found[str(count)], BARE: found[BARE]}
@@ -101,7 +100,7 @@ def others(lab: Lab) -> list[Case]:
                         "Firn": partial(_read, lab, peer, "far"),
                         BARE: partial(bare_client, store, lab.effort.variant_seconds),
                     }
-                    found = alternate(runs, lab.effort.variant_rounds)
+                    found = alternate(runs, lab.effort.variant_rounds, servers={"Firn": peer})
         except ServerMissing as missing:
             lab.note(f"{name} is left out: {missing}.")
         except (LoadFailed, SystemFailed) as failure:

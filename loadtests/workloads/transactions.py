@@ -34,18 +34,18 @@ def commits(lab: Lab) -> list[Case]:
                     kind: partial(generate, peer, "produce", f"{topic}-{kind}", commit_ms=commit_ms, **options)
                     for kind, commit_ms in KINDS.items()
                 }
-                cases.append(_case(lab, f"{size}, a commit every {COMMIT_MS} ms, {system}", runs))
+                cases.append(_case(lab, f"{size}, a commit every {COMMIT_MS} ms, {system}", peer, runs))
             for kind in KINDS:
                 make_topic(peer, kind, **NOT_TIERED.get(system, {}))
             clients = {kind: partial(_rdkafka, lab, peer, kind) for kind in KINDS}
-            cases.append(_case(lab, f"librdkafka, a commit every {COMMIT_MS} ms, {system}", clients))
+            cases.append(_case(lab, f"librdkafka, a commit every {COMMIT_MS} ms, {system}", peer, clients))
     return cases
 
 
-def _case(lab: Lab, name: str, runs: dict[str, partial[Report]]) -> Case:
+def _case(lab: Lab, name: str, peer: System, runs: dict[str, partial[Report]]) -> Case:
     for run in runs.values():
         run()  # warm-up
-    found = alternate(runs, lab.effort.variant_rounds)
+    found = alternate(runs, lab.effort.variant_rounds, servers=dict.fromkeys(runs, peer))
     show(name, found)
     return Case(name, found, {"commit_ms": COMMIT_MS})
 

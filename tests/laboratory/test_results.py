@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,9 +11,10 @@ import pytest
 pytest.importorskip("matplotlib", reason="the laboratory's own extra is not installed")
 
 from loadtests import plots
-from loadtests.measuring import alternate, median
+from loadtests.measuring import Report, alternate, median
 from loadtests.report import text
 from loadtests.results import FORMAT, Case, Group, Results, load, save
+from loadtests.system import System
 from loadtests.targets import verdicts
 
 
@@ -53,6 +56,35 @@ def test_medians_come_with_the_lowest_and_the_highest() -> None:
     assert found == {"one": {"x": 2.0, "spread": {"x": [1.0, 3.0]}}}
 
 
+HOLDS_FOR_A_MOMENT = """
+import sys
+for line in sys.stdin:
+    held = bytearray(int(line))
+    touched = len(held)
+    del held
+    print(touched, flush=True)
+"""
+
+
+def test_the_highest_memory_of_a_run_is_that_of_its_server_during_it() -> None:
+    command = [sys.executable, "-c", HOLDS_FOR_A_MOMENT]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        asked, told = server.stdin, server.stdout
+        assert asked is not None
+        assert told is not None
+
+        def touch(count: int) -> Report:
+            print(count, file=asked, flush=True)
+            return {"touched": int(told.readline())}
+
+        system = System("Firn", "127.0.0.1", 0, server.pid, 0.0, Path())
+        runs = {"much": lambda: touch(64 << 20), "little": lambda: touch(1), "bare": dict}
+        found = alternate(runs, 1, servers={"much": system, "little": system})
+        asked.close()
+    assert found["much"]["peak_memory_mb"] > found["little"]["peak_memory_mb"] + 60
+    assert "peak_memory_mb" not in found["bare"]
+
+
 def test_a_target_is_judged_by_what_was_measured_and_left_out_if_it_was_not() -> None:
     assert {v.target.name: v.met for v in verdicts(results())} == {
         "produce 1 KB: rate against Kafka": True,
@@ -63,7 +95,8 @@ def test_a_target_is_judged_by_what_was_measured_and_left_out_if_it_was_not() ->
 
 def test_the_page_has_losers_notes_conditions_and_ratios(tmp_path: Path) -> None:
     page = text(results(50.0), tmp_path / "one.json", {"produce": Path("results/one/produce.svg")})
-    assert "**missed** | produce 1 KB: rate against Kafka | 0.50 x" in page
+    assert "**MISSED** | produce 1 KB: rate against Kafka | 0.50 x" in page
+    assert "| not measured | broker, at rest |  | at most 100 MB |" in page
     assert "50.0 (40.0–60.0)" in page
     assert "0.50 × rate, 0.25 × CPU per GB" in page
     assert "- No Java here." in page
