@@ -191,33 +191,29 @@ class SegmentManifest:
 
         await self.change(plan)
 
-    async def delete_started(self, segment_ids: Iterable[UUID], *, log_start_offset: int | None = None) -> None:
+    async def delete_started(self, segment_ids: Sequence[UUID], *, log_start_offset: int | None = None) -> None:
         """Take segments from readers; with ``log_start_offset`` the log start goes up in the same entry, first.
 
         A readable segment may go only when the log start has passed its end; one whose copy did not finish may at any time.
-        Ids that the manifest does not know are passed over.
+        Ids that the manifest does not know are passed over. One entry, so at most ``CHANGES_PER_ENTRY_MAX`` ids: who has more
+        has to act on the new log start before all of them are written.
         """
-        ids = list(segment_ids)
-        if log_start_offset is not None and len(ids) > CHANGES_PER_ENTRY_MAX:
-            await self.set_log_start(log_start_offset)
-        for start in range(0, len(ids), CHANGES_PER_ENTRY_MAX):
-            page = ids[start : start + CHANGES_PER_ENTRY_MAX]
+        if len(segment_ids) > CHANGES_PER_ENTRY_MAX:
+            raise ValueError(f"{len(segment_ids)} deletions are more than an entry holds")
 
-            def plan(state: ManifestState, page: list[UUID] = page) -> list[Change]:
-                deletions = [
-                    self._enter(entry, SegmentState.DELETE_STARTED)
-                    for segment_id in page
-                    if (entry := state.get(segment_id)) is not None and entry.state is not SegmentState.DELETE_STARTED
-                ]
-                log_start = max(log_start_offset or 0, state.log_start_offset)
-                if not deletions and log_start == state.log_start_offset:
-                    return []
-                # The tiered end is written down with it: it must outlive the segments that it was seen from.
-                return [PartitionRecord(1, log_start, state.tiered_end), *deletions]
+        def plan(state: ManifestState) -> list[Change]:
+            deletions = [
+                self._enter(entry, SegmentState.DELETE_STARTED)
+                for segment_id in segment_ids
+                if (entry := state.get(segment_id)) is not None and entry.state is not SegmentState.DELETE_STARTED
+            ]
+            log_start = max(log_start_offset or 0, state.log_start_offset)
+            if not deletions and log_start == state.log_start_offset:
+                return []
+            # The tiered end is written down with it: it must outlive the segments that it was seen from.
+            return [PartitionRecord(1, log_start, state.tiered_end), *deletions]
 
-            await self.change(plan)
-        if not ids and log_start_offset is not None:
-            await self.set_log_start(log_start_offset)
+        await self.change(plan)
 
     async def delete_finished(self, segment_ids: Iterable[UUID]) -> None:
         """Forget segments whose objects are deleted. Ids that the manifest does not know are passed over."""

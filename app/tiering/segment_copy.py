@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from app.errors import ConflictError, CorruptionError, FencedError, FirnError, StorageUnavailable
-from app.metadata.manifest import SegmentEntry, SegmentManifest, SegmentState
+from app.metadata.manifest import CHANGES_PER_ENTRY_MAX, SegmentEntry, SegmentManifest, SegmentState
 from app.metadata.manifest_state import Change, ManifestState
 from app.metrics import Registry
 from app.objectstore.api import ObjectMissing, ObjectStore
@@ -125,8 +125,9 @@ class SegmentCopier:
             partition.abandoned.append(partition.announced.segment_id)
             partition.announced = None
         if partition.abandoned:
-            await partition.manifest.delete_started(partition.abandoned)
-            partition.abandoned = []
+            page = partition.abandoned[:CHANGES_PER_ENTRY_MAX]
+            await partition.manifest.delete_started(page)
+            del partition.abandoned[: len(page)]
 
     async def _copy(self, partition: LedPartition, segment: LocalSegment) -> None:
         log, manifest = partition.log, partition.manifest

@@ -217,7 +217,10 @@ async def test_large_deletions_are_split(store: ObjectStore, monkeypatch: pytest
     monkeypatch.setattr(manifest_module, "CHANGES_PER_ENTRY_MAX", 2)
     manifest = await loaded(store)
     await tier(manifest, 0, 1, 2, 3, 4)
-    await manifest.delete_started(ids(0, 1, 2, 3, 4), log_start_offset=50)
+    with pytest.raises(ValueError, match="5 deletions"):
+        await manifest.delete_started(ids(0, 1, 2, 3, 4), log_start_offset=50)
+    for page in (ids(0, 1), ids(2, 3), ids(4)):
+        await manifest.delete_started(page, log_start_offset=50)
     await manifest.delete_finished(ids(0, 1, 2, 3, 4))
     assert (await loaded(store, "b")).entries == []
     assert manifest.tiered_end == 50

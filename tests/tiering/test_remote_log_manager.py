@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from app.hot.log import PartitionLog
 from app.metadata import layout
 from app.metadata.manifest import SegmentState
 from app.objectstore.memory import Fault, FaultKind
 from app.records.builder import build_batch
 from app.records.control import ControlType
+from app.tiering import remote_log_manager
 from app.tiering.remote_reader import RemoteRead
 from app.tiering.segment_format import decode_footer
 from app.tiering.store_work import InlineStoreWork
-from app.units import PartitionIndex, ProducerEpoch, ProducerId
+from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId
 from tests.tiering.segments import TOPIC, upload_job
 from tests.tiering.world import CONFIG, KEY, World, run_world
 
@@ -347,6 +349,31 @@ def test_time_retention_raises_the_log_start_durably_before_anything_is_deleted(
         assert world.manifest.tiered_end >= end, "the tiered end outlives its segments"
 
     run_world(tmp_path, scenario, config=config)
+
+
+def test_the_log_start_is_in_force_with_the_first_of_several_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_log_manager, "CHANGES_PER_ENTRY_MAX", 2)
+
+    async def scenario(world: World) -> None:
+        world.append(20)
+        await world.until(world.all_copied)
+        copied = len(world.manifest.finished)
+        still_readable: list[int] = []
+        advance = PartitionLog.advance_log_start
+
+        def note(log: PartitionLog, offset: Offset) -> None:
+            still_readable.append(len(world.manifest.finished))
+            advance(log, offset)
+
+        monkeypatch.setattr(PartitionLog, "advance_log_start", note)
+        end = world.manifest.tiered_end
+        await world.until(lambda: world.log.log_start_offset >= end and not world.manifest.finished)
+        assert copied > 4
+        assert still_readable == [copied - 2]
+
+    run_world(tmp_path, scenario, config=replace(CONFIG, retention_ms=100_000))
 
 
 def test_size_retention_counts_both_tiers(tmp_path: Path) -> None:
