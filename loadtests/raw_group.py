@@ -57,6 +57,10 @@ class Connection:
         self._turn = asyncio.Lock()
 
     async def ask(self, key: int, version: int, message: Any) -> Any:
+        """The answer. Who is cancelled meanwhile leaves none behind that the next would take for its own."""
+        return await asyncio.shield(self._ask(key, version, message))
+
+    async def _ask(self, key: int, version: int, message: Any) -> Any:
         async with self._turn:
             self._writer.write(request_frame(key, version, 1, "raw-group", message))
             size = int.from_bytes(await self._reader.readexactly(4), "big")
