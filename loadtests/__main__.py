@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from loadtests import kafka_peer
-from loadtests.lab import FULL, QUICK, TIER_AT_ONCE, Effort, Lab
+from loadtests.lab import FULL, QUICK, TIER_AT_ONCE, Effort, Lab, Shared
 from loadtests.machine import commit, machine, slug, versions
 from loadtests.measuring import LoadFailed
 from loadtests.results import FORMAT, Group, Results, load, save
@@ -47,12 +47,12 @@ def settings_used() -> dict[str, dict[str, str]]:
 Failure = LoadFailed | SystemFailed | SystemExit
 
 
-def run_group(name: str, base: Path, effort: Effort) -> tuple[Group, Failure | None]:
+def run_group(name: str, base: Path, effort: Effort, shared: Shared | None) -> tuple[Group, Failure | None]:
     """One group in a folder of its own, which is gone afterwards; and why it did not come to its end, if it did not."""
     print(f"\n--- {name}: {GROUPS[name].title}", flush=True)
     directory = base / name
     directory.mkdir(parents=True)
-    lab = Lab(directory, effort)
+    lab = Lab(directory, effort, shared)
     began, started, busy = datetime.datetime.now(datetime.UTC), time.monotonic(), os.getloadavg()[0]
     failure: Failure | None = None
     try:
@@ -102,9 +102,10 @@ def main() -> None:
         with suppress(ValueError):
             results.groups = load(path).groups
     failed = False
+    shared = Shared(base) if arguments.quick else None
     try:
         for name in (name for name in GROUPS if name in wanted):
-            group, failure = run_group(name, base, effort)
+            group, failure = run_group(name, base, effort, shared)
             if group.cases or failure is None:
                 results.groups[name] = group
             results.groups = {name: results.groups[name] for name in GROUPS if name in results.groups}
@@ -113,6 +114,8 @@ def main() -> None:
             if isinstance(failure, SystemExit):
                 break
     finally:
+        if shared is not None:
+            shared.stack.close()
         shutil.rmtree(base, ignore_errors=True)
     if arguments.quick:
         print(

@@ -52,7 +52,51 @@ class Effort:
 
 
 FULL = Effort("full", 5, 3.0, 15.0, 3, 2.0, 1500, 1000, 10, 3, 3000, 10_000, 5_000)
-QUICK = Effort("quick", 2, 1.0, 3.0, 1, 1.0, 200, 100, 10, 1, 600, 1_000, 1_000)
+QUICK = Effort("quick", 1, 0.5, 1.0, 1, 0.5, 150, 100, 5, 1, 300, 1_000, 1_000)
+
+
+@contextmanager
+def both_running(
+    directory: Path,
+    note: Callable[[str], None],
+    *,
+    tiered: bool = False,
+    pinned: bool = True,
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[dict[str, System]]:
+    """Firn, and Kafka if it is there, each in a new folder, each on the server's core. ``settings`` are Firn's."""
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        firn = firn_running(
+            directory / "firn",
+            cores=str(SERVER_CORE) if pinned else None,
+            settings=dict(TIER_AT_ONCE if tiered else {}) | dict(settings or {}),
+        )
+        found = {"Firn": stack.enter_context(firn)}
+        try:
+            kafka = kafka_running(directory / "kafka", core=SERVER_CORE if pinned else None, tiered=tiered)
+            found["Kafka"] = stack.enter_context(kafka)
+        except PeerMissing as missing:
+            note(f"Apache Kafka is left out: {missing}.")
+        yield found
+
+
+@dataclass(slots=True)
+class Shared:
+    """Systems that groups use one after the other, started by the first that asks: to start them takes longer than a group of a
+    quick run does. Closed by whoever made it."""
+
+    base: Path
+    stack: ExitStack = field(default_factory=ExitStack)
+    notes: list[str] = field(default_factory=list)
+    found: dict[str, System] = field(default_factory=dict)
+
+    def systems(self, note: Callable[[str], None]) -> dict[str, System]:
+        if not self.found:
+            self.found = self.stack.enter_context(both_running(self.base / "shared", self.notes.append, tiered=True))
+        for line in self.notes:
+            note(line)
+        return dict(self.found)
 
 
 @dataclass(slots=True)
@@ -61,6 +105,8 @@ class Lab:
 
     base: Path
     effort: Effort
+    shared: Shared | None = None
+    """Where a quick run has its systems."""
     notes: list[str] = field(default_factory=list)
     kept: list[Case] = field(default_factory=list)
     """Cases that were compared so far: what is left of a group that does not come to its end."""
@@ -73,23 +119,19 @@ class Lab:
 
     @contextmanager
     def systems(
-        self, *, tiered: bool = False, pinned: bool = True, settings: Mapping[str, str] | None = None
+        self,
+        *,
+        tiered: bool = False,
+        pinned: bool = True,
+        settings: Mapping[str, str] | None = None,
+        new: bool = False,
     ) -> Iterator[dict[str, System]]:
-        """Firn, and Kafka if it is there, each in a new folder, each on the server's core. ``settings`` are Firn's."""
-        directory = self.base / "systems"
-        with ExitStack() as stack:
-            stack.callback(shutil.rmtree, directory, ignore_errors=True)
-            firn = firn_running(
-                directory / "firn",
-                cores=str(SERVER_CORE) if pinned else None,
-                settings=dict(TIER_AT_ONCE if tiered else {}) | dict(settings or {}),
-            )
-            found = {"Firn": stack.enter_context(firn)}
-            try:
-                kafka = kafka_running(directory / "kafka", core=SERVER_CORE if pinned else None, tiered=tiered)
-                found["Kafka"] = stack.enter_context(kafka)
-            except PeerMissing as missing:
-                self.note(f"Apache Kafka is left out: {missing}.")
+        """What ``both_running`` starts for this group alone; in a quick run what other groups have used already, unless they must
+        be ``new``."""
+        if self.shared is not None and not new:
+            yield self.shared.systems(self.note)
+            return
+        with both_running(self.base / "systems", self.note, tiered=tiered, pinned=pinned, settings=settings) as found:
             yield found
 
     @property
@@ -98,7 +140,7 @@ class Lab:
         return self.effort is QUICK
 
     def warm_up_s(self, system: str) -> float:
-        return self.effort.java_warm_up_s if system == "Kafka" else 2.0
+        return self.effort.java_warm_up_s if system == "Kafka" else min(2.0, self.effort.java_warm_up_s)
 
     def compare(
         self,
@@ -124,11 +166,12 @@ class Lab:
             rounds, seconds = self.effort.variant_rounds, self.effort.variant_seconds
         own = {system: options | dict((by_system or {}).get(system, {})) for system in systems}
         for system, peer in systems.items():
-            if warm:
+            if warm and not self.quick:
                 self.warm_up(peer, work, topic, own[system], brief=variant)
         runs: dict[str, Callable[[], Report]] = {}
+        timing = {"seconds": seconds, "warm_up": min(0.5, seconds / 2)}
         for system, peer in systems.items():
-            runs |= generators({system: peer}, work, topic, **{"seconds": seconds, "warm_up": 0.5} | own[system])
+            runs |= generators({system: peer}, work, topic, **timing | own[system])
         runs |= bare or {}
         before = partial(touch_pages, self.base, touched_bytes) if touched_bytes else None
         found = alternate(runs, rounds, before, servers=systems)
@@ -145,7 +188,7 @@ class Lab:
         began, best = family_cpu_seconds(peer.pid), 0.0
         for _ in range(WARM_UP_SLICES_MAX):
             rate = generate(peer, work, topic, **options | {"seconds": slice_s, "warm_up": 0})["mb_per_s"]
-            if peer.name != "Kafka" or self.quick:
+            if peer.name != "Kafka":
                 break
             if family_cpu_seconds(peer.pid) - began >= seconds and rate < best * WARM_UP_RISE:
                 break

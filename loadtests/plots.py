@@ -35,13 +35,29 @@ UNITS = {
     "fetch_after_kill_s": "s to the first Fetch after kill -9",
     "create_s": "s to make them",
 }
-CURVES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "latency": ("share_of_capacity", ("p99_ms", "e2e_p99_ms", "server_cpu_share")),
-    "partitions": ("partitions", ("server_cpu_us_per_request", "memory_mb", "create_s")),
-    "history": ("segments", ("fetch_s", "broker_mb")),
-    "s3": ("first_byte_ms", ("mb_per_s", "server_cpu_s_per_gb")),
+CURVES: dict[str, tuple[tuple[str, str], ...]] = {
+    "latency": (
+        ("share_of_capacity", "p99_ms"),
+        ("share_of_capacity", "e2e_p99_ms"),
+        ("share_of_capacity", "server_cpu_share"),
+    ),
+    "partitions": (
+        ("partitions", "server_cpu_us_per_request"),
+        ("partitions", "memory_mb"),
+        ("partitions", "create_s"),
+    ),
+    "history": (
+        ("segments", "fetch_s"),
+        ("segments", "fetch_after_kill_s"),
+        ("segments", "broker_mb"),
+        ("partitions", "fetch_s"),
+        ("partitions", "fetch_after_kill_s"),
+        ("partitions", "broker_mb"),
+    ),
+    "s3": (("first_byte_ms", "mb_per_s"), ("first_byte_ms", "server_cpu_s_per_gb")),
 }
-"""Groups drawn against a parameter; all others are bars."""
+"""Groups drawn against parameters, a panel for each of them and a figure; all others are bars."""
+PANELS_PER_ROW = 3
 BARS = ("mb_per_s", "server_cpu_s_per_gb", "p99_ms", "fetch_s", "memory_mb", "records_per_s")
 BARS_MAX = 3
 
@@ -52,7 +68,7 @@ def draw(results: Results, directory: Path) -> dict[str, Path]:
     drawn = {}
     with mpl.rc_context(STYLE):
         for name, group in results.groups.items():
-            figure = _curves(group, *CURVES[name]) if name in CURVES else _bars(group)
+            figure = _curves(group, CURVES[name]) if name in CURVES else _bars(group)
             if figure is not None:
                 drawn[name] = directory / f"{name}.svg"
                 figure.savefig(drawn[name], metadata={"Date": None}, bbox_inches="tight")
@@ -104,14 +120,22 @@ def _bars(group: Group) -> Figure | None:
     return figure
 
 
-def _curves(group: Group, parameter: str, metrics: Sequence[str]) -> Figure | None:
-    cases = [case for case in group.cases if parameter in case.parameters]
-    shown = [m for m in metrics if any(m in report for case in cases for report in case.systems.values())]
+def _curves(group: Group, panels: Sequence[tuple[str, str]]) -> Figure | None:
+    shown = [
+        (parameter, metric)
+        for parameter, metric in panels
+        if any(parameter in case.parameters and metric in r for case in group.cases for r in case.systems.values())
+    ]
     if not shown:
         return None
-    figure = Figure(figsize=(3.6 * len(shown), 2.8))
-    axes: list[Axes] = list(figure.subplots(1, len(shown), squeeze=False)[0])
-    for axis, metric in zip(axes, shown, strict=True):
+    columns = min(PANELS_PER_ROW, len(shown))
+    rows = -(-len(shown) // columns)
+    figure = Figure(figsize=(3.6 * columns, 2.8 * rows), layout="constrained")
+    axes: list[Axes] = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axis in axes[len(shown) :]:
+        axis.set_visible(False)
+    for axis, (parameter, metric) in zip(axes, shown, strict=False):
+        cases = [case for case in group.cases if parameter in case.parameters]
         for place, system in enumerate(_systems(cases)):
             points = sorted(
                 (case.parameters[parameter], case.systems[system][metric])
@@ -123,6 +147,7 @@ def _curves(group: Group, parameter: str, metrics: Sequence[str]) -> Figure | No
         axis.set_xlabel(parameter.replace("_", " "))
         axis.set_title(UNITS.get(metric, metric), fontsize=9)
         axis.grid(lw=0.3)
+        axis.set_ylim(bottom=0)
         steps = [case.parameters[parameter] for case in cases if case.parameters[parameter]]
         if steps and max(steps) >= 100 * min(steps):
             axis.set_xscale("log")

@@ -23,7 +23,7 @@ from loadtests.measuring import Report, alternate, finish, generate, make_topic,
 from loadtests.processes import children, cpu_seconds
 from loadtests.results import Case
 from loadtests.system import System
-from loadtests.workloads.cold import fill_tier
+from loadtests.workloads.cold import fill_tier, segment_bytes_of
 from loadtests.workloads.produce import TOUCHED_BYTES, options_of
 
 UPLOAD_TIMEOUT_S = 60
@@ -37,7 +37,7 @@ def cold_replay(lab: Lab) -> list[Case]:
     cases = []
     with lab.systems(tiered=True, pinned=False) as systems:
         for name, peer in systems.items():
-            fill_tier(lab, peer, "replayed", 1)
+            fill_tier(lab, peer, "replayed", 1, segment_bytes_of(lab, 1))
             for topic in LIVE:
                 make_topic(peer, topic, **NOT_TIERED.get(name, {}))
             found = _beside(lab, peer)

@@ -21,7 +21,7 @@ PRODUCED = re.compile(
 )
 JAVA_TIMEOUT_S = 120
 JAVA_RECORDS_FULL, JAVA_RECORDS_QUICK = 1_000_000, 100_000
-READ_MEGABYTES = 400
+READ_MEGABYTES_FULL, READ_MEGABYTES_QUICK = 400, 100
 
 
 def real(lab: Lab) -> list[Case]:
@@ -40,7 +40,7 @@ def real(lab: Lab) -> list[Case]:
                 batch_bytes=100_000,
                 records=100,
                 pipeline=3,
-                megabytes=READ_MEGABYTES,
+                megabytes=_read_megabytes(lab),
                 warm_up=0,
             )
         cases.append(_case(lab, "librdkafka produces", systems, partial(_rdkafka, lab, "produce", "rdkafka")))
@@ -52,14 +52,18 @@ def real(lab: Lab) -> list[Case]:
             return cases
         cases.append(_case(lab, "ProducerPerformance", systems, partial(_java_produce, lab)))
         try:
-            cases.append(_case(lab, "ConsumerPerformance", systems, _java_consume))
+            cases.append(_case(lab, "ConsumerPerformance", systems, partial(_java_consume, lab)))
         except LoadFailed as failure:
             lab.note(f"ConsumerPerformance is left out: {failure}")
     return cases
 
 
+def _read_megabytes(lab: Lab) -> int:
+    return READ_MEGABYTES_QUICK if lab.quick else READ_MEGABYTES_FULL
+
+
 def _case(lab: Lab, name: str, systems: Mapping[str, System], run: Callable[[System], Report]) -> Case:
-    for peer in systems.values():
+    for peer in () if lab.quick else systems.values():
         run(peer)  # warm-up
     runs = {system: partial(run, peer) for system, peer in systems.items()}
     found = alternate(runs, lab.effort.variant_rounds, servers=systems)
@@ -115,8 +119,8 @@ def _java_produce(lab: Lab, peer: System) -> Report:
     }
 
 
-def _java_consume(peer: System) -> Report:
-    records = READ_MEGABYTES * 1000
+def _java_consume(lab: Lab, peer: System) -> Report:
+    records = _read_megabytes(lab) * 1000
     out, spent = _java(
         peer,
         "org.apache.kafka.tools.ConsumerPerformance",

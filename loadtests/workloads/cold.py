@@ -15,6 +15,13 @@ TIMEOUT_S = 60
 PARTITIONS = (1, 8, 64)
 
 
+def segment_bytes_of(lab: Lab, partitions: int) -> int:
+    """With many partitions each has less, so that the same bytes are read; no fewer than a few segments each."""
+    if lab.quick:
+        return (4 if partitions <= 8 else 1) << 20
+    return SEGMENT_BYTES if partitions <= 8 else 4 << 20
+
+
 def local_bytes(peer: System, topic: str) -> int:
     total = 0
     for path in peer.logs.glob(f"{topic}-*/*.log"):
@@ -59,12 +66,10 @@ def replay(lab: Lab) -> list[Case]:
     """Read over and over from the log start to where the local log begins, all partitions in each request."""
     cases = []
     with lab.systems(tiered=True) as systems:
-        for partitions in PARTITIONS[:2] if lab.quick else PARTITIONS:
+        for partitions in PARTITIONS[::2] if lab.quick else PARTITIONS:
             topic = f"cold-{partitions}"
-            # With many partitions each has less, so that the same bytes are read; no fewer than a few segments each.
-            segment_bytes = SEGMENT_BYTES if partitions <= 8 else 4 << 20
             for peer in systems.values():
-                fill_tier(lab, peer, topic, partitions, segment_bytes)
+                fill_tier(lab, peer, topic, partitions, segment_bytes_of(lab, partitions))
             name = f"cold fetch, {partitions} partition{'s' * (partitions > 1)}"
             parameters = {"partitions": partitions, "store": "directory"}
             cases.append(

@@ -11,7 +11,7 @@ from loadtests.lab import NOT_TIERED, Lab
 from loadtests.measuring import generate, make_topic
 from loadtests.results import Case
 
-HOT_MEGABYTES = 300
+HOT_MEGABYTES_FULL, HOT_MEGABYTES_QUICK = 300, 100
 CONSUMERS = (10, 100)
 
 
@@ -21,8 +21,9 @@ def hot(lab: Lab) -> list[Case]:
     with lab.systems() as systems:
         for system, peer in systems.items():
             make_topic(peer, "hot", **NOT_TIERED.get(system, {}))
+            megabytes = HOT_MEGABYTES_QUICK if lab.quick else HOT_MEGABYTES_FULL
             generate(
-                peer, "produce", "hot", batch_bytes=100_000, records=100, pipeline=3, megabytes=HOT_MEGABYTES, warm_up=0
+                peer, "produce", "hot", batch_bytes=100_000, records=100, pipeline=3, megabytes=megabytes, warm_up=0
             )
         path = lab.base / "bare-send"
         path.write_bytes(os.urandom(PIECE_BYTES) * (FILE_BYTES // PIECE_BYTES))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import time
 
 from confluent_kafka import KafkaException
@@ -16,8 +17,8 @@ from loadtests.start_up import first_answers
 from loadtests.workloads.produce import options_of
 
 PARTITION_STEPS = (1, 100, 1_000)
-HISTORY_PARTITIONS = 10
-HISTORY_STEPS = (10, 100, 1_000)
+STARTS = ((10, 10), (10, 100), (10, 1_000), (100, 10), (1_000, 10))
+"""Partitions, and segments of each: more segments first, then more partitions."""
 WATCH_S = 5.0
 """Of a broker that does nothing."""
 
@@ -32,13 +33,14 @@ def partitions(lab: Lab) -> list[Case]:
     )
     for count in steps:
         with lab.systems() as systems:
+            topic = f"wide-{count}"
             made: dict[str, float] = {}
             idle: dict[str, float] = {}
             held: dict[str, float] = {}
             for system, peer in list(systems.items()):
                 started = time.perf_counter()
                 try:
-                    make_topic(peer, "wide", count, **NOT_TIERED.get(system, {}))
+                    make_topic(peer, topic, count, **NOT_TIERED.get(system, {}))
                 except KafkaException as failure:
                     lab.note(f"{system} does not make {count:,} partitions: {failure.args[0]}")
                     del systems[system]
@@ -52,7 +54,7 @@ def partitions(lab: Lab) -> list[Case]:
             options = options_of("produce 1 KB")
             try:
                 case = lab.compare(
-                    name, systems, "produce", "wide", parameters={"partitions": count}, variant=True, **options
+                    name, systems, "produce", topic, parameters={"partitions": count}, variant=True, **options
                 )
             except LoadFailed as failure:
                 lab.note(f"{name}: {failure}")
@@ -68,16 +70,32 @@ def partitions(lab: Lab) -> list[Case]:
 
 
 def history(lab: Lab) -> list[Case]:
-    """Ten partitions with more and more segments in the object store: from exec to the first Fetch, and memory then."""
+    """Ten partitions with more and more segments in the object store, then more and more partitions with ten segments each: from
+    exec to the first Fetch of every partition, after a stop in order and after `kill -9` by turns, and memory then."""
     cases = []
-    for segments in HISTORY_STEPS[: 2 if lab.quick else None]:
-        directory = lab.base / f"history-{segments}"
-        many_segments.build(directory, HISTORY_PARTITIONS, segments)
-        topics = many_segments.topic_names(HISTORY_PARTITIONS)
+    for partitions, segments in STARTS[:1] if lab.quick else STARTS:
+        directory = lab.base / f"history-{partitions}-{segments}"
+        many_segments.build(directory, partitions, segments)
+        topics = many_segments.topic_names(partitions)
         first_answers(directory, topics)
-        found = median([first_answers(directory, topics) for _ in range(lab.effort.starts)])
+        stopped, killed = [], []
+        for _ in range(lab.effort.starts):
+            stopped.append(first_answers(directory, topics, stop=signal.SIGKILL))
+            killed.append(first_answers(directory, topics))
         shutil.rmtree(directory)
-        total = segments * HISTORY_PARTITIONS
-        print(f"{total:>6,} segments: Fetch after {found['fetch_s']:.2f} s, {found['broker_mb']:.0f} MB", flush=True)
-        cases.append(Case(f"{total:,} remote segments", {"Firn": found}, {"segments": total}))
+        found = median(stopped)
+        found["fetch_after_kill_s"] = median(killed)["fetch_s"]
+        total = segments * partitions
+        name = f"{total:,} remote segments of {partitions:,} partitions"
+        print(
+            f"{name}: Fetch after {found['fetch_s']:.2f} s, after kill -9 {found['fetch_after_kill_s']:.2f} s, "
+            f"{found['broker_mb']:.0f} MB",
+            flush=True,
+        )
+        parameters = {}
+        if partitions == STARTS[0][0]:
+            parameters["segments"] = total
+        if segments == STARTS[0][1]:
+            parameters["partitions"] = partitions
+        cases.append(Case(name, {"Firn": found}, parameters))
     return cases

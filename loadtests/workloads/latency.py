@@ -8,6 +8,7 @@ from loadtests.results import Case
 from loadtests.workloads.produce import options_of
 
 SHARES = (0.1, 0.5, 0.8)
+SHARES_QUICK = (0.5,)
 SIZE = "produce 16 KB"
 
 
@@ -20,13 +21,14 @@ def shares(lab: Lab) -> list[Case]:
         capacity: dict[str, float] = {}
         for system, peer in systems.items():
             make_topic(peer, "late", **NOT_TIERED.get(system, {}))
-            lab.warm_up(peer, "produce", "late", options)
+            if not lab.quick:
+                lab.warm_up(peer, "produce", "late", options)
             found = generate(peer, "produce", "late", seconds=lab.effort.seconds, warm_up=0, **options)
             capacity[system] = found["requests_per_s"]
             print(f"flat out {system:<6} {capacity[system]:,.0f} requests/s", flush=True)
         slower = min(capacity.values())
         paced = {key: value for key, value in options.items() if key != "pipeline"}
-        for share in SHARES:
+        for share in SHARES_QUICK if lab.quick else SHARES:
             cases.append(
                 lab.compare(
                     f"acknowledged at {share * 100:.0f} %",

@@ -40,7 +40,7 @@ def idle(lab: Lab) -> list[Case]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, counts[-1] + 500), hard))
     watch_s = 1.0 if lab.quick else WATCH_S
     found: dict[str, Report] = {}
-    with lab.systems() as systems:
+    with lab.systems(new=True) as systems:
         time.sleep(SETTLE_S)
         for name, peer in systems.items():
             report: Report = {"start_s": peer.start_s, "memory_mb": memory_mb(peer.pid)}

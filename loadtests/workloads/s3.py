@@ -18,7 +18,7 @@ from loadtests.results import Case
 from loadtests.s3_servers import SERVERS, ServerMissing, s3_server_running
 from loadtests.start_up import S3_ENVIRONMENT, s3_url
 from loadtests.system import ROOT, System, SystemFailed
-from loadtests.workloads.cold import SEGMENT_BYTES, fill_tier
+from loadtests.workloads.cold import fill_tier, segment_bytes_of
 
 FIRST_BYTE_MS = (0, 20, 100)
 MB_PER_S = 400
@@ -52,7 +52,7 @@ def one(lab: Lab) -> list[Case]:
 
 def many(lab: Lab) -> list[Case]:
     """The same with 8 and 64 partitions in each request."""
-    return _replay(lab, MANY)
+    return _replay(lab, MANY[:1] if lab.quick else MANY)
 
 
 def _replay(lab: Lab, counts: Sequence[int]) -> list[Case]:
@@ -61,12 +61,12 @@ def _replay(lab: Lab, counts: Sequence[int]) -> list[Case]:
     megabytes = lab.effort.cold_megabytes * 2 // 3
     with slow_server(bucket, 0) as store, _firn(directory, store, megabytes) as peer:
         for count in counts:
-            segment_bytes = SEGMENT_BYTES if count == 1 else 4 << 20
+            segment_bytes = segment_bytes_of(lab, count) if count == 1 or lab.quick else 4 << 20
             # The generator repeats one batch of random bytes, which only a compressor with a window finds small.
             fill_tier(
                 lab, peer, f"far-{count}", count, segment_bytes, megabytes=megabytes, firn_tier_compression="none"
             )
-    for delay_ms in FIRST_BYTE_MS:
+    for delay_ms in FIRST_BYTE_MS[1:2] if lab.quick else FIRST_BYTE_MS:
         with slow_server(bucket, delay_ms) as store, _firn(directory, store, megabytes) as peer:
             _fill_cache(peer, f"far-{counts[0]}")
             runs = {str(count): partial(_read, lab, peer, f"far-{count}") for count in counts}
@@ -88,13 +88,14 @@ def others(lab: Lab) -> list[Case]:
     keeps all in one Python process and holds nobody's bytes back, MinIO and s3s-fs are servers on files. The bare client
     reads the same objects. All of Firn's processes on one core, the S3 server and the reader on the other."""
     megabytes = lab.effort.cold_megabytes // 3
-    for name in SERVERS:
+    for name in list(SERVERS)[:1] if lab.quick else SERVERS:
         directory = lab.base / name
         try:
             with s3_server_running(name, directory / "server", pin=("taskset", "-c", str(LOAD_CORE))) as endpoint:
                 store = s3_url(endpoint)
                 with _firn(directory, store, megabytes) as peer:
-                    fill_tier(lab, peer, "far", 1, SEGMENT_BYTES, megabytes=megabytes, firn_tier_compression="none")
+                    segment_bytes = segment_bytes_of(lab, 1)
+                    fill_tier(lab, peer, "far", 1, segment_bytes, megabytes=megabytes, firn_tier_compression="none")
                     _fill_cache(peer, "far")
                     runs = {
                         "Firn": partial(_read, lab, peer, "far"),
