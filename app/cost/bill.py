@@ -29,9 +29,9 @@ TIB: Final = 1024.0
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """CPU seconds of a server for a GB. Measured beside each other on a busy machine, which makes both dearer
-    (``loadtests/RESULTS.md``): Produce of 16 KB requests, replay from a directory (Kafka) and from S3 (Firn), uploads (Firn).
-    Estimated: hot Fetch, and that Kafka uploads for as much."""
+    """CPU seconds of a server for a GB, medians of ``loadtests/RESULTS.md`` with both systems in turns: Produce of 16 KB requests,
+    hot Fetch by ten consumers, replay from a directory (Kafka) and from S3 (Firn), uploads (Firn). That Kafka uploads for as
+    much is an estimate."""
 
     produce_s_per_gb: float
     fetch_s_per_gb: float
@@ -39,8 +39,8 @@ class Work:
     upload_s_per_gb: float
 
 
-FIRN_WORK: Final = Work(5.5, 0.7, 4.1, 1.1)
-KAFKA_WORK: Final = Work(12.0, 0.5, 2.7, 1.1)
+FIRN_WORK: Final = Work(2.4, 0.6, 1.8, 1.3)
+KAFKA_WORK: Final = Work(13.2, 0.3, 2.7, 1.3)
 
 # Kafka's tier is assumed, not measured: a remote storage manager that puts a segment in parts, and its indexes and metadata
 # as objects of their own, and reads chunks of 4 MiB, as the open ones do by default.

@@ -1,9 +1,10 @@
 """AWS list prices, all of them here: us-east-1, on demand, US dollars, before tax and discounts.
 
-Sources: aws.amazon.com/s3/pricing (Standard; PUT, COPY, POST and LIST are one class, DELETE is free),
+AWS publishes them at aws.amazon.com/s3/pricing (Standard; PUT, COPY, POST and LIST are one class, DELETE is free),
 aws.amazon.com/ec2/pricing/on-demand (instances; data transfer between zones is billed on either side),
-aws.amazon.com/ebs/pricing (gp3), aws.amazon.com/elasticache/pricing. Written down by hand; look again before you
-rely on one, and override it (``firn cost --price name=value``) where yours differs.
+aws.amazon.com/ebs/pricing (gp3) and aws.amazon.com/elasticache/pricing. Written down by hand, and held in November 2026 against
+copies of the list that others publish (``docs/cost.md``); look again before you rely on one, and override it
+(``firn cost --price name=value``) where yours differs.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
-AS_OF: Final = "2025-11"
+AS_OF: Final = "2026-11"
 REGION: Final = "us-east-1"
 HOURS_PER_MONTH: Final = 730
 SECONDS_PER_MONTH: Final = HOURS_PER_MONTH * 3600
@@ -42,7 +43,8 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One type, with what bounds a broker on it. Network and EBS are the baselines, which do not run out of credits."""
+    """One type, with what bounds a broker on it: what DescribeInstanceTypes says (``tests/cost/test_prices.py``). Network and EBS
+    are the baselines, which do not run out of credits."""
 
     name: str
     hour: float
@@ -53,9 +55,9 @@ class Instance:
 
 
 WITH_NVME: Final = (
-    Instance("i4i.large", 0.172, 2, 97.6, 468, 78.0),
-    Instance("i4i.xlarge", 0.343, 4, 234.3, 937, 156.0),
-    Instance("i4i.2xlarge", 0.686, 8, 585.8, 1_875, 312.0),
+    Instance("i4i.large", 0.172, 2, 97.6, 468, 78.1),
+    Instance("i4i.xlarge", 0.343, 4, 234.3, 937, 156.3),
+    Instance("i4i.2xlarge", 0.686, 8, 585.8, 1_875, 312.5),
 )
 """For brokers whose hot tier is local: Firn."""
 WITH_EBS: Final = (
