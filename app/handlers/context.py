@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from app.configs import BrokerConfig
 from app.errors import StorageFull
+from app.handlers.fetch_fan_out import FanOut
 from app.handlers.replays import ReplayTurns
 from app.metrics import Registry, Sample
 from app.seams import BlockingPool, Clock
@@ -66,6 +67,8 @@ class Context:
     """Why producers are refused for now: the disk is nearly full."""
     replays: ReplayTurns = field(default_factory=ReplayTurns)
     """Readers of the tier take turns, so that others need not wait for them."""
+    fan_out: FanOut = field(default_factory=FanOut)
+    """What many consumers are answered alike."""
 
     @property
     def node_id(self) -> BrokerId:

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
+from app.handlers.fetch_fan_out import SharedAnswer
 from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchPlan
 from app.handlers.fetch_shape import learn
 from app.handlers.partitions import check_leader_epoch, epoch_end, led_log, node_endpoints, topic_name
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from app.handlers.connection import Connection, Slot
     from app.handlers.context import Context
+    from app.handlers.fetch_fan_out import FanOut, FetchKind
     from app.handlers.sending import Part, Parts, SendableRange
     from app.hot.descriptors import FileHandle
     from app.hot.files import File
@@ -57,23 +59,28 @@ LEADER_CODES: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FEN
 class FileRange:
     """A range of an open file, held open until it is sent or dropped."""
 
-    __slots__ = ("_file", "_handle", "_lasting", "_warm", "length", "position")
+    __slots__ = ("_cached", "_file", "_lasting", "_warm", "handle", "length", "position")
 
-    def __init__(self, handle: FileHandle, position: int, length: int, *, warm: bool, lasting: bool) -> None:
+    def __init__(
+        self, handle: FileHandle, position: int, length: int, *, warm: bool, lasting: bool, cached: bool = False
+    ) -> None:
         """Raises: StorageUnavailable.
 
         ``warm``: taken to be in the page cache where the file system cannot tell. ``lasting``: nothing is ever written over
-        these bytes.
+        these bytes. ``cached``: they were in the page cache just now.
         """
         self._file: File = handle.acquire()
-        self._handle = handle
         self._warm = warm
         self._lasting = lasting
+        self._cached = cached
+        self.handle = handle
         self.position = position
         self.length = length
 
     def reference(self, start: int, length: int) -> int:
         file = self._file
+        if self._cached and not start:
+            return file.fileno()  # what is left of it when the client has read on may have gone meanwhile
         return file.fileno() if self._lasting and file.is_cached(self.position + start, length) else -1
 
     def read_nowait(self, start: int, into: memoryview) -> int:
@@ -87,7 +94,7 @@ class FileRange:
         return self._file.pread_into(into, self.position + start)
 
     def release(self) -> None:
-        self._handle.release()
+        self.handle.release()
 
 
 class Found(NamedTuple):
@@ -118,6 +125,7 @@ class Attempt:
         "record_bytes",
         "remote_waits",
         "replays",
+        "shareable",
     )
 
     def __init__(self, client: Connection, out_of_time: bool) -> None:
@@ -133,6 +141,8 @@ class Attempt:
         self.replays: bool | None = None
         """Whether the tier may be read in this attempt, once that was asked."""
         self.record_bytes = 0
+        self.shareable: PartitionLog | None = None
+        """Whose records were found last, if others will find the same: committed, of this disk, and as many as were asked for."""
         self.at_once = False
         """Waiting would not make the answer better: it tells of an error or a divergence, or is as long as it may be."""
 
@@ -154,16 +164,24 @@ def serve_fetch(connection: Connection, version: int, correlation_id: int, frame
     shape = connection.fetch_shape
     if shape is not None and shape.fits(version, frame):
         request, plan, partitions_asked = shape.request, shape.plan, shape.partitions
+        if shape.kind is not None:
+            offset = partitions_asked[0].fetch_offset
+            shared = context.fan_out.find(context.logs, shape.kind, offset, connection.server.loop.time())
+            if shared is not None:
+                connection.replaying = False
+                return again(context, correlation_id, shared)
     else:
         request = decode_fetch(version, frame[parse_request_header(frame).body_start :])
         plan = plan_of(context, version, request)
         if plan.error:
             return unwrap(encode_fetch_response(version, correlation_id, [], error_code=plan.error))
         partitions_asked = list(plan.partitions)
-        connection.fetch_shape = learn(version, frame, request, plan, partitions_asked)
+        shape = None
     max_bytes = request.max_bytes
     if request.replica_id < 0:
         max_bytes = min(max_bytes, context.config.fetch_max_bytes)
+    if shape is None:
+        shape = connection.fetch_shape = learn(version, frame, request, plan, partitions_asked, max_bytes)
     attempt = look(connection, request, partitions_asked, max_bytes, out_of_time=request.max_wait_ms <= 0)
     if (
         attempt.record_bytes >= min(request.min_bytes, max_bytes)
@@ -172,6 +190,8 @@ def serve_fetch(connection: Connection, version: int, correlation_id: int, frame
         or (request.max_wait_ms <= 0 and not attempt.misses)
     ):
         connection.replaying = attempt.replays is True
+        if shape is not None and shape.kind is not None and attempt.shareable is not None:
+            share(context.fan_out, shape.kind, attempt.shareable, attempt.found[0])
         return answer(context, version, correlation_id, plan, attempt)
     slot = connection.open_slot(connection.server.metrics.meter(1), stops_parsing=True)
     ParkedFetch(connection, slot, version, correlation_id, request, plan, partitions_asked, max_bytes, attempt)
@@ -439,6 +459,8 @@ def read_partition(
                     found = log.aborted_transactions(offset, local.end_offset)
                     aborted.update(dict.fromkeys((one.producer_id, one.first_offset) for one in found))
                 offset = local.end_offset
+        if len(ranges) == 1 and offset < end_offset and cached.fetch_offset >= log.local_log_start_offset:
+            attempt.shareable = log
     except PageMiss as miss:
         if not ranges:
             raise
@@ -514,6 +536,23 @@ def answer(context: Context, version: int, correlation_id: int, plan: FetchPlan,
             node_endpoints=node_endpoints(context, leaders) if leaders else (),
         )
     )
+
+
+def share(fan_out: FanOut, kind: FetchKind, log: PartitionLog, found: Found) -> None:
+    """Keep what was found for other consumers, if it was asked for before."""
+    offset = found.cached.fetch_offset
+    if fan_out.asked(kind, offset):
+        (one,) = found.ranges
+        assert isinstance(one, FileRange)
+        fan_out.keep(kind, offset, SharedAnswer(kind, log, one.handle, one.position, one.length, found.aborted))
+
+
+def again(context: Context, correlation_id: int, shared: SharedAnswer) -> list[Part]:
+    """The response that another consumer was given, with the numbers of now."""
+    records = FileRange(shared.handle, shared.position, shared.length, warm=False, lasting=True, cached=True)
+    context.metrics.bytes_out.value += shared.length
+    head = shared.head(correlation_id)
+    return [head, records, shared.end] if shared.end else [head, records]
 
 
 def unwrap(pieces: Sequence[bytes | RecordsRef]) -> list[Part]:

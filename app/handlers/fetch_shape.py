@@ -13,6 +13,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from app.handlers.fetch_fan_out import FetchKind
 from app.handlers.fetch_sessions import FINAL_EPOCH, NO_SESSION
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ SHAPE_BYTES_MAX: Final = 1024
 class FetchShape:
     """One kind of request of one connection, which has not more than one under way."""
 
-    __slots__ = ("_frame_bytes", "_offset_at", "_prefix", "_suffix", "partitions", "plan", "request", "version")
+    __slots__ = ("_frame_bytes", "_offset_at", "_prefix", "_suffix", "kind", "partitions", "plan", "request", "version")
 
     def __init__(
         self,
@@ -39,6 +40,7 @@ class FetchShape:
         request: FetchRequest,
         plan: FetchPlan,
         partitions: list[CachedPartition],
+        bytes_max: int,
     ) -> None:
         self.version = version
         self._frame_bytes = len(frame)
@@ -50,6 +52,19 @@ class FetchShape:
         self.plan = plan
         self.partitions = partitions
         """The one partition, with the offset of the newest of them."""
+        (one,) = partitions
+        self.kind: FetchKind | None = None
+        """What they share with those of other consumers; None if each is answered for itself."""
+        if request.replica_id < 0 and one.last_fetched_epoch < 0:
+            self.kind = FetchKind(
+                version,
+                one.topic,
+                one.partition,
+                min(one.max_bytes, bytes_max),
+                request.min_bytes,
+                request.isolation_level,
+                one.current_leader_epoch,
+            )
 
     def fits(self, version: int, frame: memoryview) -> bool:
         """Whether a request is of this kind; ``partitions`` has its offset then."""
@@ -63,9 +78,15 @@ class FetchShape:
 
 
 def learn(
-    version: int, frame: memoryview, request: FetchRequest, plan: FetchPlan, partitions: list[CachedPartition]
+    version: int,
+    frame: memoryview,
+    request: FetchRequest,
+    plan: FetchPlan,
+    partitions: list[CachedPartition],
+    bytes_max: int,
 ) -> FetchShape | None:
-    """The shape of a request that was understood; None if its like cannot be told by comparing bytes."""
+    """The shape of a request that was understood and is answered ``bytes_max`` of records at most; None if its like cannot be told
+    by comparing bytes."""
     if (
         request.session_id != NO_SESSION
         or request.session_epoch != FINAL_EPOCH
@@ -79,4 +100,4 @@ def learn(
     offset_at = whole.find(offset, CORRELATION_END)
     if whole.rfind(offset, CORRELATION_END) != offset_at:
         return None
-    return FetchShape(version, whole, offset_at, request, plan, partitions)
+    return FetchShape(version, whole, offset_at, request, plan, partitions, bytes_max)

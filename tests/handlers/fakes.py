@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from app.configs import BrokerConfig, Durability, TopicConfig
-from app.errors import ErrorCode, RequestRejected
+from app.errors import ErrorCode, FirnError, RequestRejected
 from app.groups.coordinator import GroupCoordinator
 from app.groups.share_coordinator import ShareCoordinator
 from app.handlers.context import Context
@@ -103,6 +103,7 @@ class FakeLog:
         self.high_watermark = 0
         self.last_stable_offset = 0
         self.leader_epoch = 0
+        self.offline_error: FirnError | None = None
         self.file = FakeFile()
         self.handle = FakeHandle(self.file)
         self.waiters: list[Callable[[], None]] = []

@@ -1,0 +1,157 @@
+"""What many consumers of one partition are answered alike, found out once for all of them.
+
+Consumers that read the same records ask for the same offsets, one soon after the other. Which batches answer an offset under the
+same limits, and how the answer around them is encoded, does not change from one to the next, as long as the batches before the high
+watermark stay where they are. So when an offset is asked for a second time its answer is kept, and whoever asks for it again is
+answered from there: what is new in it is the correlation id, the high watermark, the last stable offset and the log start offset.
+
+Only whole answers are kept that the byte limit ended: one range of a local segment, with committed records behind it. A range at
+the end of the log grows with the next append.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from app.wire.fetch import PartitionData, RecordsRef, encode_fetch_response
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from app.hot.descriptors import FileHandle
+    from app.hot.log import PartitionLog
+    from app.hot.manager import LogManager
+    from app.wire.produce import TopicRef
+
+ANSWERS_MAX: Final = 1024
+"""Kept, or asked for once; the oldest gives way."""
+CACHED_FOR_S: Final = 0.1
+"""How long a range that was seen in the page cache is taken to be there still. It was sent just now: others go first."""
+
+_MARKS: Final = (0x7E6D5C4B3A291808, 0x7E6D5C4B3A291809, 0x7E6D5C4B3A29180A)
+"""High watermark, last stable offset and log start of the answer that is taken apart."""
+_INT64: Final = Struct(">q")
+_HEAD_END: Final = 8
+"""A response begins with its size and the correlation id in every version."""
+
+
+class FetchKind(NamedTuple):
+    """What requests have to have in common to be answered alike at the same offset: consumers', without a session."""
+
+    version: int
+    topic: TopicRef
+    partition: int
+    bytes_max: int
+    bytes_min: int
+    isolation_level: int
+    current_leader_epoch: int
+
+
+class SharedAnswer:
+    """The answer to one offset."""
+
+    __slots__ = (
+        "_middle",
+        "_numbers",
+        "_pack",
+        "_rest",
+        "_size",
+        "cached_at_s",
+        "end",
+        "handle",
+        "leader_epoch",
+        "length",
+        "log",
+        "position",
+    )
+
+    def __init__(
+        self,
+        kind: FetchKind,
+        log: PartitionLog,
+        handle: FileHandle,
+        position: int,
+        length: int,
+        aborted: Sequence[tuple[int, int]] | None,
+    ) -> None:
+        self.log = log
+        self.leader_epoch = log.leader_epoch
+        self.handle = handle
+        self.position = position
+        self.length = length
+        self.cached_at_s = 0.0
+        """When the range was last seen in the page cache."""
+        data = PartitionData(kind.partition, 0, *_MARKS, -1, RecordsRef(length), aborted)
+        pieces = encode_fetch_response(kind.version, 0, [(kind.topic, [data])])
+        head = pieces[0]
+        assert isinstance(head, bytes)
+        self.end = b"".join(piece for piece in pieces[2:] if isinstance(piece, bytes))
+        """What follows the records."""
+        numbers = b"".join(_INT64.pack(mark) for mark in _MARKS)
+        if numbers not in head:  # version 4 has no log start
+            numbers = numbers[: 2 * _INT64.size]
+        self._size = head[:4]
+        self._middle, found, self._rest = head[_HEAD_END:].rpartition(numbers)
+        assert found, "an answer says its offsets one after the other"
+        self._numbers = len(numbers) // _INT64.size
+        self._pack = Struct(f">4si{len(self._middle)}s{self._numbers}q{len(self._rest)}s").pack
+
+    def head(self, correlation_id: int) -> bytes:
+        """What precedes the records."""
+        log = self.log
+        offsets = (log.high_watermark, log.last_stable_offset, log.log_start_offset)[: self._numbers]
+        return self._pack(self._size, correlation_id, self._middle, *offsets, self._rest)
+
+    def holds(self, offset: int) -> bool:
+        """Whether the log would still answer so: it is led as it was, and the records are where they were."""
+        log = self.log
+        return (
+            not self.handle.deleted
+            and log.offline_error is None
+            and log.leader_epoch == self.leader_epoch
+            and log.log_start_offset <= offset
+        )
+
+    def is_cached(self, now_s: float) -> bool:
+        """Whether the whole range is in the page cache, or was a moment ago."""
+        if now_s - self.cached_at_s < CACHED_FOR_S:
+            return True
+        file = self.handle.file
+        if file is None or not file.is_cached(self.position, self.length):
+            return False
+        self.cached_at_s = now_s
+        return True
+
+
+class FanOut:
+    """The answers kept for all partitions of a broker."""
+
+    def __init__(self) -> None:
+        self._answers: dict[tuple[FetchKind, int], SharedAnswer | None] = {}
+        """By kind and offset; None for what was asked for once."""
+
+    def find(self, logs: LogManager, kind: FetchKind, offset: int, now_s: float) -> SharedAnswer | None:
+        """The answer to a request, if one is kept that still holds and can be sent without waiting for the disk."""
+        found = self._answers.get((kind, offset))
+        if found is None:
+            return None
+        log = found.log
+        if logs.get(log.topic, log.partition) is not log or not found.holds(offset):
+            del self._answers[kind, offset]
+            return None
+        return found if found.is_cached(now_s) else None
+
+    def asked(self, kind: FetchKind, offset: int) -> bool:
+        """Note that an offset is asked for; whether it was before, so that its answer is worth being kept."""
+        answers = self._answers
+        key = (kind, offset)
+        if key in answers:
+            return True
+        answers[key] = None
+        if len(answers) > ANSWERS_MAX:
+            del answers[next(iter(answers))]
+        return False
+
+    def keep(self, kind: FetchKind, offset: int, answer: SharedAnswer) -> None:
+        self._answers[kind, offset] = answer
