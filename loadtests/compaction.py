@@ -221,10 +221,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--directory", help="where to write; default: a temporary directory")
     parser.add_argument("--only", choices=("rates", "producers"), help="one of the two parts")
+    parser.add_argument(
+        "--log", type=int, choices=range(len(SHAPES)), help="of the rates, those of one log of the table"
+    )
     parser.add_argument("--quick", action="store_true", help="a tenth of the data")
     options = parser.parse_args()
     part = 10 if options.quick else 1
-    shapes = tuple(shape._replace(log_bytes=shape.log_bytes // part, keys=shape.keys // part) for shape in SHAPES)
+    chosen = SHAPES if options.log is None else (SHAPES[options.log],)
+    shapes = tuple(shape._replace(log_bytes=shape.log_bytes // part, keys=shape.keys // part) for shape in chosen)
     directory = Path(tempfile.mkdtemp(dir=options.directory))
     try:
         if options.only != "producers":

@@ -14,6 +14,7 @@ from app.configs import Durability, TopicConfig
 from app.errors import ConflictError, ErrorCode, ProtocolError, StorageUnavailable
 from app.hot.checkpoints import CLEANER_OFFSETS_FILE, parse_offsets
 from app.hot.cleaning import compaction
+from app.hot.cleaning.engine import SLOT_BYTES
 from app.hot.cleaning.job import CleaningJob, Indexed
 from app.hot.cleaning.plain import PlainEngine
 from app.hot.cleaning.selection import group_segments
@@ -230,7 +231,9 @@ async def test_more_keys_than_the_map_has_room_for_take_several_rounds(monkeypat
         for number in range(60):
             log.append_as_leader(keyed((b"k%d" % (number % 20), b"%d" % number)), now_ms=NOW)
         await roll(log)
-        cleaner = cleaner_over(manager, fs, clock=clock, registry=registry, log_cleaner_dedupe_buffer_size=4 * 27)
+        cleaner = cleaner_over(
+            manager, fs, clock=clock, registry=registry, log_cleaner_dedupe_buffer_size=5 * SLOT_BYTES
+        )
         assert await cleaner.clean_next()
         assert await offsets_in(log) == list(range(40, 60))
         assert not await cleaner.clean_next()

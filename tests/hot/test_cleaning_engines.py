@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import NamedTuple
 
 import pytest
@@ -14,7 +15,7 @@ from app.hot.cleaning.engine import EMPTIED_KEPT, RECORDS_DROPPED, TRANSACTION_G
 from app.hot.cleaning.plain import PlainEngine
 from app.records.batch import HEADER_BYTES, iter_headers, rewrite_header
 from app.records.builder import build_batch
-from app.units import TimestampMs
+from app.units import Offset, TimestampMs
 
 COMPILED = CompiledEngine()
 HASH_KEY = bytes(range(16))
@@ -88,8 +89,9 @@ def clean(
     start: int,
     keys_max: int,
     now: int,
+    load_factor: float = 0.9,
 ) -> tuple[object, ...]:
-    engine.new_map(keys_max, HASH_KEY, 0.9, 4096)
+    engine.new_map(keys_max, start, HASH_KEY, load_factor, 4096)
     scanned = engine.scan(window, len(window), first, 1 << 40)
     whole = engine.index(bytearray(scanned.batches), start)
     engine.begin_segment(first, 200)
@@ -173,6 +175,34 @@ def test_a_batch_larger_than_the_output_buffer_is_written_whole() -> None:
     assert clean(COMPILED, window, bytearray(1), [], 0, 0, 5000, NOW)[4] == window
     actions = clean(COMPILED, window, bytearray([TRANSACTION_GONE]), [], 0, 0, 5000, NOW)
     assert actions == clean(PlainEngine(), window, bytearray([TRANSACTION_GONE]), [], 0, 0, 5000, NOW)
+
+
+@pytest.mark.parametrize("keys_max", [500, 800])
+@pytest.mark.parametrize("load_factor", [0.01, 0.9, 0.99])
+def test_a_map_that_is_nearly_full_finds_what_is_in_it_and_nothing_else(keys_max: int, load_factor: float) -> None:
+    rng, window = random.Random(3), bytearray()
+    for batch in range(60):  # the newest records have keys that a full map does not know
+        rows = [(0, b"%d" % rng.randrange(20 * (batch + 1)), b"v", ()) for _ in range(50)]
+        window += build_batch(rows, base_offset=Offset(batch * 50))
+    found = [
+        clean(engine, window, bytearray(60), [], 0, 300, keys_max, NOW, load_factor)
+        for engine in (PlainEngine(), COMPILED)
+    ]
+    assert found[0] == found[1]
+    assert found[0][2] == keys_max
+
+
+def test_a_map_is_full_for_records_four_billion_offsets_behind_the_first() -> None:
+    far = 100 + (1 << 32) - 1
+    window = bytearray(build_batch([(0, b"a", b"v", ())], base_offset=Offset(100)))
+    window += build_batch([(0, b"b", b"v", ())], base_offset=Offset(far - 1))
+    window += build_batch([(0, b"a", b"v", ())], base_offset=Offset(far))
+    COMPILED.new_map(10, 100, HASH_KEY, 0.9, 4096)
+    scanned = COMPILED.scan(window, len(window), 0, 1 << 40)
+    assert not COMPILED.index(bytearray(scanned.batches), 100)
+    # The next round begins with the record that did not fit, or there would be no end of rounds.
+    assert COMPILED.latest_offset == far - 1
+    assert COMPILED.keys == 2
 
 
 def test_hashes_are_those_of_siphash_1_3_with_128_bits() -> None:

@@ -71,6 +71,7 @@ class Compaction:
         room = max(KEYS_MIN, int(job.map_bytes_max * job.map_load_factor) // SLOT_BYTES)
         engine.new_map(
             min(room, max(KEYS_MIN, job.dirty_end - job.dirty_start)),
+            job.dirty_start,
             job.hash_key,
             job.map_load_factor,
             self._window_bytes,

@@ -31,9 +31,10 @@ class CompiledEngine:
 
     def __init__(self) -> None:
         self._tables = kernels.crc_tables()
-        self._slots = np.zeros(kernels.SLOT_WORDS, np.uint64)
+        self._slots = np.zeros(0, np.uint64)
         self._keys = np.zeros(2, np.uint64)
         self._state = np.zeros(kernels.STATE_WORDS, np.int64)
+        self._ahead = np.zeros(kernels.AHEAD * kernels.AHEAD_WORDS, np.int64)
         self._verdict = np.zeros(kernels.VERDICT_WORDS, np.int64)
         self._kept = np.zeros(1 << 16, np.bool_)
         self._positions = np.zeros(BATCHES_MAX, np.int64)
@@ -67,12 +68,13 @@ class CompiledEngine:
     def records_kept(self) -> int:
         return int(self._state[kernels.RECORDS_KEPT])
 
-    def new_map(self, keys_max: int, hash_key: bytes, load_factor: float, output_bytes: int) -> None:
+    def new_map(self, keys_max: int, first_offset: int, hash_key: bytes, load_factor: float, output_bytes: int) -> None:
         self._slots = self._out = np.zeros(0, np.uint64)  # given back before the next ones are taken
-        self._slots = np.zeros((int(keys_max / load_factor) + 2) * kernels.SLOT_WORDS, np.uint64)
+        slots = int(keys_max / load_factor) + 1 + kernels.SPILL_SLOTS
+        self._slots = np.full(slots * kernels.SLOT_WORDS, kernels.FREE, np.uint64)
         self._out = np.empty(output_bytes, np.uint8)
         self._keys = np.frombuffer(hash_key, np.uint64).copy()
-        self._state[:] = (0, keys_max, -1, 0, 0)
+        self._state[:] = (0, keys_max, -1, 0, 0, first_offset)
 
     # --- windows ----------------------------------------------------------------------------------------------------
 
@@ -94,13 +96,13 @@ class CompiledEngine:
         while True:
             number, stop = kernels.index_window(
                 self._window, self._positions, number, self._count, np.frombuffer(skipped, np.uint8), start_offset,
-                self._slots, self._keys, self._state,
+                self._slots, self._keys, self._state, self._ahead,
             )  # fmt: skip
             if stop == Stop.COMPRESSED:
                 header, raw = self._decompress(number)
                 stop = kernels.index_records(
                     raw, 0, len(raw), header.base_offset, header.record_count, header.last_offset_delta, start_offset,
-                    self._slots, self._keys, self._state,
+                    self._slots, self._keys, self._state, self._ahead,
                 )  # fmt: skip
                 if stop == Stop.DONE:
                     self._state[kernels.LATEST] = max(self.latest_offset, header.end_offset - 1)
@@ -133,8 +135,8 @@ class CompiledEngine:
         while True:
             number, self._filled, stop = kernels.filter_window(
                 self._window, self._positions, number, self._count, flags, ends, now_ms, new_horizon_ms, self._slots,
-                self._keys, self._state, self._kept, self._verdict, self._tables, self._out, self._filled, self._sums,
-                *self._entries,
+                self._keys, self._state, self._ahead, self._kept, self._verdict, self._tables, self._out, self._filled,
+                self._sums, *self._entries,
             )  # fmt: skip
             self._drain_index()
             if stop == Stop.DAMAGED:
@@ -169,7 +171,7 @@ class CompiledEngine:
         stop = kernels.judge_records(
             raw, 0, len(raw), header.base_offset, header.record_count, header.last_offset_delta, header.base_timestamp,
             append_time, int(header.has_delete_horizon and header.base_timestamp <= now_ms), int(header.is_control), self._slots,
-            self._keys, self._state, self._kept, self._verdict,
+            self._keys, self._state, self._ahead, self._kept, self._verdict,
         )  # fmt: skip
         if stop == Stop.DAMAGED:
             raise self._damaged(number)
@@ -250,7 +252,7 @@ class CompiledEngine:
 def warm_up(engine: CompiledEngine) -> None:
     """Have every kernel compiled, or read from numba's cache."""
     records = [(0, b"key", b"value", ()), (0, b"key", None, ())]
-    engine.new_map(8, bytes(16), 0.9, 4096)
+    engine.new_map(8, 0, bytes(16), 0.9, 4096)
     for codec in (0, 1):
         window = bytearray(build_batch(records, codec=codec))
         engine.scan(window, len(window), 0, 2)

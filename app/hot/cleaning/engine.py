@@ -19,8 +19,8 @@ TRANSACTION_GONE: Final = 4
 """A marker whose transaction left no batch: it gets a delete horizon, after which it goes too."""
 
 
-SLOT_BYTES: Final = 24
-"""Of the map: the 128-bit hash of a key, and an offset."""
+SLOT_BYTES: Final = 16
+"""Of the map: 96 bits of a key's hash, and an offset."""
 
 
 class Stop(IntEnum):
@@ -79,8 +79,9 @@ class Engine(Protocol):
     @property
     def records_kept(self) -> int: ...
 
-    def new_map(self, keys_max: int, hash_key: bytes, load_factor: float, output_bytes: int) -> None:
-        """Begin with an empty map for up to ``keys_max`` keys, which may take ``load_factor`` of its slots.
+    def new_map(self, keys_max: int, first_offset: int, hash_key: bytes, load_factor: float, output_bytes: int) -> None:
+        """Begin with an empty map for up to ``keys_max`` keys, which may take ``load_factor`` of its slots. Offsets that
+        ``index`` is to note begin at ``first_offset``.
 
         ``hash_key`` is 16 random bytes. As much as ``output_bytes`` is written at once; more only for a batch that is larger.
         """

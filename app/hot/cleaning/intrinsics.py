@@ -1,6 +1,7 @@
-"""What numba has no words for, said to LLVM directly: an unaligned load, a plain copy, the processor's CRC-32C.
+"""What numba has no words for, said to LLVM directly: an unaligned load, a plain copy, the processor's CRC-32C, a fetch
+ahead of need.
 
-Each is made of a function that names the types and one that writes the code. Compaction spends most of its time on these three.
+Each is made of a function that names the types and one that writes the code. Compaction spends most of its time on these.
 """
 
 from __future__ import annotations
@@ -56,6 +57,23 @@ def _crc_word(typingctx, crc, word):
     return types.uint64(types.uint64, types.uint64), generate
 
 
+def _fetch(typingctx, data, at):
+    """Have the processor fetch the memory of ``data[at]``, and go on."""
+
+    def generate(context, builder, signature, arguments):
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        place = builder.gep(array.data, [arguments[1]])
+        flag = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [place.type, flag, flag, flag])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        to_read, into_all_caches, data_not_code = ir.Constant(flag, 0), ir.Constant(flag, 3), ir.Constant(flag, 1)
+        builder.call(function, [place, to_read, into_all_caches, data_not_code])
+        return context.get_dummy_value()
+
+    return types.void(data, types.int64), generate
+
+
 word_at: Any = intrinsic(_word)
 copy_bytes: Any = intrinsic(_copy)
 crc_word: Any = intrinsic(_crc_word)
+fetch_early: Any = intrinsic(_fetch)

@@ -5,9 +5,13 @@ a full buffer, damage) is a ``Stop`` with the number of the batch at which to go
 that are left before it is used, because compiled code does not check indexes. ``plain.py`` is the same in readable Python and
 the oracle of the tests.
 
-The map of newest offsets is a hash table with linear probing in one array, three words a slot: the two halves of a key's
-128-bit SipHash-1-3 and its newest offset plus one, 0 where the slot is free. The hash is keyed at random for each job, so that
-no producer can choose two keys that are taken for one.
+The map of newest offsets is a hash table with linear probing in one array, two words a slot: 64 bits of a key's SipHash-1-3, then
+32 more and its newest offset, counted from the first that was indexed; all ones where the slot is free. The hash is keyed at
+random for each job, so that no producer can choose two keys that are taken for one.
+
+The slots rise with their hashes over the whole array (a key's place grows with its hash, and the array has some slots more than
+there are places, so that nothing wraps around). A search for a key that is not there ends where it would be, after five slots
+instead of fifty in a table that is nine tenths full; most searches of a second round are of that kind.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import numpy as np
 from numba import njit
 
 from app.hot.cleaning.engine import EMPTIED_KEPT, RECORDS_DROPPED, TRANSACTION_GONE, Stop
-from app.hot.cleaning.intrinsics import copy_bytes, crc_word, has_crc_instruction, word_at
+from app.hot.cleaning.intrinsics import copy_bytes, crc_word, fetch_early, has_crc_instruction, word_at
 from app.records.batch import (
     CODEC_MASK,
     CONTROL,
@@ -55,7 +59,11 @@ _COUNT_AT = 57
 RECORD_GROWTH_BYTES = 11
 """A record's timestamp delta may grow from one byte to ten, and its length with it."""
 
-SLOT_WORDS = 3
+SLOT_WORDS = 2
+SPILL_SLOTS = 2048
+"""Behind the last place: for the keys of the last places that are taken already. The very last slot stays free."""
+FREE = 0xFFFF_FFFF_FFFF_FFFF
+"""Both words of a free slot. An offset of 32 ones is not noted, and so tells it from a key's."""
 
 # State of the table, in an int64 array.
 KEYS = 0
@@ -63,7 +71,19 @@ KEYS_MAX = 1
 LATEST = 2
 RECORDS_SEEN = 3
 RECORDS_KEPT = 4
-STATE_WORDS = 5
+NOTED_FROM = 5
+STATE_WORDS = 6
+
+# A record of a batch whose key was hashed, while its place in the table is fetched from memory: several times as long as all else.
+AHEAD = 16
+AHEAD_OFFSET = 2
+AHEAD_FATE = 3
+AHEAD_TIMESTAMP = 4
+AHEAD_TOMBSTONE = 5
+AHEAD_WORDS = 6
+GOES = 0
+STAYS = 1
+LOOKED_UP = 2
 
 # State of the index of the segment that is written.
 BASE = 0
@@ -99,6 +119,8 @@ _C1 = np.uint64(0x646F72616E646F6D)
 _C2 = np.uint64(0x6C7967656E657261)
 _C3 = np.uint64(0x7465646279746573)
 _U32 = np.uint64(32)
+_LOW = np.uint64(0xFFFFFFFF)
+_OFFSETS_MAX = np.int64(0xFFFFFFFF)
 
 
 def crc_tables() -> Array:
@@ -287,52 +309,105 @@ def siphash(data, start, end, key0, key1):
 
 
 @njit(cache=True)
-def _slot_of(slots, first, second):
-    """Where the key of that hash is, or the free slot where it would go. The table is never full."""
-    count = np.uint64(slots.shape[0] // SLOT_WORDS)
+def _place_of(slots, first):
+    """Where to begin to look for a key: the greater its hash, the further behind."""
+    places = np.uint64(slots.shape[0] // SLOT_WORDS - SPILL_SLOTS)
     # Multiplying instead of dividing: the upper half of first's upper 32 bits times the count.
-    slot = np.int64(((first >> _U32) * count) >> _U32)
-    while True:
-        at = slot * SLOT_WORDS
-        if slots[at + 2] == _U0 or (slots[at] == first and slots[at + 1] == second):
-            return at
-        slot += 1
-        if slot == np.int64(count):
-            slot = np.int64(0)
+    return np.int64(((first >> _U32) * places) >> _U32) * SLOT_WORDS
 
 
 @njit(cache=True)
-def index_records(data, at, end, base_offset, count, last_delta, start_offset, slots, keys, state):
+def _slot_of(slots, first, second):
+    """Where the key of that hash is, or else the slot in front of which it would go, and whether it is there."""
+    at = _place_of(slots, first)
+    while slots[at] < first:
+        at += SLOT_WORDS
+    while slots[at] == first and slots[at + 1] & _LOW != _LOW:
+        if (slots[at + 1] ^ second) >> _U32 == _U0:
+            return at, True
+        at += SLOT_WORDS
+    return at, False
+
+
+@njit(cache=True)
+def _insert(slots, at, first, second, noted):
+    """Put a key into the slot ``at``, after making room there. False if there is none up to the end of the array."""
+    free = at
+    while slots[free + 1] & _LOW != _LOW:
+        free += SLOT_WORDS
+    if free == slots.shape[0] - SLOT_WORDS:
+        return False
+    while free > at:
+        slots[free] = slots[free - SLOT_WORDS]
+        slots[free + 1] = slots[free + 1 - SLOT_WORDS]
+        free -= SLOT_WORDS
+    slots[at] = first
+    slots[at + 1] = (second & ~_LOW) | noted
+    return True
+
+
+@njit(cache=True)
+def _hash_ahead(data, start, end, slots, keys, ahead, place):
+    """Hash a key that will be looked up some records later, and have the processor fetch its place until then."""
+    first, second = siphash(data, start, end, keys[0], keys[1])
+    ahead[place] = np.int64(first)
+    ahead[place + 1] = np.int64(second)
+    fetch_early(slots, _place_of(slots, first))
+
+
+@njit(cache=True)
+def _note(slots, state, first, second, offset):
+    """Note a record of the key of that hash. Answers whether there was room."""
+    if offset - state[NOTED_FROM] >= _OFFSETS_MAX:
+        state[LATEST] = offset - 1
+        return False
+    noted = np.uint64(offset - state[NOTED_FROM])
+    slot, known = _slot_of(slots, first, second)
+    if known:
+        slots[slot + 1] = (slots[slot + 1] & ~_LOW) | noted
+    elif state[KEYS] >= state[KEYS_MAX] or not _insert(slots, slot, first, second, noted):
+        return False
+    else:
+        state[KEYS] += 1
+    state[LATEST] = offset
+    return True
+
+
+@njit(cache=True)
+def index_records(data, at, end, base_offset, count, last_delta, start_offset, slots, keys, state, ahead):
     """Note the offsets of one batch's records, which lie uncompressed in ``data[at:end]``. Answers a ``Stop``."""
     before = np.int64(-1)
-    for _ in range(count):
-        length, at = _varint(data, at, end)
-        if at < 0 or length < 6 or length > end - at:
-            return DAMAGED
-        record_end = at + length
-        _, at = _varint(data, at + 1, record_end)
-        if at < 0:
-            return DAMAGED
-        delta, at = _varint(data, at, record_end)
-        if at < 0 or delta <= before or delta > last_delta:
-            return DAMAGED
-        before = delta
-        key_length, at = _varint(data, at, record_end)
-        if at < 0 or key_length < -1 or key_length > record_end - at:
-            return DAMAGED
-        offset = base_offset + delta
-        if key_length >= 0 and offset >= start_offset:
-            first, second = siphash(data, at, at + key_length, keys[0], keys[1])
-            slot = _slot_of(slots, first, second)
-            if slots[slot + 2] == _U0:
-                if state[KEYS] >= state[KEYS_MAX]:
-                    return FULL
-                state[KEYS] += 1
-                slots[slot] = first
-                slots[slot + 1] = second
-            slots[slot + 2] = np.uint64(offset + 1)
-            state[LATEST] = offset
-        at = record_end
+    lag = min(count, AHEAD)
+    for number in range(count + lag):
+        if number >= lag:
+            place = ((number - lag) & (AHEAD - 1)) * AHEAD_WORDS
+            if ahead[place + AHEAD_FATE] == LOOKED_UP and not _note(
+                slots, state, np.uint64(ahead[place]), np.uint64(ahead[place + 1]), ahead[place + AHEAD_OFFSET]
+            ):
+                return FULL
+        if number < count:
+            length, at = _varint(data, at, end)
+            if at < 0 or length < 6 or length > end - at:
+                return DAMAGED
+            record_end = at + length
+            _, at = _varint(data, at + 1, record_end)
+            if at < 0:
+                return DAMAGED
+            delta, at = _varint(data, at, record_end)
+            if at < 0 or delta <= before or delta > last_delta:
+                return DAMAGED
+            before = delta
+            key_length, at = _varint(data, at, record_end)
+            if at < 0 or key_length < -1 or key_length > record_end - at:
+                return DAMAGED
+            place = (number & (AHEAD - 1)) * AHEAD_WORDS
+            ahead[place + AHEAD_OFFSET] = base_offset + delta
+            if key_length >= 0 and base_offset + delta >= start_offset:
+                ahead[place + AHEAD_FATE] = LOOKED_UP
+                _hash_ahead(data, at, at + key_length, slots, keys, ahead, place)
+            else:
+                ahead[place + AHEAD_FATE] = GOES
+            at = record_end
     if at != end:
         return DAMAGED
     return DONE
@@ -380,7 +455,7 @@ def scan(window, length, next_offset, end_offset, tables, positions, marked):
 
 
 @njit(cache=True)
-def index_window(window, positions, number, count, skipped, start_offset, slots, keys, state):
+def index_window(window, positions, number, count, skipped, start_offset, slots, keys, state, ahead):
     """``index_records`` for batches ``[number, count)`` that are not ``skipped``. Returns: (next number, stop)."""
     while number < count:
         at = positions[number]
@@ -403,6 +478,7 @@ def index_window(window, positions, number, count, skipped, start_offset, slots,
                 slots,
                 keys,
                 state,
+                ahead,
             )
             if stop != DONE:
                 return number, stop
@@ -430,6 +506,7 @@ def judge_records(
     slots,
     keys,
     state,
+    ahead,
     kept,
     verdict,
 ):
@@ -442,41 +519,52 @@ def judge_records(
     verdict[FIRST_TIMESTAMP] = -1
     verdict[GREATEST_TIMESTAMP] = -1
     verdict[TOMBSTONES] = 0
-    for number in range(count):
-        length, at = _varint(data, at, end)
-        if at < 0 or length < 6 or length > end - at:
-            return DAMAGED
-        record_end = at + length
-        time_delta, at = _varint(data, at + 1, record_end)
-        if at < 0:
-            return DAMAGED
-        delta, at = _varint(data, at, record_end)
-        if at < 0 or delta <= before or delta > last_delta:
-            return DAMAGED
-        before = delta
-        key_length, at = _varint(data, at, record_end)
-        if at < 0 or key_length < -1 or key_length > record_end - at:
-            return DAMAGED
-        key_at = at
-        value_length, value_at = _varint(data, at + max(key_length, 0), record_end)
-        if value_at < 0 or value_length < -1 or value_length > record_end - value_at:
-            return DAMAGED
-        offset = base_offset + delta
-        stays = keep_all or offset > state[LATEST]
-        if not stays and key_length >= 0:
-            first, second = siphash(data, key_at, key_at + key_length, keys[0], keys[1])
-            newest = np.int64(slots[_slot_of(slots, first, second) + 2]) - 1
-            stays = offset >= newest and (value_length >= 0 or not tombstones_go)
-        kept[number] = stays
-        if stays:
-            timestamp = append_time if append_time >= 0 else base_timestamp + time_delta
-            if verdict[KEPT] == 0:
-                verdict[FIRST_TIMESTAMP] = timestamp
-            verdict[KEPT] += 1
-            verdict[GREATEST_TIMESTAMP] = max(verdict[GREATEST_TIMESTAMP], timestamp)
-            if value_length < 0:
-                verdict[TOMBSTONES] += 1
-        at = record_end
+    lag = min(count, AHEAD)
+    for number in range(count + lag):
+        if number >= lag:
+            place = ((number - lag) & (AHEAD - 1)) * AHEAD_WORDS
+            stays = ahead[place + AHEAD_FATE] == STAYS
+            if ahead[place + AHEAD_FATE] == LOOKED_UP:
+                slot, known = _slot_of(slots, np.uint64(ahead[place]), np.uint64(ahead[place + 1]))
+                stays = not known or ahead[place + AHEAD_OFFSET] >= state[NOTED_FROM] + np.int64(slots[slot + 1] & _LOW)
+            kept[number - lag] = stays
+            if stays:
+                if verdict[KEPT] == 0:
+                    verdict[FIRST_TIMESTAMP] = ahead[place + AHEAD_TIMESTAMP]
+                verdict[KEPT] += 1
+                verdict[GREATEST_TIMESTAMP] = max(verdict[GREATEST_TIMESTAMP], ahead[place + AHEAD_TIMESTAMP])
+                verdict[TOMBSTONES] += ahead[place + AHEAD_TOMBSTONE]
+        if number < count:
+            length, at = _varint(data, at, end)
+            if at < 0 or length < 6 or length > end - at:
+                return DAMAGED
+            record_end = at + length
+            time_delta, at = _varint(data, at + 1, record_end)
+            if at < 0:
+                return DAMAGED
+            delta, at = _varint(data, at, record_end)
+            if at < 0 or delta <= before or delta > last_delta:
+                return DAMAGED
+            before = delta
+            key_length, at = _varint(data, at, record_end)
+            if at < 0 or key_length < -1 or key_length > record_end - at:
+                return DAMAGED
+            key_at = at
+            value_length, value_at = _varint(data, at + max(key_length, 0), record_end)
+            if value_at < 0 or value_length < -1 or value_length > record_end - value_at:
+                return DAMAGED
+            place = (number & (AHEAD - 1)) * AHEAD_WORDS
+            ahead[place + AHEAD_OFFSET] = base_offset + delta
+            ahead[place + AHEAD_TIMESTAMP] = append_time if append_time >= 0 else base_timestamp + time_delta
+            ahead[place + AHEAD_TOMBSTONE] = np.int64(value_length < 0)
+            if keep_all or base_offset + delta > state[LATEST]:
+                ahead[place + AHEAD_FATE] = STAYS
+            elif key_length < 0 or (value_length < 0 and tombstones_go):
+                ahead[place + AHEAD_FATE] = GOES
+            else:
+                ahead[place + AHEAD_FATE] = LOOKED_UP
+                _hash_ahead(data, key_at, key_at + key_length, slots, keys, ahead, place)
+            at = record_end
     if at != end:
         return DAMAGED
     state[RECORDS_SEEN] += count
@@ -553,6 +641,7 @@ def filter_window(
     slots,
     keys,
     state,
+    ahead,
     kept,
     verdict,
     tables,
@@ -602,6 +691,7 @@ def filter_window(
                 slots,
                 keys,
                 state,
+                ahead,
                 kept,
                 verdict,
             )

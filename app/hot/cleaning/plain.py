@@ -42,7 +42,7 @@ class PlainEngine:
     def latest_offset(self) -> int:
         return self._latest_offset
 
-    def new_map(self, keys_max: int, hash_key: bytes, load_factor: float, output_bytes: int) -> None:
+    def new_map(self, keys_max: int, first_offset: int, hash_key: bytes, load_factor: float, output_bytes: int) -> None:
         self._newest = {}
         self._keys_max = keys_max
         self._latest_offset = -1

@@ -94,6 +94,20 @@ def _give_back_memory() -> None:
         libc.madvise(start, end - start, _MADV_DONTNEED)
 
 
+def _bring_up_compiler() -> None:
+    """Load LLVM, then numba, then have them compile for the first time; each gives back what only its start needed before the next
+    takes its own. All at once, the start would need more memory than the work."""
+    import llvmlite.binding  # noqa: F401
+
+    _give_back_memory()
+    from numba.core.registry import cpu_target
+    from numba.core.runtime.nrt import rtsys
+
+    _give_back_memory()
+    rtsys.initialize(cpu_target.target_context)
+    _give_back_memory()
+
+
 def untouched_mappings(smaps: str) -> Iterator[tuple[int, int]]:
     """Address ranges in ``/proc/…/smaps`` of which every page is as it is in a file: read only, and nothing was written to it
     before it became so, as the loader does where addresses stand in a library's constants."""
@@ -122,9 +136,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         give_way(NICENESS)
     if not os.access(Path(__file__).parent, os.W_OK):
         os.environ.setdefault("NUMBA_CACHE_DIR", options.cache)
+    _bring_up_compiler()
     from app.hot.cleaning.compiled import CompiledEngine, compiled_anew, warm_up
 
-    _give_back_memory()
     engine = CompiledEngine()
     warm_up(engine)
     if compiled_anew() and _COMPILED not in os.environ:
