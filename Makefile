@@ -12,10 +12,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 KAFKA_LIBS := $(CURDIR)/.cache/kafka/libs
 export FIRN_KAFKA_LIBS ?= $(KAFKA_LIBS)
 
-.PHONY: help run spark-demo test test-slow lint bench bench-quick soak clean system-packages kafka-libs
+.PHONY: help run spark-demo test test-slow lint bench bench-quick soak clean system-packages kafka-libs s3-servers
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|'
 
 $(VENV)/bin/python:
 	@echo "==> creating $(VENV)"
@@ -49,6 +49,9 @@ system-packages:
 
 kafka-libs: system-packages
 	@tools/kafka-libs.sh "$(FIRN_KAFKA_LIBS)"
+
+s3-servers: ## Build s3s-fs and MinIO for measurements of a replay from S3 (needs cargo, go, and some minutes)
+	@tools/s3-servers.sh "$(CURDIR)/.cache/s3-servers"
 
 test: $(VENV)/.test system-packages kafka-libs ## The default suite (a few minutes)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow' $(ARGS)

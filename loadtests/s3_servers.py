@@ -1,7 +1,7 @@
 """S3 servers that others wrote, each with an empty bucket, started on this machine and ended by its process id.
 
-moto comes with the development environment. MinIO (``go install github.com/minio/minio@latest``) and s3s-fs
-(``cargo install s3s-fs --features binary``) are looked for on the PATH.
+moto comes with the development environment. MinIO and s3s-fs are looked for where ``make s3-servers`` builds them, and on the
+PATH.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from loadtests.start_up import S3_ENVIRONMENT
-from loadtests.system import free_port
+from loadtests.system import ROOT, free_port
 
 START_TIMEOUT_S = 30.0
+BUILT = ROOT / ".cache" / "s3-servers" / "bin"
 USER, PASSWORD = S3_ENVIRONMENT["AWS_ACCESS_KEY_ID"], S3_ENVIRONMENT["AWS_SECRET_ACCESS_KEY"]
 
 
@@ -48,9 +49,9 @@ SERVERS: dict[str, Callable[[int, Path], list[str]]] = {"moto": _moto, "MinIO": 
 
 
 def _program(name: str) -> str:
-    found = shutil.which(name)
+    found = shutil.which(name, path=f"{BUILT}{os.pathsep}{os.environ.get('PATH', '')}")
     if found is None:
-        raise ServerMissing(f"{name} is not on the PATH")
+        raise ServerMissing(f"{name} is not here (make s3-servers)")
     return found
 
 

@@ -45,9 +45,16 @@ def expire_segments(count: float, *, together: float = 1) -> dict[str, float]:
     return {"put_if_absent": 2 * rounds, "delete_many": rounds}
 
 
-def replay_segment(raw_bytes: float) -> dict[str, float]:
-    """A sequential read of a whole segment that nobody has cached: its footer and each of its chunks."""
-    return {"get_range": 1 + ceil(raw_bytes / CHUNK_BYTES)}
+def replay_segment(raw_bytes: float, batch_bytes: int = 1) -> dict[str, float]:
+    """A sequential read of a whole segment that nobody has cached: its footer and each of its chunks, which are of whole batches;
+    only small ones fill a chunk."""
+    chunk_bytes = max(batch_bytes, CHUNK_BYTES // batch_bytes * batch_bytes)
+    return {"get_range": 1 + ceil(raw_bytes / chunk_bytes)}
+
+
+def take_over() -> dict[str, float]:
+    """A partition gets a leader: its manifest is looked for, and sealed before its first change."""
+    return {"list_objects": 1, "put_if_absent": 1}
 
 
 def snapshots(entries: float, live_segments: float) -> dict[str, float]:

@@ -129,5 +129,11 @@ def test_a_small_segment_is_put_at_once_and_a_larger_one_in_parts() -> None:
     }
 
 
+def test_large_batches_leave_room_in_their_chunks() -> None:
+    assert requests.replay_segment(16 * MIB) == {"get_range": 5}
+    assert requests.replay_segment(16 * MIB, batch_bytes=3 * MIB) == {"get_range": 7}
+    assert requests.replay_segment(16 * MIB, batch_bytes=8 * MIB) == {"get_range": 3}
+
+
 def test_deletions_are_free_and_everything_else_is_billed_in_one_of_two_classes() -> None:
     assert requests.billed({"put_part": 3, "list_objects": 1, "get_range": 5, "delete_many": 9}) == (4, 5)
