@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import random
 import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -24,7 +25,7 @@ import uvloop
 from crc32c import crc32c
 
 from app.broker.node import Node, Surroundings
-from app.broker.runtime import GARBAGE_THRESHOLD, SystemClock, ThreadPool, raise_descriptor_limit
+from app.broker.runtime import SystemClock, ThreadPool, raise_descriptor_limit, settle_memory
 from app.configs import BrokerConfig
 from app.handlers.connection import Connection
 from app.hot.files import PosixFileSystem
@@ -45,7 +46,7 @@ SIZES = (
 FETCHES = 1_000
 
 
-class _Sink:
+class Sink:
     """A transport whose peer reads everything at once."""
 
     def __init__(self) -> None:
@@ -88,7 +89,7 @@ def _fetches(topic: str, version: int) -> list[bytearray]:
     ]
 
 
-class _Producer:
+class Producer:
     """Requests of one idempotent producer, whose sequences follow one another."""
 
     def __init__(self, topic: str, batch_bytes: int, records: int, together: int, producer_id: int) -> None:
@@ -136,7 +137,7 @@ def _receive(connection: Connection, data: bytearray) -> float:
 async def _measure_fetches(node: Node, topic: str, rounds: int) -> None:
     for version in (11, 12):
         connection = Connection(node.server)
-        connection.connection_made(_Sink())  # type: ignore[arg-type]
+        connection.connection_made(Sink())  # type: ignore[arg-type]
         requests, costs = _fetches(topic, version), []
         for _ in range(rounds + 1):
             costs.append(sum(_receive(connection, one) for one in requests) / len(requests) * 1e6)
@@ -149,7 +150,9 @@ async def _measure_fetches(node: Node, topic: str, rounds: int) -> None:
         connection.close()
 
 
-async def _measure(directory: Path, rounds: int) -> None:
+@asynccontextmanager
+async def node_running(directory: Path) -> AsyncIterator[Node]:
+    """A whole broker in this process that listens to nobody, on a directory store; its memory is settled as a started one's is."""
     pool, rng, fs = ThreadPool(2), random.Random(1), PosixFileSystem()
     store = DirectoryStore(directory / "bucket", pool)
     await store.open()
@@ -166,15 +169,27 @@ async def _measure(directory: Path, rounds: int) -> None:
     ready = asyncio.Event()
     serving = asyncio.create_task(node.run(ready.set))
     await ready.wait()
-    gc.freeze()
-    gc.set_threshold(GARBAGE_THRESHOLD, 20, 50)
+    settle_memory()
+    yield node
+    node.request_stop()
+    await serving
+    await node.stop()
+    pool.close()
+
+
+async def _measure(directory: Path, rounds: int) -> None:
+    async with node_running(directory) as node:
+        await _measure_produces(node, rounds)
+
+
+async def _measure_produces(node: Node, rounds: int) -> None:
     for number, (title, batch_bytes, records, together) in enumerate(SIZES):
         topic = f"micro-{number}"
         await node.controller.create_topic(topic, 1, {"remote.storage.enable": "false"})
         connection = Connection(node.server)
-        sink = _Sink()
+        sink = Sink()
         connection.connection_made(sink)  # type: ignore[arg-type]
-        producer = _Producer(topic, batch_bytes, records, together, 1000 + number)
+        producer = Producer(topic, batch_bytes, records, together, 1000 + number)
         costs = []
         for _ in range(rounds + 1):
             spent, count = 0.0, 0
@@ -191,10 +206,6 @@ async def _measure(directory: Path, rounds: int) -> None:
         connection.close()
         if not number:
             await _measure_fetches(node, topic, rounds)
-    node.request_stop()
-    await serving
-    await node.stop()
-    pool.close()
 
 
 def main() -> None:

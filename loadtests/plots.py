@@ -26,6 +26,10 @@ UNITS = {
     "server_cpu_s_per_gb": "server CPU s per GB",
     "server_cpu_us_per_request": "server CPU µs a request",
     "server_cpu_share": "share of one core",
+    "commits_per_s": "commits/s",
+    "server_cpu_us_per_commit": "server CPU µs a commit",
+    "rebalance_intervals": "heartbeat intervals",
+    "rebalance_cpu_s": "server CPU s",
     "p99_ms": "p99 ms",
     "e2e_p99_ms": "end to end p99 ms",
     "fetch_s": "s to the first Fetch",
@@ -58,7 +62,19 @@ CURVES: dict[str, tuple[tuple[str, str], ...]] = {
 }
 """Groups drawn against parameters, a panel for each of them and a figure; all others are bars."""
 PANELS_PER_ROW = 3
-BARS = ("mb_per_s", "server_cpu_s_per_gb", "p99_ms", "fetch_s", "memory_mb", "records_per_s")
+BARS = (
+    "mb_per_s",
+    "commits_per_s",
+    "server_cpu_s_per_gb",
+    "server_cpu_us_per_commit",
+    "p99_ms",
+    "fetch_s",
+    "memory_mb",
+    "records_per_s",
+    "rebalance_intervals",
+    "rebalance_cpu_s",
+    "requests",
+)
 BARS_MAX = 3
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import suppress
+from functools import partial
 
+from loadtests.bare_limits import FILE_BYTES, PIECE_BYTES, bare
 from loadtests.lab import Lab
 from loadtests.measuring import generate, make_topic
 from loadtests.results import Case
@@ -63,9 +66,12 @@ def fill_tier(
 
 
 def replay(lab: Lab) -> list[Case]:
-    """Read over and over from the log start to where the local log begins, all partitions in each request."""
+    """Read over and over from the log start to where the local log begins, all partitions in each request; beside a bare loop of
+    pread and write over one file in the page cache."""
     cases = []
-    with lab.systems(tiered=True) as systems:
+    path = lab.base / "bare-send"
+    path.write_bytes(os.urandom(PIECE_BYTES) * (FILE_BYTES // PIECE_BYTES))
+    with lab.systems(tiered=True) as systems, bare("send", str(path)) as server:
         for partitions in PARTITIONS[::2] if lab.quick else PARTITIONS:
             topic = f"cold-{partitions}"
             for peer in systems.values():
@@ -79,6 +85,7 @@ def replay(lab: Lab) -> list[Case]:
                     "fetch",
                     topic,
                     parameters=parameters,
+                    bare={"bare": partial(server.fetched, lab.effort.seconds)},
                     end="earliest-local",
                     seconds=lab.effort.seconds * 1.5,
                 )

@@ -28,6 +28,10 @@ def shares(lab: Lab) -> list[Case]:
             print(f"flat out {system:<6} {capacity[system]:,.0f} requests/s", flush=True)
         slower = min(capacity.values())
         paced = {key: value for key, value in options.items() if key != "pipeline"}
+        if not lab.quick:
+            for peer in systems.values():
+                # Producing is warm: what the consumer needs is left. Held to a rate a whole warm-up would take minutes.
+                lab.warm_up(peer, "end-to-end", "late", paced | {"rate": slower * SHARES[-1]}, brief=True)
         for share in SHARES_QUICK if lab.quick else SHARES:
             cases.append(
                 lab.compare(
@@ -37,6 +41,7 @@ def shares(lab: Lab) -> list[Case]:
                     "late",
                     parameters={"share_of_capacity": share, "capacity_requests_per_s": slower},
                     variant=lab.quick,
+                    warm=False,
                     rate=slower * share,
                     **paced,
                 )
@@ -48,6 +53,7 @@ def shares(lab: Lab) -> list[Case]:
                 "end-to-end",
                 "late",
                 variant=True,
+                warm=False,
                 by_system={system: {"rate": own * SHARES[-1]} for system, own in capacity.items()},
                 **paced,
             )

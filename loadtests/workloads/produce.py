@@ -24,6 +24,7 @@ SIZES = {
     "produce 1 MB": (1_000_000, 950, 3),
 }
 """Name to bytes of a batch, records in it, requests in flight: so many that the server is the limit, not the way to it and back."""
+MIDDLE = "produce 16 KB"
 LARGE = "produce 1 MB"
 REQUEST_OVERHEAD_BYTES = 60
 TOUCHED_BYTES = 1400 << 20
@@ -97,9 +98,10 @@ def _beside_bare(
 
 
 def variants(lab: Lab) -> list[Case]:
-    """16 KB requests, idempotent, acks=all, one partition, one connection, no codec, ``memory``; then one thing different."""
+    """16 KB requests, idempotent, acks=all, one partition, one connection, no codec, ``memory``, beside the bare receive
+    and write loop; then one thing different, and 1 MB requests to many partitions and over many connections."""
     cases = []
-    base = options_of("produce 16 KB")
+    base = options_of(MIDDLE)
     plain = {key: value for key, value in base.items() if key != "idempotent"}
     with lab.systems() as systems:
 
@@ -117,10 +119,16 @@ def variants(lab: Lab) -> list[Case]:
             for peer in systems.values():
                 drop_topic(peer, topic)
 
-        case("16 KB, as it is")
+        request_bytes, pipeline = base["batch_bytes"] + REQUEST_OVERHEAD_BYTES, base["pipeline"]
+        with bare("receive", str(lab.base / "received"), str(request_bytes)) as server:
+            limit = partial(server.produced, lab.effort.variant_seconds, request_bytes, pipeline)
+            case("16 KB, as it is", bare={"bare": limit})
         case("16 KB, 100 partitions", partitions=100)
         case("16 KB, 50 connections", work="produce-many", connections=50, pipeline=2)
         case("1 KB, 50 connections", work="produce-many", connections=50, pipeline=4, batch_bytes=1_000, records=8)
+        large = options_of(LARGE)
+        case("1 MB, 100 partitions", partitions=100, **large)
+        case("1 MB, 50 connections", work="produce-many", connections=50, **large | {"pipeline": 1})
         case("16 KB, acks=1", acks=1)
         case("16 KB, synced to disk", settings=FLUSH_EVERY_MESSAGE)
         for codec in CODECS[-1:] if lab.quick else CODECS:
