@@ -30,6 +30,7 @@ UNITS = {
     "server_cpu_us_per_commit": "server CPU µs a commit",
     "rebalance_intervals": "heartbeat intervals",
     "rebalance_cpu_s": "server CPU s",
+    "store_requests": "requests",
     "p99_ms": "p99 ms",
     "e2e_p99_ms": "end to end p99 ms",
     "fetch_s": "s to the first Fetch",
@@ -73,7 +74,7 @@ BARS = (
     "records_per_s",
     "rebalance_intervals",
     "rebalance_cpu_s",
-    "requests",
+    "store_requests",
 )
 BARS_MAX = 3
 

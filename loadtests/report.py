@@ -24,7 +24,7 @@ COLUMNS = {
     "records_per_s": ("records/s", "{:,.0f}"),
     "requests_per_s": ("requests/s", "{:,.0f}"),
     "commits_per_s": ("commits/s", "{:,.0f}"),
-    "requests": ("requests", "{:,.0f}"),
+    "store_requests": ("requests", "{:,.0f}"),
     "server_cpu_us_per_commit": ("CPU µs a commit", "{:,.1f}"),
     "server_cpu_us_per_request": ("CPU µs a request", "{:,.1f}"),
     "server_cpu_s_per_gb": ("CPU s per GB", "{:,.2f}"),

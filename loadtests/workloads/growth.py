@@ -25,7 +25,7 @@ WATCH_S = 5.0
 
 def partitions(lab: Lab) -> list[Case]:
     """1 KB requests dealt out over all partitions of one topic, one connection; a new broker for each count of partitions. How
-    long the topic took to make, and the share of the core that it costs when nothing comes, are in the JSON."""
+    long the topic took to make, and what share of the core it costs when nothing comes, are in the table too."""
     cases = []
     watch_s = 1.0 if lab.quick else WATCH_S
     steps = sorted(
@@ -46,6 +46,7 @@ def partitions(lab: Lab) -> list[Case]:
                     del systems[system]
                     continue
                 made[system] = time.perf_counter() - started
+                time.sleep(watch_s)  # until what making them left to do is done
                 before = cpu_seconds(peer.pid)
                 time.sleep(watch_s)
                 idle[system] = (cpu_seconds(peer.pid) - before) / watch_s

@@ -53,7 +53,10 @@ def issued(lab: Lab) -> list[Case]:
         said = _model(bucket, time.monotonic() - started)
     cases = []
     for operation in sorted(found.keys() | said.keys()):
-        reports = {"counted": {"requests": found[operation]}, "model": {"requests": said.get(operation, 0.0)}}
+        reports = {
+            "counted": {"store_requests": found[operation]},
+            "model": {"store_requests": said.get(operation, 0.0)},
+        }
         print(f"{operation:<20} counted {found[operation]:>8,}   model {said.get(operation, 0.0):>8,.0f}", flush=True)
         cases.append(Case(operation, reports))
     return cases
