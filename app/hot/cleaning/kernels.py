@@ -76,6 +76,7 @@ STATE_WORDS = 6
 
 # A record of a batch whose key was hashed, while its place in the table is fetched from memory: several times as long as all else.
 AHEAD = 16
+BATCHES_AHEAD = 8
 AHEAD_OFFSET = 2
 AHEAD_FATE = 3
 AHEAD_TIMESTAMP = 4
@@ -356,6 +357,38 @@ def _hash_ahead(data, start, end, slots, keys, ahead, place):
 
 
 @njit(cache=True)
+def _fetch_ahead(window, positions, number, count, slots, keys):
+    """Have the places of a later batch's keys fetched, if it has too few records to look ahead within it. Judges nothing."""
+    number += BATCHES_AHEAD
+    if number >= count:
+        return
+    at = positions[number]
+    end = at + _i32(window, at + _LENGTH_AT) + LENGTH_PREFIX_BYTES
+    records = _i32(window, at + _COUNT_AT)
+    if records > AHEAD // 2 or window[at + _ATTRIBUTES_AT + 1] & CODEC_MASK:
+        return
+    at += HEADER_BYTES
+    for _ in range(records):
+        length, at = _varint(window, at, end)
+        if at < 0 or length < 6 or length > end - at:
+            return
+        record_end = at + length
+        _, at = _varint(window, at + 1, record_end)
+        if at < 0:
+            return
+        _, at = _varint(window, at, record_end)
+        if at < 0:
+            return
+        key_length, at = _varint(window, at, record_end)
+        if at < 0 or key_length > record_end - at:
+            return
+        if key_length >= 0:
+            first, _ = siphash(window, at, at + key_length, keys[0], keys[1])
+            fetch_early(slots, _place_of(slots, first))
+        at = record_end
+
+
+@njit(cache=True)
 def _note(slots, state, first, second, offset):
     """Note a record of the key of that hash. Answers whether there was room."""
     if offset - state[NOTED_FROM] >= _OFFSETS_MAX:
@@ -458,6 +491,7 @@ def scan(window, length, next_offset, end_offset, tables, positions, marked):
 def index_window(window, positions, number, count, skipped, start_offset, slots, keys, state, ahead):
     """``index_records`` for batches ``[number, count)`` that are not ``skipped``. Returns: (next number, stop)."""
     while number < count:
+        _fetch_ahead(window, positions, number, count, slots, keys)
         at = positions[number]
         size = _i32(window, at + _LENGTH_AT) + LENGTH_PREFIX_BYTES
         base_offset = _i64(window, at)
@@ -655,6 +689,7 @@ def filter_window(
 ):
     """Write what stays of batches ``[number, count)`` to ``out`` from ``to`` on. Returns: (next number, end in ``out``, stop)."""
     while number < count:
+        _fetch_ahead(window, positions, number, count, slots, keys)
         at = positions[number]
         size = _i32(window, at + _LENGTH_AT) + LENGTH_PREFIX_BYTES
         records = _i32(window, at + _COUNT_AT)
