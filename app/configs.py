@@ -187,6 +187,7 @@ class BrokerConfig:
     group_consumer_regex_refresh_interval_ms: int = 600_000
     group_share_session_timeout_ms: int = 45_000
     group_share_heartbeat_interval_ms: int = 5000
+    group_share_assignment_interval_ms: int = 1000
     group_share_max_size: int = 200
     group_share_delivery_count_limit: int = 5
     group_share_record_lock_duration_ms: int = 30_000
@@ -939,6 +940,14 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 _INT,
                 "Time between two heartbeats that members of share groups are told to keep.",
                 minimum=1,
+            ),
+            _broker(
+                "group.share.assignment.interval.ms",
+                _INT,
+                "As group.consumer.assignment.interval.ms, of share groups.",
+                minimum=0,
+                maximum=15_000,
+                update=Update.CLUSTER_WIDE,
             ),
             _broker("group.share.max.size", _SHORT, "Most members of a share group.", minimum=1, maximum=1000),
             _broker(

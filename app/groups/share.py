@@ -1,8 +1,9 @@
 """A share group: members that read the same partitions together, record by record (KIP-932). A pure state machine.
 
-As in a consumer group (``consumer.py``) what members subscribe to raises the group epoch and makes a new target assignment; but
-several members may have one partition, so that nobody has to give anything up first: a member has its target with its next
-heartbeat. Who gets which record is not decided here, but by the share-partitions (``share_state.py``).
+As in a consumer group (``consumer.py``) what members subscribe to raises the group epoch and makes a new target assignment, at most
+once in ``group.share.assignment.interval.ms``; but several members may have one partition, so that nobody has to give anything up
+first: a member has its target with its next heartbeat. Who gets which record is not decided here, but by the share-partitions
+(``share_state.py``).
 """
 
 from __future__ import annotations
@@ -79,6 +80,8 @@ class ShareGroup:
         self.members: dict[str, ShareMember] = {}
         self.targets: dict[str, Assignment] = {}
         self._topics_seen: Mapping[str, TopicImage] | None = None
+        self._assigned_ms: int | None = None
+        """When the target was computed, in steady time; None before the first one here."""
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -100,8 +103,11 @@ class ShareGroup:
             known.rack_id if request.rack_id is None else request.rack_id,
             known.topic_names if request.subscribed_topic_names is None else frozenset(request.subscribed_topic_names),
         )
-        records, current = self._advance(member, wanted, image)
+        target_epoch = self.target_epoch
+        records, current = self._advance(member, wanted, image, turn.steady_ms)
         self._write(turn, records)
+        if self.target_epoch > target_epoch:
+            self._assigned_ms = turn.steady_ms
         turn.set_timer(self._timer(member.member_id), self.config.group_share_session_timeout_ms)
         response = ShareGroupHeartbeatResponse(
             member_id=member.member_id,
@@ -145,7 +151,7 @@ class ShareGroup:
         return member
 
     def _advance(
-        self, member: ShareMember, wanted: ShareSubscription, image: ClusterImage
+        self, member: ShareMember, wanted: ShareSubscription, image: ClusterImage, steady_ms: int
     ) -> tuple[list[ShareGroupRecord], ShareAssignment]:
         """The records that bring group and member up to date, and where the member is then. Nothing is changed yet."""
         records: list[ShareGroupRecord] = []
@@ -163,7 +169,7 @@ class ShareGroup:
                 epoch += 1
                 records.append(ShareEpoch(epoch, hashed))
         target, target_epoch = self.targets.get(member_id, NO_PARTITIONS), self.target_epoch
-        if epoch > self.target_epoch:
+        if epoch > self.target_epoch and (self._may_assign(steady_ms) or len(subscriptions) == 1):
             specs = {
                 other: MemberSpec(topic_ids(each.topic_names, image), self.targets.get(other, NO_PARTITIONS))
                 for other, each in subscriptions.items()
@@ -179,6 +185,11 @@ class ShareGroup:
             current = ShareAssignment(target_epoch, current.member_epoch, target)
             records.append(ShareCurrent(member_id, current))
         return records, current
+
+    def _may_assign(self, steady_ms: int) -> bool:
+        """Whether a new target may be computed, as far as the time since the last one goes."""
+        interval_ms = self.config.group_share_assignment_interval_ms
+        return self._assigned_ms is None or steady_ms - self._assigned_ms >= interval_ms
 
     # --- ends of membership ------------------------------------------------------------------------------------------
 

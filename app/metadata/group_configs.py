@@ -89,6 +89,13 @@ GROUP_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                     ),
                     (
                         "share",
+                        "assignment.interval.ms",
+                        "assignment_interval_ms",
+                        0,
+                        "As group.share.assignment.interval.ms.",
+                    ),
+                    (
+                        "share",
                         "record.lock.duration.ms",
                         "record_lock_duration_ms",
                         1,

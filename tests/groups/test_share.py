@@ -28,14 +28,14 @@ from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest, Shar
 from tests.groups.bench import FakeTurn, image_of, topic_id
 from tests.groups.shards import ShardBench, _Turn
 
-CONFIG = BrokerConfig(group_share_max_size=3)
+CONFIG = BrokerConfig(group_share_max_size=3, group_share_assignment_interval_ms=0)
 
 
 class Bench:
-    def __init__(self) -> None:
+    def __init__(self, config: BrokerConfig = CONFIG) -> None:
         self.turn = FakeTurn()
         self.image = image_of({"t": 4})
-        self.group = ShareGroup("g", CONFIG)
+        self.group = ShareGroup("g", config)
 
     def beat(self, member_id: str, epoch: int, topics: list[str] | None = None) -> ShareGroupHeartbeatResponse:
         return self.send(ShareGroupHeartbeatRequest("g", member_id, epoch, None, topics))
@@ -69,6 +69,26 @@ def test_members_share_partitions_and_get_others_with_their_next_heartbeat() -> 
     bench.image = image_of({"t": 6})
     assert partitions(bench.beat("a", 2)) == {0, 1, 4}
     assert remembered(bench.loaded()) == remembered(bench.group)
+
+
+def test_members_that_join_within_the_assignment_interval_are_dealt_with_together() -> None:
+    bench = Bench(replace(CONFIG, group_share_assignment_interval_ms=1000))
+    assert partitions(bench.beat("a", 0, ["t"])) == {0, 1, 2, 3}  # nobody to wait for
+    for member_id in ("b", "c"):
+        bench.turn.now_ms += 499
+        answer = bench.beat(member_id, 0, ["t"])
+        assert (answer.member_epoch, partitions(answer)) == (1, set())
+    assert partitions(bench.beat("a", 1)) is None
+    bench.turn.now_ms += 2
+    answer = bench.beat("a", 1)
+    assert (bench.group.epoch, answer.member_epoch, partitions(answer)) == (3, 3, {0, 1})
+    assert partitions(bench.beat("b", 1)) == {2}
+    assert partitions(bench.beat("c", 1)) == {3}
+    bench.beat("c", -1)
+    assert partitions(bench.beat("b", 3)) is None  # within the interval again
+    assert remembered(bench.loaded()) == remembered(bench.group)
+    bench.group = bench.loaded()  # a coordinator that has just begun does not know when it was
+    assert bench.beat("a", 3).member_epoch == 4
 
 
 def remembered(group: ShareGroup) -> Any:

@@ -103,6 +103,7 @@ class Machine:
             group_initial_rebalance_delay_ms=50,
             group_consumer_session_timeout_ms=SESSION_MS,
             group_consumer_assignment_interval_ms=world.assignment_interval_ms,
+            group_share_assignment_interval_ms=world.assignment_interval_ms,
             share_coordinator_state_topic_num_partitions=2,
             group_share_session_timeout_ms=SESSION_MS,
             group_share_record_lock_duration_ms=SHARE_LOCK_MS,
