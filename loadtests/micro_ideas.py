@@ -4,8 +4,9 @@
 
 A whole broker runs in this process, and a connection is fed as by ``micro_connection``; its answers go into a socket. First with
 everything as it is, then with one thing done the plain way, by turns; the least of all rounds of each. What costs a request a
-task or a future is measured with one request in each read, where nothing else is shared out among many. At last what one write
-for the requests of a turn would save at most, which was not built: the write alone, with nothing around it.
+task or a future is measured with one request in each read, where nothing else is shared out among many. Then how long the loop
+stands still for a full search for garbage; at last what one write for the requests of a turn would save at most, which was not
+built: the write alone, with nothing around it.
 """
 
 from __future__ import annotations
@@ -210,8 +211,24 @@ async def _measure(directory: Path, rounds: int) -> None:
             for way in WAYS:
                 found[way.name].append(await _round(node, way, producers[way.name]) * 1e6)
                 await asyncio.sleep(0)
+        _collections(rounds)
     for name, costs in found.items():
         print(f"{name:<40} least {min(costs):7.2f} µs   highest {max(costs):7.2f} µs a request", flush=True)
+
+
+def _collections(rounds: int) -> None:
+    """How long the loop stands still for a search for garbage among all that there is."""
+    gc.unfreeze()
+    costs = []
+    for _ in range(rounds):
+        started = time.process_time()
+        gc.collect()
+        costs.append((time.process_time() - started) * 1000)
+    settle_memory()
+    print(
+        f"{'a search for garbage, nothing frozen':<40} least {min(costs):7.2f} ms   highest {max(costs):7.2f} ms",
+        flush=True,
+    )
 
 
 def _writes(directory: Path, rounds: int) -> None:
