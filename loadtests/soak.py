@@ -41,6 +41,8 @@ RECORDS_PER_S = 1_000
 """Of each topic, of 1,000 bytes."""
 SEGMENT_BYTES = 2 << 20
 RETENTION_MS = 20_000
+SETTINGS = TIER_AT_ONCE | {"firn.chunk.cache.bytes": str(32 << 20)}
+"""With a cache that is full soon: each chunk in it may hold a descriptor, and what is kept grows for as long as the soak goes on."""
 REPLAY_PAUSE_S = 2.0
 SAMPLE_S = 1.0
 FAULT_PAUSE_S = (8.0, 16.0)
@@ -103,7 +105,7 @@ class Soaked:
         self.incarnation += 1
         self.system = self._running.enter_context(
             firn_running(
-                self.directory, settings=TIER_AT_ONCE, store=self.store, environment=S3_ENVIRONMENT, port=self.port
+                self.directory, settings=SETTINGS, store=self.store, environment=S3_ENVIRONMENT, port=self.port
             )
         )
 
