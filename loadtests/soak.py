@@ -42,7 +42,7 @@ RECORDS_PER_S = 1_000
 SEGMENT_BYTES = 2 << 20
 RETENTION_MS = 20_000
 SETTINGS = TIER_AT_ONCE | {"firn.chunk.cache.bytes": str(32 << 20)}
-"""With a cache that is full soon: each chunk in it may hold a descriptor, and what is kept grows for as long as the soak goes on."""
+"""With a cache that is full soon: each chunk in it may hold a descriptor, and what is kept grows as long as the soak goes on."""
 REPLAY_PAUSE_S = 2.0
 SAMPLE_S = 1.0
 FAULT_PAUSE_S = (8.0, 16.0)

@@ -4,7 +4,7 @@
 set -euo pipefail
 bin=$1/bin
 S3S_FS=0.14.1
-MINIO=latest
+MINIO=v0.0.0-20260212201848-7aac2a2c5b7c
 mkdir -p "$bin"
 
 if [ -x "$bin/s3s-fs" ]; then
