@@ -7,8 +7,9 @@ turn, and go on.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from itertools import islice
 from typing import Final
 
 from app.configs import BrokerConfig
@@ -17,12 +18,12 @@ from app.errors import RequestRejected
 from app.groups.classic import CONSUMER_PROTOCOL, ClassicGroup, ClassicState
 from app.groups.group import Group, GroupType
 from app.groups.offsets import CommittedOffset, OffsetStore
-from app.units import NO_TIMESTAMP, Offset
+from app.units import NO_OFFSET, NO_TIMESTAMP, Offset
 
 MINUTE_MS: Final = 60_000
 
 OFFSETS_AT_ONCE: Final = 1_000
-"""Offsets that are looked at before the event loop turns, and no more than one group beyond them."""
+"""Offsets and groups that are looked at before the event loop turns."""
 
 RETRY_MS: Final = 5_000
 """After an append that failed, until what is due is tried again."""
@@ -53,11 +54,15 @@ class OffsetCleanup:
         self._forget_offsets = forget_offsets
         self._forget_group = forget_group
         self._expiring: deque[str] = deque()
-        """Groups that the present search for unused offsets has still to look at."""
+        """Groups that the present search for unused offsets has still to look at, or is looking at."""
+        self._unexpired: Iterator[tuple[str, int]] | None = None
+        """Of the first of them, the offsets that it has still to look at; None before it has begun."""
         self._deleted: dict[str, Offset] = {}
         """Deleted topics, and where the newest offset of each can be in the log: what is committed later is of a successor."""
         self._cleaning: Iterator[str] = iter(())
         """Groups that have still to be looked at for offsets of deleted topics."""
+        self._cleaned: tuple[str, Iterator[tuple[str, int, Offset]]] | None = None
+        """The one that is being looked at, and its offsets that have still to be."""
 
     def start(self, turn: Turn) -> None:
         """All offsets are known now."""
@@ -75,28 +80,38 @@ class OffsetCleanup:
     def topics_deleted(self, turn: Turn, names: Collection[str]) -> None:
         """Topics are gone: nobody can go on where he was in them."""
         self._deleted.update(dict.fromkeys(names, self._offsets.newest_log_end))
-        self._cleaning = iter(self._offsets.group_ids())
+        self._look_at_all_for_deleted()
         turn.set_timer(Chore.DELETED_TOPICS, 0)
 
     def _clean_some(self, turn: Turn) -> None:
-        looked_at = 0
-        for group_id in self._cleaning:
-            looked_at += self._offsets.count(group_id)
+        left = OFFSETS_AT_ONCE
+        while left > 0:
+            if self._cleaned is None:
+                group_id = next(self._cleaning, None)
+                if group_id is None:
+                    self._deleted = {}
+                    return
+                self._cleaned = group_id, self._offsets.places_of(group_id, self._deleted)
+            group_id, places = self._cleaned
+            some = list(islice(places, left))
             gone = {
                 (topic, partition)
-                for topic, partition, log_end in self._offsets.places_of(group_id, self._deleted)
-                if log_end <= self._deleted[topic]
+                for topic, partition, log_end in some
+                if log_end <= self._deleted.get(topic, NO_OFFSET)
             }
             try:
                 self._forget_offsets(turn, group_id, sorted(gone))
             except RequestRejected:
-                self._cleaning = iter(self._offsets.group_ids())
+                self._look_at_all_for_deleted()
                 turn.set_timer(Chore.DELETED_TOPICS, RETRY_MS)
                 return
-            if looked_at >= OFFSETS_AT_ONCE:
-                turn.set_timer(Chore.DELETED_TOPICS, 0)
-                return
-        self._deleted = {}
+            if len(some) < left:
+                self._cleaned = None
+            left -= 1 + len(some)
+        turn.set_timer(Chore.DELETED_TOPICS, 0)
+
+    def _look_at_all_for_deleted(self) -> None:
+        self._cleaning, self._cleaned = iter(self._offsets.group_ids()), None
 
     # --- expiry ---------------------------------------------------------------------------------------------------------
 
@@ -107,48 +122,52 @@ class OffsetCleanup:
         """
         if not self._expiring:
             self._expiring.extend(self._groups)
-        looked_at = 0
+        left = OFFSETS_AT_ONCE
         while self._expiring:
-            group_id = self._expiring.popleft()
+            group_id = self._expiring[0]
             group = self._groups.get(group_id)
-            if group is None or group.group_type is GroupType.SHARE:
-                continue  # a share group is where its records are, and has no offsets here
-            looked_at += 1 + self._offsets.count(group_id)
-            if not self._offsets.decode_some(group_id, OFFSETS_AT_ONCE):
-                self._expiring.appendleft(group_id)
-                turn.set_timer(Chore.EXPIRY, 0)
-                return
-            try:
-                self._expire(turn, group)
-            except RequestRejected:
-                continue
-            if looked_at >= OFFSETS_AT_ONCE and self._expiring:
-                turn.set_timer(Chore.EXPIRY, 0)
-                return
+            # A share group is where its records are, and has no offsets here.
+            if group is not None and group.group_type is not GroupType.SHARE:
+                if left <= 0 or not self._offsets.decode_some(group_id, OFFSETS_AT_ONCE):
+                    turn.set_timer(Chore.EXPIRY, 0)
+                    return
+                if self._unexpired is None:
+                    self._unexpired = self._offsets.committed_places(group_id)
+                some = list(islice(self._unexpired, left))
+                try:
+                    self._expire(turn, group, some)
+                    if len(some) == left:
+                        turn.set_timer(Chore.EXPIRY, 0)  # there may be more
+                        return
+                    if group.is_empty and group_id not in self._offsets and not _is_expected(group):
+                        self._forget_group(turn, group)
+                except RequestRejected:
+                    pass  # all of it is looked at again in the next round
+                left -= 1 + len(some)
+            self._expiring.popleft()
+            self._unexpired = None
         turn.set_timer(Chore.EXPIRY, self._config().offsets_retention_check_interval_ms)
 
-    def _expire(self, turn: Turn, group: Group) -> None:
+    def _expire(self, turn: Turn, group: Group, places: Iterable[tuple[str, int]]) -> None:
+        """Forget those of a group's offsets that are due. Raises: what an append raises."""
         retention_ms = self._config().offsets_retention_minutes * MINUTE_MS
         group_id = group.group_id
+        used: dict[str, bool] = {}
         gone: list[tuple[str, int]] = []
-        left = False
-        for topic, partitions in self._offsets.topics(group_id).items():
-            used = group.subscribes_to(topic)
-            for partition, committed in partitions.items():
-                since_ms = None if used else _unused_since_ms(group, committed)
-                if since_ms is None or self._offsets.is_pending(group_id, topic, partition):
-                    left = True
-                elif (
-                    turn.now_ms >= committed.expires_ms
-                    if committed.expires_ms != NO_TIMESTAMP
-                    else turn.now_ms - since_ms >= retention_ms
-                ):
-                    gone.append((topic, partition))
-                else:
-                    left = True
+        for topic, partition in places:
+            committed = self._offsets.get(group_id, topic, partition)
+            if topic not in used:
+                used[topic] = group.subscribes_to(topic)
+            if committed is None or used[topic] or self._offsets.is_pending(group_id, topic, partition):
+                continue
+            since_ms = _unused_since_ms(group, committed)
+            if since_ms is not None and (
+                turn.now_ms >= committed.expires_ms
+                if committed.expires_ms != NO_TIMESTAMP
+                else turn.now_ms - since_ms >= retention_ms
+            ):
+                gone.append((topic, partition))
         self._forget_offsets(turn, group_id, gone)
-        if not left and group.is_empty and not self._offsets.has_pending(group_id) and not _is_expected(group):
-            self._forget_group(turn, group)
 
 
 def _unused_since_ms(group: Group, committed: CommittedOffset) -> int | None:

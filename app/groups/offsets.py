@@ -154,6 +154,10 @@ class _GroupOffsets:
         else:
             found[partition] = offset
 
+    def written_by(self, producer_id: int) -> Topics:
+        """What the open transaction of a producer commits; without one, what is committed."""
+        return self.decoded if producer_id == NO_PRODUCER_ID else self.pending.get(producer_id, {})
+
     @property
     def is_blank(self) -> bool:
         """Whether nothing is to be remembered of it."""
@@ -349,20 +353,32 @@ class OffsetStore:
                         seen.add((topic, partition))
                         yield topic, partition
 
+    def committed_places(self, group_id: str) -> Iterator[tuple[str, int]]:
+        """Topic and partition of everything that is committed and was decoded. May be left between two steps and gone on with:
+        what comes or goes meanwhile may be in it or not. Raises: nothing."""
+        group = self._groups.get(group_id)
+        if group is not None:
+            for topic in tuple(group.decoded):
+                for partition in tuple(group.decoded.get(topic, ())):
+                    yield topic, partition
+
     def places_of(self, group_id: str, names: Collection[str]) -> Iterator[tuple[str, int, Offset]]:
         """Topic, partition and end in the log of what is committed or pending of some topics, maybe more than once; what was
-        loaded only and is of other topics is not decoded. Raises: CorruptionError."""
+        loaded only is not decoded, and is shown whatever its topic is. May be left between two steps and gone on with: what is
+        shown is so when it is shown. Raises: CorruptionError."""
         group = self._groups.get(group_id)
         if group is None:
             return
-        for place in group.raw:
-            topic, partition = _parse_place(place)
-            if topic in names:
-                yield topic, partition, Offset(0)
-        for topics in (group.decoded, *group.pending.values()):
+        for place in tuple(group.raw):
+            if place in group.raw:
+                yield (*_parse_place(place), Offset(0))
+        # What is pending may be committed meanwhile, and is then met there.
+        for producer_id in (*group.pending, NO_PRODUCER_ID):
             for name in names:
-                for partition, committed in topics.get(name, {}).items():
-                    yield name, partition, committed.log_end
+                for partition in tuple(group.written_by(producer_id).get(name, ())):
+                    committed = group.written_by(producer_id).get(name, {}).get(partition)
+                    if committed is not None:
+                        yield name, partition, committed.log_end
 
     @property
     def total(self) -> int:

@@ -431,3 +431,52 @@ def test_a_search_for_expired_offsets_ends_with_the_last_group_however_large_it_
             assert turns < 10, "it begins again at once"
         searches += turns > 0
     assert searches == 5
+
+
+def _steps_of(bench: ShardBench) -> list[int]:
+    """Do what is due, again and again; how many records each time wrote."""
+    steps = []
+    while (key := bench.turn.timers.pop_due(bench.turn.now_ms)) is not None:
+        before = sum(map(len, bench.turn.log))
+        bench.shard.due(bench.turn, key)
+        steps.append(sum(map(len, bench.turn.log)) - before)
+    return steps
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["committed here", "loaded"])
+def test_a_large_group_expires_in_steps_and_goes_with_the_last_of_them(restarted: bool) -> None:
+    bench = ShardBench(replace(CONFIG, offsets_retention_minutes=1))
+    for topic in ("t", "u"):
+        for partition in range(3 * OFFSETS_AT_ONCE // 2 + 7):
+            bench.commit(topic, partition, 1)
+    if restarted:
+        bench.restart()
+    bench.turn.now_ms += CHECK_MS
+    steps = _steps_of(bench)
+    assert max(steps) <= OFFSETS_AT_ONCE
+    assert sum(steps) == 3 * OFFSETS_AT_ONCE + 14 + 1
+    assert not bench.shard.groups
+    assert GROUP not in bench.shard.offsets
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["committed here", "loaded"])
+def test_offsets_of_a_deleted_topic_go_in_steps_but_not_those_that_are_committed_meanwhile(restarted: bool) -> None:
+    bench = ShardBench()
+    count = 5 * OFFSETS_AT_ONCE // 2
+    for partition in range(count):
+        bench.commit("t", partition, 1)
+    bench.commit("u", 0, 1)
+    bench.commit("t", count, 1, producer_id=7)
+    if restarted:
+        bench.restart()
+    bench.shard.topics_deleted(bench.turn, ["t"])
+    key = bench.turn.timers.pop_due(bench.turn.now_ms)
+    bench.shard.due(bench.turn, key)
+    left = {partition for topic, partition in bench.committed() if topic == "t"}
+    assert count - len(left) <= OFFSETS_AT_ONCE
+    again = max(left)
+    bench.commit("t", again, 5)  # of a topic that has taken the name
+    bench.shard.complete_transaction(7, commit=True)
+    steps = _steps_of(bench)
+    assert max(steps) <= OFFSETS_AT_ONCE
+    assert bench.committed() == {("t", again): 5, ("u", 0): 1}
