@@ -61,6 +61,7 @@ from app.objectstore.api import (
 )
 from app.objectstore.keys import LIST_LIMIT_MAX, PART_NUMBER_MAX, check_key, check_prefix, check_range
 from app.objectstore.s3_bulk import BulkReader
+from app.objectstore.s3_models import ServiceModels
 from app.objectstore.url import S3Location
 from app.units import TimestampMs
 
@@ -208,6 +209,7 @@ class S3Store:
         session = AioSession()
         session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_parse_time)
         try:
+            session.register_component("data_loader", ServiceModels(session.get_config_variable("data_path")))
             region = location.region or session.get_config_variable("region")
             if region is None and location.endpoint is not None:
                 region = "us-east-1"  # what servers other than AWS call themselves; a signature must name one

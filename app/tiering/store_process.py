@@ -95,6 +95,7 @@ async def serve(url: str, sock: socket.socket) -> None:
 
     gc.freeze()
     gc.set_threshold(GARBAGE_THRESHOLD, 20, 50)
+    gc.enable()
     own: dict[str, Handler] = {"process.metrics": metrics, "process.ping": ping}
     handlers = {**store_handlers(store), **store_work_handlers(work), **own}
     await RpcServer(handlers).serve(sock)
@@ -106,6 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--store", required=True, help="URL of the object store")
     parser.add_argument("--socket", required=True, type=int, help="inherited descriptor of a Unix stream socket")
     options = parser.parse_args(arguments)
+    gc.disable()  # until the store is open: what is made before stays
     # Ctrl-C in a terminal reaches the whole group; the end of the socket is what ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     give_way(NICENESS)

@@ -1,0 +1,41 @@
+"""How botocore's descriptions of services are found and read, quickly.
+
+botocore looks into the folders of all four hundred services for what it is about to load, twice, and decodes JSON by the standard
+library. Both together are a sixth of what making a client costs, and a store process makes one before it answers at all.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from botocore.loaders import JSONFileLoader, Loader
+
+
+class _JsonFiles(JSONFileLoader):  # type: ignore[misc] # botocore has no types
+    """Files decoded by msgspec; a dict keeps the order that botocore relies on."""
+
+    def load_file(self, file_path: str) -> Any:
+        plain, packed = Path(f"{file_path}.json"), Path(f"{file_path}.json.gz")
+        if plain.is_file():
+            return msgspec.json.decode(plain.read_bytes())
+        return msgspec.json.decode(gzip.decompress(packed.read_bytes())) if packed.is_file() else None
+
+
+class ServiceModels(Loader):  # type: ignore[misc] # botocore has no types
+    """A loader that does not look into folders of services that nobody asks for."""
+
+    def __init__(self, data_path: str | None) -> None:
+        """``data_path``: folders to look in first, as AWS_DATA_PATH names them."""
+        folders = (
+            [os.path.expanduser(os.path.expandvars(one)) for one in data_path.split(os.pathsep)] if data_path else []
+        )
+        super().__init__(extra_search_paths=folders, file_loader=_JsonFiles())
+
+    def list_available_services(self, type_name: str) -> list[str]:
+        """The services that there are folders of; the one that is loaded shows whether it has what is wanted."""
+        found = {name for folder in self.search_paths if Path(folder).is_dir() for name in os.listdir(folder)}
+        return sorted(found)
