@@ -386,7 +386,10 @@ def fetch(arguments: argparse.Namespace) -> dict[str, object]:
         return count, total, clock() - started, latencies
 
     def advance(answer: memoryview) -> int:
-        """Move the offsets behind what a v11 answer carries, without decoding it; its record bytes."""
+        """Move the offsets behind what a v11 answer carries, without decoding it; the bytes of its whole batches.
+
+        The beginning of a batch that did not fit, which some brokers send, is fetched again.
+        """
         position = 4 + 4 + 2 + 4
         (topics,) = INT32.unpack_from(answer, position)
         position += 4
@@ -403,8 +406,7 @@ def fetch(arguments: argparse.Namespace) -> dict[str, object]:
                 position += 34 + 16 * max(aborted, 0) + 4
                 (size,) = INT32.unpack_from(answer, position)
                 position += 4
-                end = position + size
-                total += size
+                begin, end = position, position + size
                 last = offsets[partition]
                 while position + HEADER_BYTES <= end:
                     header = HEADER.unpack_from(answer, position)
@@ -412,6 +414,7 @@ def fetch(arguments: argparse.Namespace) -> dict[str, object]:
                         break
                     last = header[0] + header[6] + 1
                     position += 12 + header[1]
+                total += position - begin
                 if not arguments.once and last >= min(high_watermark, ends[partition]):
                     last = starts[partition]
                 elif arguments.once and last >= high_watermark:

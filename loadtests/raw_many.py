@@ -144,7 +144,7 @@ class Fetching:
         self.wire.socket.sendall(self.request)
 
     def receive(self) -> int:
-        """Take what is there; the record bytes of an answer that is complete, else -1."""
+        """Take what is there; the bytes of the whole batches of an answer that is complete, else -1."""
         got = self.wire.socket.recv_into(self.buffer[self.filled :])
         if not got:
             raise SystemExit("the server closed the connection")
@@ -158,7 +158,7 @@ class Fetching:
         position = self.prefix + 34 + 16 * max(aborted, 0) + 4
         size: int = INT32.unpack_from(self.buffer, position)[0]
         position += 4
-        end = position + size
+        begin, end = position, position + size
         while position + HEADER_BYTES <= end:
             header = HEADER.unpack_from(self.buffer, position)
             if position + 12 + header[1] > end:
@@ -166,7 +166,7 @@ class Fetching:
             self.offset = header[0] + header[6] + 1
             position += 12 + header[1]
         self.over(high_watermark)
-        return size
+        return position - begin
 
     def over(self, high_watermark: int) -> None:
         """Begin again where the log ends."""
