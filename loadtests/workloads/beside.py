@@ -20,7 +20,7 @@ from loadtests.bare_limits import touch_pages
 from loadtests.firn_peer import firn_running
 from loadtests.lab import NOT_TIERED, TIER_AT_ONCE, Lab, show
 from loadtests.measuring import Report, alternate, finish, generate, make_topic, median, start_generator
-from loadtests.processes import children, cpu_seconds
+from loadtests.processes import children, cpu_seconds, family_memory_mb
 from loadtests.results import Case
 from loadtests.system import System
 from loadtests.workloads.cold import fill_tier, segment_bytes_of
@@ -123,6 +123,7 @@ def upload(lab: Lab) -> list[Case]:
             copied = sum(path.stat().st_size for path in bucket.glob("data/**/*.seg"))
         elapsed = time.perf_counter() - started
         spent = cpu_seconds(store_process) - before[0], cpu_seconds(peer.pid) - before[1]
+        peak_memory_mb = family_memory_mb(peer.pid, "VmHWM")
         producer.send_signal(signal.SIGINT)
         producer.communicate()
     report: Report = {
@@ -130,6 +131,7 @@ def upload(lab: Lab) -> list[Case]:
         "megabytes": copied / 1e6,
         "server_cpu_s_per_gb": spent[0] / max(copied, 1) * 1e9,
         "broker_cpu_s": spent[1],
+        "peak_memory_mb": peak_memory_mb,
         "whole": copied >= rolled,
     }
     print(

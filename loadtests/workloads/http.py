@@ -6,10 +6,11 @@ import http.client
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from loadtests.firn_peer import firn_running
 from loadtests.lab import Lab, pinned_here
-from loadtests.measuring import LOAD_CORE, SERVER_CORE, Report, make_topic, median
+from loadtests.measuring import LOAD_CORE, SERVER_CORE, Report, alternate, make_topic
 from loadtests.processes import family_cpu_seconds
 from loadtests.results import Case
 from loadtests.system import System, free_port
@@ -32,13 +33,14 @@ def produce(lab: Lab) -> list[Case]:
         for name, run in (("HTTP, a record a request", _single), ("HTTP, streamed", _streamed)):
             with pinned_here(LOAD_CORE):
                 run(peer, port, path, 1.0)
-                found = median([run(peer, port, path, lab.effort.seconds) for _ in range(lab.effort.variant_rounds)])
+                runs = {"Firn": partial(run, peer, port, path, lab.effort.seconds)}
+                cases.append(Case(name, alternate(runs, lab.effort.variant_rounds, servers={"Firn": peer})))
+            found = cases[-1].systems["Firn"]
             print(
                 f"{name:<32} {found['records_per_s']:,.0f} records/s, p99 {found.get('p99_ms', 0):.1f} ms, "
                 f"{found['server_cpu_us_per_record']:.0f} µs CPU a record",
                 flush=True,
             )
-            cases.append(Case(name, {"Firn": found}))
     return cases
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
+from functools import partial
 
 from loadtests.lab import NOT_TIERED, Lab, python_on
-from loadtests.measuring import LOAD_CORE, LoadFailed, Report, make_topic
+from loadtests.measuring import LOAD_CORE, LoadFailed, Report, alternate, make_topic
 from loadtests.results import Case
 from loadtests.system import ROOT, System
 
@@ -18,11 +19,12 @@ NAME = "1,000 members, a tenth replaced"
 def consumer_protocol(lab: Lab) -> list[Case]:
     """The systems one after the other: most of a run is waiting for heartbeats."""
     members = 100 if lab.quick else MEMBERS
-    found: dict[str, Report] = {}
     with lab.systems() as systems:
         for system, peer in systems.items():
             make_topic(peer, "shared", partitions=PARTITIONS, **NOT_TIERED.get(system, {}))
-            found[system] = report = _measure(peer, members)
+        runs = {system: partial(_measure, peer, members) for system, peer in systems.items()}
+        found = alternate(runs, 1, servers=systems)
+        for system, report in found.items():
             print(
                 f"{NAME:<44} {system:<14} joined in {report['join_s']:.1f} s with {report['join_cpu_s']:.2f} s of CPU; "
                 f"rebalanced in {report['rebalance_intervals']:.2f} intervals with {report['rebalance_cpu_s']:.2f} s of CPU",

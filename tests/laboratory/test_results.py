@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("matplotlib", reason="the laboratory's own extra is not installed")
 
-from loadtests import plots
+from loadtests import lab, plots
 from loadtests.measuring import Report, alternate, median
 from loadtests.report import text
 from loadtests.results import FORMAT, Case, Group, Results, load, save
@@ -83,6 +85,34 @@ def test_the_highest_memory_of_a_run_is_that_of_its_server_during_it() -> None:
         asked.close()
     assert found["much"]["peak_memory_mb"] > found["little"]["peak_memory_mb"] + 60
     assert "peak_memory_mb" not in found["bare"]
+
+
+def test_groups_of_a_quick_run_use_the_same_systems_and_each_says_who_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started = []
+
+    @contextmanager
+    def both_running(directory: Path, note: Callable[[str], None], **_: object) -> Iterator[dict[str, System]]:
+        started.append(directory)
+        note("Apache Kafka is left out.")
+        yield {"Firn": System("Firn", "127.0.0.1", 1, 1, 0.0, directory)}
+        started.pop()
+
+    monkeypatch.setattr(lab, "both_running", both_running)
+    shared = lab.Shared(tmp_path)
+    for name in ("first", "second"):
+        one = lab.Lab(tmp_path / name, lab.QUICK, shared)
+        with one.systems(tiered=True) as systems:
+            del systems["Firn"]  # a group may leave one out
+        assert one.notes == ["Apache Kafka is left out."]
+        with one.systems() as systems:
+            assert list(systems) == ["Firn"]
+        with one.systems(new=True):
+            assert started == [tmp_path / "shared", tmp_path / name / "systems"]
+    assert started == [tmp_path / "shared"]
+    shared.stack.close()
+    assert not started
 
 
 def test_a_target_is_judged_by_what_was_measured_and_left_out_if_it_was_not() -> None:
