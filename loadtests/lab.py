@@ -139,6 +139,10 @@ class Lab:
         """Whether it is enough to see that it works."""
         return self.effort is QUICK
 
+    def touching(self, total_bytes: int) -> Callable[[], None] | None:
+        """What fills and frees so much page cache before a run (``touch_pages``); nothing in a quick one."""
+        return partial(touch_pages, self.base, total_bytes) if total_bytes and not self.quick else None
+
     def warm_up_s(self, system: str) -> float:
         return self.effort.java_warm_up_s if system == "Kafka" else min(2.0, self.effort.java_warm_up_s)
 
@@ -173,8 +177,7 @@ class Lab:
         for system, peer in systems.items():
             runs |= generators({system: peer}, work, topic, **timing | own[system])
         runs |= bare or {}
-        before = partial(touch_pages, self.base, touched_bytes) if touched_bytes else None
-        found = alternate(runs, rounds, before, servers=systems)
+        found = alternate(runs, rounds, self.touching(touched_bytes), servers=systems)
         show(name, found)
         case = Case(name, found, dict(parameters or {}))
         self.kept.append(case)

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import time
-from functools import partial
 
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
@@ -71,7 +70,7 @@ def _beside(lab: Lab, peer: System) -> dict[str, Report]:
 
     finish(read(effort.seconds))
     producers(0, lab.warm_up_s(peer.name))
-    touch = partial(touch_pages, lab.base, TOUCHED_BYTES)
+    touch = lab.touching(TOUCHED_BYTES)
     full = alternate({"full": lambda: producers(0)}, effort.variant_rounds, touch, servers={"full": peer})
     half = full["full"]["requests_per_s"] / 2
     reads = []

@@ -20,8 +20,8 @@ PRODUCED = re.compile(
     r"(\d+) records sent, ([\d.]+) records/sec \(([\d.]+) MB/sec\).*?([\d.]+) ms 50th, .*?([\d.]+) ms 99th, ([\d.]+) ms 99\.9th"
 )
 JAVA_TIMEOUT_S = 120
-JAVA_RECORDS_FULL, JAVA_RECORDS_QUICK = 1_000_000, 100_000
-READ_MEGABYTES_FULL, READ_MEGABYTES_QUICK = 400, 100
+JAVA_RECORDS_FULL, JAVA_RECORDS_QUICK = 1_000_000, 20_000
+READ_MEGABYTES_FULL, READ_MEGABYTES_QUICK = 400, 40
 
 
 def real(lab: Lab) -> list[Case]:
