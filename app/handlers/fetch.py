@@ -459,6 +459,8 @@ def read_partition(
                     found = log.aborted_transactions(offset, local.end_offset)
                     aborted.update(dict.fromkeys((one.producer_id, one.first_offset) for one in found))
                 offset = local.end_offset
+                if local.is_full:
+                    break
         if len(ranges) == 1 and offset < end_offset and cached.fetch_offset >= log.local_log_start_offset:
             attempt.shareable = log
     except PageMiss as miss:

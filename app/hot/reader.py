@@ -92,7 +92,8 @@ class LogReader:
             bound, bound_offset = segment.size_bytes, segment.end_offset
         else:
             bound, bound_offset = self._bound(segment, end_offset)
-        if bound - position > max_bytes:
+        is_full = bound - position > max_bytes
+        if is_full:
             bound, bound_offset = self._whole_batches(segment, position, max_bytes, min_one_batch, bound, bound_offset)
         if bound <= position:
             return LocalRead(
@@ -107,6 +108,7 @@ class LogReader:
             Offset(bound_offset),
             self._directory.pool,
             segment is self._segments[-1] and segment.size_bytes - position <= WARM_TAIL_BYTES,
+            is_full,
         )
 
     def remember(self, offset: int, segment: Segment, position: int) -> None:

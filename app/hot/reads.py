@@ -81,7 +81,7 @@ class LocalRead:
     StorageUnavailable is raised, on which the client tries again.
     """
 
-    __slots__ = ("_pool", "end_offset", "handle", "length", "position", "start_offset", "warm")
+    __slots__ = ("_pool", "end_offset", "handle", "is_full", "length", "position", "start_offset", "warm")
 
     def __init__(
         self,
@@ -92,6 +92,7 @@ class LocalRead:
         end_offset: Offset,
         pool: BlockingPool,
         warm: bool,
+        is_full: bool = False,
     ) -> None:
         self.handle = handle
         self.position = position
@@ -101,6 +102,8 @@ class LocalRead:
         self._pool = pool
         self.warm = warm
         """Near the end of an active segment: taken to be in the page cache where the file system cannot tell."""
+        self.is_full = is_full
+        """With the next batch it would be longer than was asked for."""
 
     def try_read_now(self) -> bytes | bytearray | None:
         """All the bytes if the page cache has them; None if not: then ``await read_bytes()``.

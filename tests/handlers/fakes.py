@@ -89,6 +89,7 @@ class FakeRead(NamedTuple):
     start_offset: int
     end_offset: int
     warm: bool = True
+    is_full: bool = False
 
 
 class FakeLog:
@@ -151,18 +152,20 @@ class FakeLog:
     def plan_read(self, offset: int, max_bytes: int, *, end_offset: int, min_one_batch: bool) -> FakeRead:
         start = length = 0
         first = last = offset
+        is_full = False
         for position, header in iter_headers(self.file.data):
             if header.end_offset <= offset:
                 continue
             if header.base_offset >= end_offset:
                 break
             if length + header.size_bytes > max_bytes and not (min_one_batch and length == 0):
+                is_full = True
                 break
             if not length:
                 start, first = position, header.base_offset
             length += header.size_bytes
             last = header.end_offset
-        return FakeRead(self.handle, start, length, first, last)
+        return FakeRead(self.handle, start, length, first, last, is_full=is_full)
 
     def add_waiter(self, callback: Callable[[], None]) -> None:
         self.waiters.append(callback)

@@ -49,6 +49,15 @@ async def shared(bench: Bench, connect: Any, path: Path, version: int = 12, **fi
     return log, client, found
 
 
+async def test_one_plan_is_enough_where_no_further_batch_fits(start, connect, tmp_path, planned):
+    bench = await start()
+    client = await connect(bench)
+    await on_disk(client, bench, tmp_path / "log", *[BATCH_BYTES] * 9)
+    for offset in (5, 3, 0):
+        only(await ask(client, 12, request(asked(offset))))
+    assert planned == [5, 3, 0]
+
+
 @pytest.mark.parametrize("isolation_level", [0, 1])
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_what_is_asked_for_again_is_planned_twice_and_answered_alike(

@@ -71,6 +71,11 @@ def test_a_read_is_the_whole_batches_that_fit(seed: int, data: st.DataObject) ->
         end, size = expected_range(log, stored, offset, max_bytes, end_offset, min_one)
         assert read.length == size
         assert not size or read.end_offset == end
+        if 0 < size <= max_bytes:
+            segment_end = next(segment.end_offset for segment in log.segments() if offset < segment.end_offset)
+            assert read.is_full == any(
+                end <= h.base_offset < segment_end and h.end_offset <= end_offset for h in stored
+            )
         content = read.try_read_now()
         assert content is not None
         found = headers(bytes(content))
