@@ -67,7 +67,7 @@ lint: $(VENV)/.test ## ruff, mypy --strict, import layers
 
 $(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "==> installing Firn with its laboratory into $(VENV)"
-	@$(PIP) install --constraint constraints.txt --editable '.[bench]'
+	@$(PIP) install --constraint constraints.txt --editable '.[bench,spark]'
 	@touch $@
 
 bench: $(VENV)/.bench kafka-libs ## Measure against Apache Kafka and bare limits; writes loadtests/RESULTS.md (an hour)
