@@ -20,7 +20,7 @@ PRODUCED = re.compile(
     r"(\d+) records sent, ([\d.]+) records/sec \(([\d.]+) MB/sec\).*?([\d.]+) ms 50th, .*?([\d.]+) ms 99th, ([\d.]+) ms 99\.9th"
 )
 JAVA_TIMEOUT_S = 120
-JAVA_RECORDS_FULL, JAVA_RECORDS_QUICK = 1_000_000, 20_000
+JAVA_RECORDS_FULL, JAVA_RECORDS_QUICK = 500_000, 20_000
 READ_MEGABYTES_FULL, READ_MEGABYTES_QUICK = 400, 40
 
 
@@ -50,11 +50,11 @@ def real(lab: Lab) -> list[Case]:
         except PeerMissing as missing:
             lab.note(f"Kafka's own clients are left out: {missing}.")
             return cases
-        cases.append(_case(lab, "ProducerPerformance", systems, partial(_java_produce, lab)))
-        try:
-            cases.append(_case(lab, "ConsumerPerformance", systems, partial(_java_consume, lab)))
-        except LoadFailed as failure:
-            lab.note(f"ConsumerPerformance is left out: {failure}")
+        for tool, run in (("ProducerPerformance", _java_produce), ("ConsumerPerformance", _java_consume)):
+            try:
+                cases.append(_case(lab, tool, systems, partial(run, lab)))
+            except LoadFailed as failure:
+                lab.note(f"{tool} is left out: {failure}")
     return cases
 
 
