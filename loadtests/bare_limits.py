@@ -2,24 +2,27 @@
 
     python -m loadtests.bare_limits send FILE
     python -m loadtests.bare_limits sendfile FILE
+    python -m loadtests.bare_limits sendfile-many FILE CONNECTIONS
     python -m loadtests.bare_limits receive FILE REQUEST_BYTES
     python -m loadtests.bare_limits discard
 
-each serve one connection on the port that they print. ``send`` answers each byte with the whole file by a bare pread and
-write loop, ``sendfile`` without copying it. ``receive`` appends what comes to a file, a write for each read of the socket, and
-answers so many bytes as a Produce response has for each request. ``discard`` only reads: the loopback copy.
+each serve one connection on the port that they print, or so many. ``send`` answers each byte with the whole file by a bare pread
+and write loop, ``sendfile`` without copying it, ``sendfile-many`` with the next MiB of it. ``receive`` appends what comes to a
+file, a write for each read of the socket, and answers so many bytes as a Produce response has for each request. ``discard`` only
+reads: the loopback copy.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import socket
 import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from loadtests.measuring import LOAD_CORE, SERVER_CORE, Report
@@ -36,11 +39,17 @@ that was cut just now would be used again, which no log's are."""
 
 
 def _accept() -> socket.socket:
-    listener = socket.create_server(("127.0.0.1", 0))
-    print(listener.getsockname()[1], flush=True)
-    connection, _ = listener.accept()
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    (connection,) = _accept_many(1)
     return connection
+
+
+def _accept_many(count: int) -> list[socket.socket]:
+    listener = socket.create_server(("127.0.0.1", 0), backlog=count)
+    print(listener.getsockname()[1], flush=True)
+    connections = [listener.accept()[0] for _ in range(count)]
+    for connection in connections:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connections
 
 
 def send(path: Path) -> None:
@@ -63,6 +72,29 @@ def send_by_reference(path: Path) -> None:
         position = 0
         while sent := os.sendfile(connection.fileno(), file, position, PIECE_BYTES):
             position += sent
+
+
+def send_to_many(path: Path, count: int) -> None:
+    """Answer each byte of any connection with the next piece of the file, by ``sendfile`` without waiting for room."""
+    file, file_bytes = os.open(path, os.O_RDONLY), path.stat().st_size
+    connections = {one.fileno(): one for one in _accept_many(count)}
+    begins, sent = dict.fromkeys(connections, 0), dict.fromkeys(connections, PIECE_BYTES)
+    poll = select.epoll()
+    for descriptor, connection in connections.items():
+        connection.setblocking(False)
+        poll.register(descriptor, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
+    while True:
+        for descriptor, events in poll.poll():
+            if events & select.EPOLLIN and sent[descriptor] == PIECE_BYTES:
+                if not connections[descriptor].recv(1):
+                    return
+                begins[descriptor] = (begins[descriptor] + PIECE_BYTES) % file_bytes
+                sent[descriptor] = 0
+            try:
+                while (at := sent[descriptor]) < PIECE_BYTES:
+                    sent[descriptor] += os.sendfile(descriptor, file, begins[descriptor] + at, PIECE_BYTES - at)
+            except BlockingIOError:
+                continue
 
 
 def receive(path: Path, request_bytes: int) -> None:
@@ -92,11 +124,13 @@ def discard() -> None:
 
 
 class Bare:
-    """One bare server and a connection to it; the load runs in this process, on the load's core."""
+    """One bare server and its connections; the load runs in this process, on the load's core."""
 
-    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
-        self._process, self._connection = process, connection
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def __init__(self, process: subprocess.Popen[bytes], connections: list[socket.socket]) -> None:
+        self._process, self._connections = process, connections
+        self._connection = connections[0]
+        for one in connections:
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def fetched(self, seconds: float) -> Report:
         """From ``send`` or ``sendfile``: MB/s and CPU seconds per GB."""
@@ -110,6 +144,33 @@ class Bare:
             return FILE_BYTES
 
         return self._measured(seconds, turn)
+
+    def fetched_by_many(self, seconds: float) -> Report:
+        """From ``sendfile-many``: the same, every connection asking for the next piece when it has one."""
+        buffer = memoryview(bytearray(PIECE_BYTES))
+        left = {one.fileno(): PIECE_BYTES for one in self._connections}
+        sockets = {one.fileno(): one for one in self._connections}
+        with select.epoll() as poll:
+            for descriptor, one in sockets.items():
+                poll.register(descriptor, select.EPOLLIN)
+                one.sendall(b"x")
+
+            def turn() -> int:
+                total = 0
+                for descriptor, _ in poll.poll():
+                    got = sockets[descriptor].recv_into(buffer[: left[descriptor]])
+                    total += got
+                    left[descriptor] -= got
+                    if not left[descriptor]:
+                        left[descriptor] = PIECE_BYTES
+                        sockets[descriptor].sendall(b"x")
+                return total
+
+            report = self._measured(seconds, turn)
+        for descriptor, one in sockets.items():  # so that a later run begins with nothing under way
+            while left[descriptor]:
+                left[descriptor] -= one.recv_into(buffer[: left[descriptor]])
+        return report
 
     def produced(self, seconds: float, request_bytes: int, pipeline: int, bytes_max: int = 0) -> Report:
         """To ``receive``: the same, with latencies, so many requests in flight, or up to ``bytes_max`` however long it takes."""
@@ -168,14 +229,16 @@ class Bare:
 
 
 @contextmanager
-def bare(*what: str) -> Iterator[Bare]:
-    """A bare server pinned to the server's core."""
+def bare(*what: str, connections: int = 1) -> Iterator[Bare]:
+    """A bare server pinned to the server's core, and so many connections to it."""
     command = ["taskset", "-c", str(SERVER_CORE), sys.executable, "-m", "loadtests.bare_limits", *what]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdout is not None
         try:
-            with socket.create_connection(("127.0.0.1", int(process.stdout.readline()))) as connection:
-                yield Bare(process, connection)
+            with ExitStack() as stack:
+                address = ("127.0.0.1", int(process.stdout.readline()))
+                opened = [stack.enter_context(socket.create_connection(address)) for _ in range(connections)]
+                yield Bare(process, opened)
         finally:
             process.terminate()
 
@@ -218,6 +281,8 @@ if __name__ == "__main__":
             send(Path(path))
         case ["sendfile", path]:
             send_by_reference(Path(path))
+        case ["sendfile-many", path, connections]:
+            send_to_many(Path(path), int(connections))
         case ["receive", path, request_bytes]:
             receive(Path(path), int(request_bytes))
         case ["discard"]:

@@ -16,7 +16,8 @@ CONSUMERS = (10, 100)
 
 
 def hot(lab: Lab) -> list[Case]:
-    """1 MiB at a time from one partition: one consumer beside bare loops of pread and write and of sendfile, then 10 and 100."""
+    """1 MiB at a time from one partition: one consumer beside bare loops of pread and write and of sendfile, then 10 and 100 beside
+    a bare loop of sendfile."""
     cases = []
     with lab.systems() as systems:
         for system, peer in systems.items():
@@ -37,12 +38,16 @@ def hot(lab: Lab) -> list[Case]:
             cases.append(
                 lab.compare("hot fetch", systems, "fetch", "hot", parameters=parameters, bare=limit, max_bytes=1 << 20)
             )
-        path.unlink()
         for consumers in CONSUMERS[1:] if lab.quick else CONSUMERS:
             name = f"hot fetch, {consumers} consumers"
             options: dict[str, Any] = {"max_bytes": 1 << 20, "connections": consumers}
             parameters = {"consumers": consumers}
-            cases.append(
-                lab.compare(name, systems, "fetch-many", "hot", parameters=parameters, variant=True, **options)
-            )
+            with bare("sendfile-many", str(path), str(consumers), connections=consumers) as referring:
+                limit = {"bare sendfile": partial(referring.fetched_by_many, lab.effort.variant_seconds)}
+                cases.append(
+                    lab.compare(
+                        name, systems, "fetch-many", "hot", parameters=parameters, bare=limit, variant=True, **options
+                    )
+                )
+        path.unlink()
     return cases
