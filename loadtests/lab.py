@@ -170,7 +170,7 @@ class Lab:
             rounds, seconds = self.effort.variant_rounds, self.effort.variant_seconds
         own = {system: options | dict((by_system or {}).get(system, {})) for system in systems}
         for system, peer in systems.items():
-            if warm and not self.quick:
+            if warm:
                 self.warm_up(peer, work, topic, own[system], brief=variant)
         runs: dict[str, Callable[[], Report]] = {}
         timing = {"seconds": seconds, "warm_up": min(0.5, seconds / 2)}
@@ -184,13 +184,20 @@ class Lab:
         return case
 
     def warm_up(self, peer: System, work: str, topic: str, options: dict[str, Any], *, brief: bool = False) -> None:
-        """Run the load until Kafka has spent its warm-up in CPU time, which is what Java's compiler needs, and its rate rises no
-        more; on a busy machine that takes longer by the clock."""
+        """Run the load until it is warm (``warm``), ``brief``ly where it was warm for other work of the kind."""
         seconds = min(4.0, self.warm_up_s(peer.name)) if brief else self.warm_up_s(peer.name)
-        slice_s = max(1.0, seconds / 3)
+        slice_options = options | {"seconds": max(1.0, seconds / 3), "warm_up": 0}
+        self.warm(peer, lambda: float(generate(peer, work, topic, **slice_options)["mb_per_s"]), seconds)
+
+    def warm(self, peer: System, run: Callable[[], float], seconds: float | None = None) -> None:
+        """Call ``run``, which answers a rate, until Kafka has spent its warm-up in CPU time, which is what Java's compiler needs,
+        and the rate rises no more; on a busy machine that takes longer by the clock. Others need one call; a quick run none."""
+        if self.quick:
+            return
+        seconds = seconds or self.warm_up_s(peer.name)
         began, best = family_cpu_seconds(peer.pid), 0.0
         for _ in range(WARM_UP_SLICES_MAX):
-            rate = generate(peer, work, topic, **options | {"seconds": slice_s, "warm_up": 0})["mb_per_s"]
+            rate = run()
             if peer.name != "Kafka":
                 break
             if family_cpu_seconds(peer.pid) - began >= seconds and rate < best * WARM_UP_RISE:

@@ -58,13 +58,17 @@ def real(lab: Lab) -> list[Case]:
     return cases
 
 
+def _rate(run: Callable[[System], Report], peer: System) -> float:
+    return float(run(peer)["mb_per_s"])
+
+
 def _read_megabytes(lab: Lab) -> int:
     return READ_MEGABYTES_QUICK if lab.quick else READ_MEGABYTES_FULL
 
 
 def _case(lab: Lab, name: str, systems: Mapping[str, System], run: Callable[[System], Report]) -> Case:
-    for peer in () if lab.quick else systems.values():
-        run(peer)  # warm-up
+    for peer in systems.values():
+        lab.warm(peer, partial(_rate, run, peer))
     runs = {system: partial(run, peer) for system, peer in systems.items()}
     found = alternate(runs, lab.effort.variant_rounds, servers=systems)
     show(name, found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from loadtests.lab import NOT_TIERED, Lab
@@ -26,13 +26,17 @@ def commits(lab: Lab) -> list[Case]:
             make_topic(peer, TOPIC, partitions=max(OFFSETS_PER_COMMIT), **NOT_TIERED.get(system, {}))
         for offsets in OFFSETS_PER_COMMIT:
             runs = {system: partial(_commit, lab, peer, offsets) for system, peer in systems.items()}
-            for run in () if lab.quick else runs.values():
-                run()  # warm-up
+            for system, peer in systems.items():
+                lab.warm(peer, partial(_rate, runs[system]))
             found = alternate(runs, lab.effort.variant_rounds, servers=systems)
             name = f"OffsetCommit of {offsets}"
             _show(name, found)
             cases.append(Case(name, found, {"offsets": offsets, "groups": GROUPS}))
     return cases
+
+
+def _rate(run: Callable[[], Report]) -> float:
+    return float(run()["commits_per_s"])
 
 
 def _show(name: str, found: Mapping[str, Report]) -> None:

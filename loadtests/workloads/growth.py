@@ -5,15 +5,17 @@ from __future__ import annotations
 import shutil
 import signal
 import time
+from collections.abc import Mapping
 
 from confluent_kafka import KafkaException
 
 from loadtests import many_segments
 from loadtests.lab import NOT_TIERED, Lab
-from loadtests.measuring import LoadFailed, make_topic, median
+from loadtests.measuring import LoadFailed, Report, drop_topic, make_topic, median
 from loadtests.processes import cpu_seconds, memory_mb
 from loadtests.results import Case
 from loadtests.start_up import first_answers
+from loadtests.system import System
 from loadtests.workloads.produce import options_of
 
 PARTITION_STEPS = (1, 100, 1_000)
@@ -24,50 +26,53 @@ WATCH_S = 5.0
 
 
 def partitions(lab: Lab) -> list[Case]:
-    """1 KB requests dealt out over all partitions of one topic, one connection; a new broker for each count of partitions. How
-    long the topic took to make, and what share of the core it costs when nothing comes, are in the table too."""
-    cases = []
-    watch_s = 1.0 if lab.quick else WATCH_S
+    """1 KB requests dealt out over all partitions of one topic, one connection; a topic is deleted before the next, with more
+    partitions, is made. How long it took to make, and what share of the core it costs when nothing comes, are in the table too."""
     steps = sorted(
         {*(step for step in PARTITION_STEPS if step <= lab.effort.many_partitions), lab.effort.many_partitions}
     )
-    for count in steps:
-        with lab.systems() as systems:
+    cases = []
+    with lab.systems() as systems:
+        for count in steps:
             topic = f"wide-{count}"
-            made: dict[str, float] = {}
-            idle: dict[str, float] = {}
-            held: dict[str, float] = {}
-            for system, peer in list(systems.items()):
-                started = time.perf_counter()
-                try:
-                    make_topic(peer, topic, count, **NOT_TIERED.get(system, {}))
-                except KafkaException as failure:
-                    lab.note(f"{system} does not make {count:,} partitions: {failure.args[0]}")
-                    del systems[system]
-                    continue
-                made[system] = time.perf_counter() - started
-                time.sleep(watch_s)  # until what making them left to do is done
-                before = cpu_seconds(peer.pid)
-                time.sleep(watch_s)
-                idle[system] = (cpu_seconds(peer.pid) - before) / watch_s
-                held[system] = memory_mb(peer.pid)
-            name = f"{count:,} partition{'s' * (count > 1)}"
+            made = _made(lab, systems, topic, count)
+            present = {system: peer for system, peer in systems.items() if system in made}
             options = options_of("produce 1 KB")
+            if count == steps[0]:
+                for peer in present.values():
+                    lab.warm_up(peer, "produce", topic, options)
+            name, parameters = f"{count:,} partition{'s' * (count > 1)}", {"partitions": count}
             try:
-                case = lab.compare(
-                    name, systems, "produce", topic, parameters={"partitions": count}, variant=True, **options
-                )
+                case = lab.compare(name, present, "produce", topic, parameters=parameters, variant=True, **options)
             except LoadFailed as failure:
                 lab.note(f"{name}: {failure}")
-                continue
-            for system, report in case.systems.items():
-                report |= {
-                    "create_s": made[system],
-                    "idle_cpu_share": idle[system],
-                    "memory_mb": held[system],
-                }
-            cases.append(case)
+            else:
+                for system, report in case.systems.items():
+                    report |= made[system]
+                cases.append(case)
+            for peer in present.values():
+                drop_topic(peer, topic)
     return cases
+
+
+def _made(lab: Lab, systems: Mapping[str, System], topic: str, count: int) -> dict[str, Report]:
+    """Make the topic in each of the systems that can: how long that took, and what it costs while nothing comes."""
+    watch_s = 1.0 if lab.quick else WATCH_S
+    made: dict[str, Report] = {}
+    for system, peer in systems.items():
+        started = time.perf_counter()
+        try:
+            make_topic(peer, topic, count, **NOT_TIERED.get(system, {}))
+        except KafkaException as failure:
+            lab.note(f"{system} does not make {count:,} partitions: {failure.args[0]}")
+            continue
+        create_s = time.perf_counter() - started
+        time.sleep(watch_s)  # until what making them left to do is done
+        before = cpu_seconds(peer.pid)
+        time.sleep(watch_s)
+        idle_cpu_share = (cpu_seconds(peer.pid) - before) / watch_s
+        made[system] = {"create_s": create_s, "idle_cpu_share": idle_cpu_share, "memory_mb": memory_mb(peer.pid)}
+    return made
 
 
 def history(lab: Lab) -> list[Case]:

@@ -21,17 +21,15 @@ def shares(lab: Lab) -> list[Case]:
         capacity: dict[str, float] = {}
         for system, peer in systems.items():
             make_topic(peer, "late", **NOT_TIERED.get(system, {}))
-            if not lab.quick:
-                lab.warm_up(peer, "produce", "late", options)
+            lab.warm_up(peer, "produce", "late", options)
             found = generate(peer, "produce", "late", seconds=lab.effort.seconds, warm_up=0, **options)
             capacity[system] = found["requests_per_s"]
             print(f"flat out {system:<6} {capacity[system]:,.0f} requests/s", flush=True)
         slower = min(capacity.values())
         paced = {key: value for key, value in options.items() if key != "pipeline"}
-        if not lab.quick:
-            for peer in systems.values():
-                # Producing is warm: what the consumer needs is left. Held to a rate a whole warm-up would take minutes.
-                lab.warm_up(peer, "end-to-end", "late", paced | {"rate": slower * SHARES[-1]}, brief=True)
+        for peer in systems.values():
+            # Producing is warm: what the consumer needs is left. Held to a rate a whole warm-up would take minutes.
+            lab.warm_up(peer, "end-to-end", "late", paced | {"rate": slower * SHARES[-1]}, brief=True)
         for share in SHARES_QUICK if lab.quick else SHARES:
             cases.append(
                 lab.compare(

@@ -122,6 +122,10 @@ def variants(lab: Lab) -> list[Case]:
             for peer in systems.values():
                 drop_topic(peer, topic)
 
+        for system, peer in systems.items():
+            make_topic(peer, "warm", **NOT_TIERED.get(system, {}))
+            lab.warm_up(peer, "produce", "warm", base)
+            drop_topic(peer, "warm")
         request_bytes, pipeline = base["batch_bytes"] + REQUEST_OVERHEAD_BYTES, base["pipeline"]
         with bare("receive", str(lab.base / "received"), str(request_bytes)) as server:
             limit = partial(server.produced, lab.effort.variant_seconds, request_bytes, pipeline)

@@ -12,7 +12,7 @@ from pathlib import Path
 from app.cost import requests as model
 from loadtests.firn_peer import firn_running
 from loadtests.lab import TIER_AT_ONCE, Lab
-from loadtests.measuring import SERVER_CORE, generate
+from loadtests.measuring import SERVER_CORE, Report, generate
 from loadtests.results import Case
 from loadtests.start_up import S3_ENVIRONMENT
 from loadtests.system import free_port
@@ -53,7 +53,7 @@ def issued(lab: Lab) -> list[Case]:
         said = _model(bucket, time.monotonic() - started)
     cases = []
     for operation in sorted(found.keys() | said.keys()):
-        reports = {
+        reports: dict[str, Report] = {
             "counted": {"store_requests": found[operation]},
             "model": {"store_requests": said.get(operation, 0.0)},
         }
