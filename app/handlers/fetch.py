@@ -451,13 +451,13 @@ def read_partition(
                 local = log.plan_read(offset, room, end_offset=end_offset, min_one_batch=first and not ranges)
                 if not local.length:
                     break
+                if committed:
+                    found = log.aborted_transactions(offset, local.end_offset)
+                    aborted.update(dict.fromkeys((one.producer_id, one.first_offset) for one in found))
                 # What a follower is sent past the high watermark may be cut off here, and other records take its place.
                 lasting = request.replica_id == CONSUMER
                 ranges.append(FileRange(local.handle, local.position, local.length, warm=local.warm, lasting=lasting))
                 length += local.length
-                if committed:
-                    found = log.aborted_transactions(offset, local.end_offset)
-                    aborted.update(dict.fromkeys((one.producer_id, one.first_offset) for one in found))
                 offset = local.end_offset
                 if local.is_full:
                     break

@@ -407,8 +407,9 @@ class _Fetching:
         data = local.try_read_now()
         if data is None:
             data = await local.read_bytes()
-        committed = self._settings.committed
-        return Read(data, log.aborted_transactions(offset, local.end_offset) if committed else ())
+        if not self._settings.committed:
+            return Read(data, ())
+        return Read(data, await log.aborted_transactions_when_ready(offset, local.end_offset))
 
     async def _read_remote(self, log: PartitionLog, offset: int, max_bytes: int) -> Read | None:
         context = self._context

@@ -1147,7 +1147,10 @@ class PartitionLog:
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Aborted transactions that overlap ``[start_offset, end_offset)``, in order of their markers: what a reader at
-        read_committed must filter."""
+        read_committed must filter.
+
+        Raises: PageMiss if a transaction index is not in memory: have it fetched and ask again. CorruptionError.
+        """
         return self._reader.aborted_transactions(start_offset, end_offset)
 
     async def aborted_transactions_when_ready(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:

@@ -340,23 +340,18 @@ class LogReader:
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """As ``PartitionLog.aborted_transactions``."""
-        return self._aborted_between(start_offset, end_offset, self.aborted_of)
-
-    async def aborted_transactions_when_ready(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """As ``PartitionLog.aborted_transactions_when_ready``."""
-        return await self.when_ready(lambda: self._aborted_between(start_offset, end_offset, self._aborted_or_miss))
-
-    def _aborted_between(
-        self, start_offset: int, end_offset: int, aborted_of: Callable[[Segment], list[AbortedTransaction]]
-    ) -> list[AbortedTransaction]:
         found: list[AbortedTransaction] = []
         for segment in self._segments[max(0, bisect_right(self._bases, start_offset) - 1) :]:
-            for entry in aborted_of(segment):
+            for entry in self._aborted_or_miss(segment):
                 if entry.last_offset >= start_offset and entry.first_offset < end_offset:
                     found.append(entry)
                 if entry.last_stable_offset >= end_offset:
                     return found
         return found
+
+    async def aborted_transactions_when_ready(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """As ``PartitionLog.aborted_transactions_when_ready``."""
+        return await self.when_ready(lambda: self.aborted_transactions(start_offset, end_offset))
 
 
 def _take_aborted(segment: Segment, found: object) -> None:

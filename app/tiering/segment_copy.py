@@ -146,7 +146,7 @@ class SegmentCopier:
             if log.synced_end_offset < segment.end_offset:
                 partition.set_phase("syncing")
                 await log.flush()
-            entry = await self._announce(partition, self._entry_for(partition, base, segment))
+            entry = await self._announce(partition, await self._entry_for(partition, base, segment))
             partition.set_phase("uploading")
             try:
                 made = await self._upload(partition, entry, segment, start_position)
@@ -163,9 +163,9 @@ class SegmentCopier:
         finally:
             hold.release()
 
-    def _entry_for(self, partition: LedPartition, base: Offset, segment: LocalSegment) -> SegmentEntry:
+    async def _entry_for(self, partition: LedPartition, base: Offset, segment: LocalSegment) -> SegmentEntry:
         log = partition.log
-        aborted = log.aborted_transactions(base, segment.end_offset)
+        aborted = await log.aborted_transactions_when_ready(base, segment.end_offset)
         return SegmentEntry.started(
             SegmentId(uuid.UUID(int=self._rng.getrandbits(128), version=4)),
             base,
@@ -210,6 +210,7 @@ class SegmentCopier:
     ) -> UploadedSegment:
         """Upload under the eyes of a watchdog. Raises: as ``StoreWork.upload_segment``."""
         log = partition.log
+        aborted = await log.aborted_transactions_when_ready(entry.base_offset, entry.end_offset)
         job = UploadJob(
             key=partition.manifest.object_key(entry),
             segment_id=entry.segment_id.bytes,
@@ -223,10 +224,7 @@ class SegmentCopier:
             leader_epochs=[
                 (one.epoch, one.start_offset) for one in log.leader_epochs() if one.start_offset < entry.end_offset
             ],
-            aborted=[
-                (one.producer_id, one.first_offset, one.last_offset, one.last_stable_offset)
-                for one in log.aborted_transactions(entry.base_offset, entry.end_offset)
-            ],
+            aborted=[(one.producer_id, one.first_offset, one.last_offset, one.last_stable_offset) for one in aborted],
             producer_snapshot=log.producer_snapshot(entry.end_offset),
             compression=log.config.firn_tier_compression,
             chunk_bytes=log.config.firn_tier_chunk_bytes,
@@ -278,7 +276,7 @@ class SegmentCopier:
         """Make COPY_FINISHED durable, together with the next segment's COPY_STARTED."""
         partition.set_phase("finishing")
         partition.finishing = entry
-        next_entry = None if following is None else self._entry_for(partition, following.base_offset, following)
+        next_entry = None if following is None else await self._entry_for(partition, following.base_offset, following)
         try:
             await partition.manifest.copy_finished(entry, start_next=next_entry)
         except FencedError:

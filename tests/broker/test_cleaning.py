@@ -74,12 +74,12 @@ async def fill(log: PartitionLog, batches: int) -> None:
 async def test_a_log_is_compacted_by_the_process_which_then_ends(tmp_path: Path) -> None:
     async with beside(tmp_path) as (log, process, cleaner, said):
         await fill(log, 500)
-        before = newest(committed(log, await seen_in(log)))
+        before = newest(await committed(log, await seen_in(log)))
         size = log.size_bytes
         assert process.process_id == 0
         assert await cleaner.clean_next(), said
         assert process.process_id > 0
-        assert newest(committed(log, await seen_in(log))) == before
+        assert newest(await committed(log, await seen_in(log))) == before
         assert log.size_bytes < size / 3
         await process.stop()
         assert process.process_id == 0
@@ -88,7 +88,7 @@ async def test_a_log_is_compacted_by_the_process_which_then_ends(tmp_path: Path)
 async def test_a_process_that_dies_in_the_midst_is_told_of_and_the_next_round_does_it_all(tmp_path: Path) -> None:
     async with beside(tmp_path) as (log, process, cleaner, said):
         await fill(log, 500)
-        before = newest(committed(log, await seen_in(log)))
+        before = newest(await committed(log, await seen_in(log)))
         await process.start()
         os.kill(process.process_id, signal.SIGSTOP)
         cleaning = asyncio.create_task(cleaner.clean_next())
@@ -99,7 +99,7 @@ async def test_a_process_that_dies_in_the_midst_is_told_of_and_the_next_round_do
         assert "will try again" in said[-1]
         assert not log.held
         assert await cleaner.clean_next(), said
-        assert newest(committed(log, await seen_in(log))) == before
+        assert newest(await committed(log, await seen_in(log))) == before
 
 
 async def test_a_process_that_stands_still_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ async def test_a_process_that_stands_still_is_ended(tmp_path: Path, monkeypatch:
 async def test_closing_in_the_midst_of_a_round_leaves_a_log_that_opens_clean(tmp_path: Path) -> None:
     async with beside(tmp_path) as (log, process, cleaner, _):
         await fill(log, 500)
-        before = newest(committed(log, await seen_in(log)))
+        before = newest(await committed(log, await seen_in(log)))
         await process.start()
         task = asyncio.create_task(cleaner.run())
         while not log.held:
@@ -126,7 +126,7 @@ async def test_closing_in_the_midst_of_a_round_leaves_a_log_that_opens_clean(tmp
         await asyncio.wait([task])
         assert not log.held
     async with beside(tmp_path) as (log, process, _, _):
-        assert newest(committed(log, await seen_in(log))) == before
+        assert newest(await committed(log, await seen_in(log))) == before
         assert not [name for name in os.listdir(log.path) if name.endswith(".swap")]
 
 

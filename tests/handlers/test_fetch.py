@@ -11,6 +11,7 @@ import pytest
 
 from app.errors import ErrorCode, RequestRejected, StorageUnavailable
 from app.handlers.replays import ReplayTurns
+from app.hot.reads import PageMiss
 from app.records.batch import iter_headers
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from tests.handlers.conversation import Talk, batch
@@ -261,6 +262,25 @@ async def test_read_committed_ends_at_the_last_stable_offset_and_names_aborted_t
     found = only(await ask(client, 11, request(FetchPartition(0))))
     assert offsets(found.records) == [0, 2, 4]
     assert found.aborted_transactions is None
+
+
+async def test_records_wait_for_the_transaction_index_that_says_which_of_them_to_hide(start, connect):
+    bench = await start()
+    log = bench.logs.add("t")
+    client = await connect(bench)
+    await fill(client, "t", batch(2))
+    known = [SimpleNamespace(producer_id=77, first_offset=0)]
+
+    def not_in_memory(start: int, end: int) -> list[Any]:
+        raise PageMiss(SimpleNamespace(deleted=False), lambda: known, take)
+
+    def take(found: object) -> None:
+        log.aborted_transactions = lambda start, end: found
+
+    log.aborted_transactions = not_in_memory
+    found = only(await ask(client, 11, request(FetchPartition(0), isolation_level=1)))
+    assert offsets(found.records) == [0]
+    assert [(a.producer_id, a.first_offset) for a in found.aborted_transactions] == [(77, 0)]
 
 
 async def test_a_position_from_an_epoch_that_was_cut_off_is_told_where_it_parts(start, connect):

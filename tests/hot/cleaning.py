@@ -75,9 +75,9 @@ async def seen_in(log: PartitionLog) -> list[Seen]:
     return records_of(await read_all(log))
 
 
-def committed(log: PartitionLog, seen: list[Seen]) -> list[Record]:
+async def committed(log: PartitionLog, seen: list[Seen]) -> list[Record]:
     """What a reader at read_committed is given: no control records, none of the aborted transactions of the log."""
-    aborted = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
+    aborted = await log.aborted_transactions_when_ready(log.log_start_offset, log.log_end_offset)
     return [
         entry.record
         for entry in seen

@@ -161,14 +161,14 @@ async def test_aborted_records_go_at_once_and_the_marker_only_when_nothing_of_it
         seen = await seen_in(log)
         assert [entry.record.offset for entry in seen] == [0, 3, 4, 5]
         assert [entry.record.offset for entry in seen if entry.control] == [3, 5]
-        assert len(log.aborted_transactions(0, log.log_end_offset)) == 1
+        assert len(await log.aborted_transactions_when_ready(0, log.log_end_offset)) == 1
         for _ in range(2):
             log.append_as_leader(keyed((b"x", b"%d" % clock.now)), now_ms=NOW)
             await roll(log)
             await cleaner.clean_next()
             clock.now += 1001
         assert 3 not in await offsets_in(log), "the abort marker outlives its transaction for ever"
-        assert log.aborted_transactions(0, log.log_end_offset) == []
+        assert await log.aborted_transactions_when_ready(0, log.log_end_offset) == []
         assert 5 in await offsets_in(log)
     await manager.close()
 
@@ -532,7 +532,7 @@ async def _kill_at(fs: MortalFileSystem, number: int, power: bool) -> bool:
     """Clean with a death after ``number`` operations, then recover and check. False if it did not come to the death."""
     clock = ManualClock()
     manager, log = await opened(fs, clock, segment_bytes=600, firn_durability=Durability.DISK)
-    model = newest(committed(log, await seen_in(log)))
+    model = newest(await committed(log, await seen_in(log)))
     end, stable, producer = log.log_end_offset, log.last_stable_offset, log.producers.entries[1].last_sequence
     fs.left = number
     died = False
@@ -553,7 +553,7 @@ async def _kill_at(fs: MortalFileSystem, number: int, power: bool) -> bool:
             await log.flush()
         assert report.truncated_bytes == 0, report.problems
         seen = await seen_in(log)
-        assert newest(committed(log, seen)) == model, report.problems
+        assert newest(await committed(log, seen)) == model, report.problems
         assert [entry.record.offset for entry in seen] == sorted({entry.record.offset for entry in seen})
         assert (log.log_end_offset, log.last_stable_offset) == (end, stable)
         assert log.producers.entries[1].last_sequence == producer
@@ -566,7 +566,7 @@ async def _kill_at(fs: MortalFileSystem, number: int, power: bool) -> bool:
         await roll(log)
         while await cleaner_over(manager, fs, clock=clock).clean_next():
             pass
-        assert newest(committed(log, await seen_in(log))) == {**model, b"k0": b"after"}
+        assert newest(await committed(log, await seen_in(log))) == {**model, b"k0": b"after"}
     await manager.close()
     return died
 

@@ -210,7 +210,7 @@ class CompactionMachine(RuleBasedStateMachine):
                 assert read.start_offset <= offset or offset not in offsets
                 assert read.end_offset > offset
             stable = self.log.last_stable_offset
-            read = [record for record in committed(self.log, seen) if record.offset < stable]
+            read = [record for record in await committed(self.log, seen) if record.offset < stable]
             model = [self.written[offset] for offset in sorted(self.written) if self.decided.get(offset)]
             assert newest(read) == newest([record for record in model if record.offset < stable])
 

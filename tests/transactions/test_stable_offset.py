@@ -85,7 +85,10 @@ async def test_a_restart_keeps_what_is_open_and_what_is_decided(durability: Dura
     assert found is not None
     assert (found.last_stable_offset, found.high_watermark) == (4, 7)
     assert found.producers.open_transactions == {2: 4}
-    assert [(one.producer_id, one.first_offset) for one in found.aborted_transactions(0, 7)] == [(1, 0), (3, 5)]
+    assert [(one.producer_id, one.first_offset) for one in await found.aborted_transactions_when_ready(0, 7)] == [
+        (1, 0),
+        (3, 5),
+    ]
     mark(found, 2, ControlType.COMMIT)
     async with running(again):
         await found.flush()

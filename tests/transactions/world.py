@@ -198,7 +198,8 @@ class World:
         offset = log.log_start_offset
         while offset < log.last_stable_offset:
             read = await log.read_when_ready(offset, 1 << 20, end_offset=log.last_stable_offset)
-            aborted = [(one.first_offset, one.producer_id) for one in log.aborted_transactions(offset, read.end_offset)]
+            found = await log.aborted_transactions_when_ready(offset, read.end_offset)
+            aborted = [(one.first_offset, one.producer_id) for one in found]
             data = read.try_read_now()
             values += filtered(bytes(data if data is not None else await read.read_bytes()), aborted)
             offset = read.end_offset
