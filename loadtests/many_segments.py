@@ -32,6 +32,7 @@ from app.tiering.store_work import InlineStoreWork
 
 PARTITIONS_PER_TOPIC = 100
 RECORDS_PER_SEGMENT = 10
+UNCOPIED_SEGMENTS_MAX = 1_000
 MEMORY_DISK = Path("/dev/shm")
 
 
@@ -90,12 +91,15 @@ async def _build(directory: Path, partitions: int, segments: int) -> None:
     logs = node.logs.logs()
     assert len(logs) == partitions, len(logs)
     tier = node.remote_log_manager
+    # Copied now and then, because the files of unsynced segments stay open; not after each, because every wait takes its time.
+    rounds = max(1, UNCOPIED_SEGMENTS_MAX // partitions)
     for number in range(segments):
         for log in logs:
             _append(log, clock.now_ms(), number)
             log.roll()
+        if (number + 1) % rounds and number + 1 < segments:
+            continue
         end = (number + 1) * RECORDS_PER_SEGMENT
-        # Copied before the next round, because the files of unsynced segments stay open.
         while any((tier.tiered_end(log.topic_id, log.partition) or 0) < end for log in logs) and not serving.done():
             tier.kick()
             await asyncio.sleep(0.1)
