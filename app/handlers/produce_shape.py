@@ -25,8 +25,8 @@ PREFIX_START: Final = 12
 """After the frame's size, the API key, its version and the correlation id."""
 NO_TAGS: Final = b"\0\0\0"
 """What ends a flexible request of one partition: no tagged fields of the partition, the topic, the request."""
-SHAPES_MAX: Final = 64
-"""Partitions that one connection remembers: the recent ones of a producer that spreads its records."""
+SHAPES_MAX: Final = 256
+"""Partitions that one connection remembers: the recent ones of a producer that spreads its records. Each takes about 800 bytes."""
 
 _MARKS: Final = (0x7E6D5C4B3A291808, 0x7E6D5C4B3A291809, 0x7E6D5C4B3A29180A)
 """Base offset, append time and log start of the answer that is taken apart."""
