@@ -18,6 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from app.errors import ConfigError
+from pyspark_firn.jobs.avro_indexes import Skip, indexes_check
 
 DATA: Final = "data"
 """The column of decoded values, in the place of ``value``."""
@@ -207,10 +208,12 @@ class ValueDecoder:
         # Arrow would make 2 of 2.5 where an integer is wanted: the JSON decoder itself is told the types.
         self._json = msgspec.json.Decoder(_python_type(self._struct)) if shape.kind == "json" else None
         self._avro: Any = None
+        self._check_indexes: Skip | None = None
         if shape.kind == "avro":
             import fastavro
 
             self._avro = fastavro.parse_schema(json.loads(shape.avro))
+            self._check_indexes = indexes_check(self._avro)
 
     def split(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """(records with decoded values, records that cannot be decoded with the reason)."""
@@ -241,6 +244,9 @@ class ValueDecoder:
         found = fastavro.schemaless_reader(stream, self._avro, None)
         if stream.tell() != len(value):
             raise ValueError(f"{len(value) - stream.tell()} bytes follow the record")
+        if self._check_indexes is not None:
+            # After the decoder, which has found claims to be bounded by the bytes that are there.
+            self._check_indexes(value, 0)
         return found
 
     def _column(self, decoded: list[Any], reasons: list[str | None]) -> pa.Array:

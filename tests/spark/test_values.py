@@ -45,6 +45,16 @@ HOSTILE = [
     b"\x00\x00\x00" + HUGE,  # more elements than there are bytes
     b"\xff" * 40,  # a number without end
 ]
+INDEXED = {
+    "type": "record",
+    "name": "Indexed",
+    "fields": [
+        {"name": "before", "type": {"type": "array", "items": {"type": "map", "values": ["null", "string"]}}},
+        {"name": "hash", "type": {"type": "fixed", "name": "Hash", "size": 3}},
+        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["a", "b", "c"]}},
+        {"name": "again", "type": ["null", "Kind"]},
+    ],
+}
 EMPTY_ELEMENTS = {"name": "nothings", "type": {"type": "array", "items": "null"}}
 
 
@@ -125,6 +135,26 @@ def test_avro_of_a_given_schema_and_its_bad_records(tmp_path: Path) -> None:
     assert [row["offset"] for row in bad] == list(range(1, 3 + len(HOSTILE)))
     assert all(row["reason"] for row in bad)
     assert bad[1]["reason"] == "1 bytes follow the record"
+
+
+def test_a_negative_index_of_an_avro_union_or_enum_makes_a_bad_record_and_no_other_value(tmp_path: Path) -> None:
+    blocks = b"\x01\x0a\x02\x02k\x02\x02v\x00"  # one element, in a block that says its length
+    sound = blocks + b"\x00" + b"xyz" + b"\x02" + b"\x02\x04"
+    values = [
+        sound,
+        sound[:-2] + b"\x01\x04",
+        sound[:-2] + b"\x02\x01",
+        sound[:-3] + b"\x05\x00",
+        sound.replace(b"\x02\x02v", b"\x01\x02v"),
+    ]
+    good, bad = archived(tmp_path, values, ValuesWanted("avro", json.dumps(INDEXED)))
+    assert [row["data"] for row in good] == [{"before": [[("k", "v")]], "hash": b"xyz", "kind": "b", "again": "c"}]
+    assert [(row["offset"], row["reason"]) for row in bad] == [
+        (1, "a union's index is -1"),
+        (2, "an enum's index is -1"),
+        (3, "an enum's index is -3"),
+        (4, "a union's index is -1"),
+    ]
 
 
 def test_an_iceberg_table_has_decoded_values_and_another_the_bad_ones_each_once(
