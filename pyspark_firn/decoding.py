@@ -1,8 +1,8 @@
 """Raw chunks to Arrow: which batches count, unfolding what producers compressed, and the columns.
 
-The work on records is done by ``kernels.py``; here it is a few calls for each chunk. A chunk whose batches are not
-compressed is decoded where it lies. What compressed batches unfold to is bounded: record batches are handed out whenever
-about ``UNFOLDED_BYTES`` have been unfolded, so a chunk that unfolds to many times its size does not fill the memory.
+The work on records is done by ``kernels.py``; here it is a few calls for each portion of a chunk, which becomes a record batch.
+Batches that are not compressed are decoded where they lie. A portion ends where ``PORTION_BYTES`` are reached: what Spark and we
+hold of it at a time stays small, near the cores, and in memory that is used again, however far a chunk unfolds.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from app.units import Offset
 from pyspark_firn import kernels
 from pyspark_firn.columns import HEADER_STRUCT, HEADERS, arrow_schema
 
-UNFOLDED_BYTES: Final = 8 * MIB
-"""Unfolded records after which a record batch is handed out."""
+PORTION_BYTES: Final = 1 * MIB
+"""Records, unfolded, after which a record batch is handed out."""
 
 _LOG_APPEND_TIME_BIT: Final = 3
 
@@ -74,10 +74,11 @@ class RecordDecoder:
     ) -> tuple[int, np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """(index after the last batch of this portion, bytes of records, where each batch's start and end in them)."""
         rest = table[start:]
-        positions = rest[:, kernels.BATCH_POSITION]
         if not np.any(rest[:, kernels.BATCH_ATTRIBUTES] & CODEC_MASK):
-            # A chunk is a few MiB, or a single batch.
-            return len(table), data, positions + HEADER_BYTES, positions + rest[:, kernels.BATCH_BYTES]
+            fitting = int(np.searchsorted(np.cumsum(rest[:, kernels.BATCH_BYTES]), PORTION_BYTES)) + 1
+            rest = rest[:fitting]
+            positions = rest[:, kernels.BATCH_POSITION]
+            return start + len(rest), data, positions + HEADER_BYTES, positions + rest[:, kernels.BATCH_BYTES]
         pieces: list[bytes] = []
         ends: list[int] = []
         unfolded = 0
@@ -93,7 +94,7 @@ class RecordDecoder:
             pieces.append(piece)
             unfolded += len(piece)
             ends.append(unfolded)
-            if unfolded >= UNFOLDED_BYTES:
+            if unfolded >= PORTION_BYTES:
                 break
         joined = np.frombuffer(pieces[0] if len(pieces) == 1 else b"".join(pieces), np.uint8)
         return (

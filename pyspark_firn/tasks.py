@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_firn.memory import keep_freed_memory
@@ -19,9 +22,23 @@ def read_split(options: ReadOptions, columns: Sequence[str], split: InputPartiti
     if not isinstance(split, (StoredSplit, TailSplit)):
         return
     keep_freed_memory()
-    with StoreSession(options.store) as session:
-        if isinstance(split, TailSplit):
-            yield from read_tail(session, options.tail, columns, options.isolation, split)
-            return
-        reader = SplitReader(session, columns, options.isolation, fail_on_data_loss=options.fail_on_data_loss)
-        yield from reader.read(split)
+    try:
+        with StoreSession(options.store) as session:
+            if isinstance(split, TailSplit):
+                yield from read_tail(session, options.tail, columns, options.isolation, split)
+                return
+            reader = SplitReader(session, columns, options.isolation, fail_on_data_loss=options.fail_on_data_loss)
+            yield from reader.read(split)
+    finally:
+        if TaskContext.get() is not None:
+            _leave_out_of_collections()
+
+
+@functools.cache
+def _leave_out_of_collections() -> None:
+    """Have garbage collections pass over what is loaded now, which stays for as long as the process.
+
+    Spark's worker collects after each task, and to walk what the kernels' compiler has loaded takes longer than to read a split
+    of the usual size. Called after a first split: the most is loaded when kernels are first used.
+    """
+    gc.freeze()
