@@ -7,6 +7,7 @@ things at once and wait for each when it is needed; the thread that decodes is n
 from __future__ import annotations
 
 import asyncio
+import atexit
 import random
 import threading
 import time
@@ -74,11 +75,15 @@ class StoreSession:
         except BaseException:
             self._stop()
             raise
+        atexit.register(self._end_with_interpreter)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        atexit.unregister(self._end_with_interpreter)
+        if self._loop.is_closed():
+            return
         try:
             self.run(self._close())
         finally:
@@ -103,14 +108,27 @@ class StoreSession:
         self.metadata = MetadataFollower(self.store, SystemClock(), keeps=self._keeps_manifests)
 
     async def _close(self) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await _cancel_others()
         await self.store.close()
+
+    def _end_with_interpreter(self) -> None:
+        """End before the interpreter stops daemon threads: what is left of a read that nobody finished would close this session
+        after that, and wait for its thread for ever. The store is not closed: its pool takes no more work by then."""
+        try:
+            self.run(_cancel_others())
+        finally:
+            self._stop()
 
     def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
         self._pool.close()
+
+
+async def _cancel_others() -> None:
+    """Cancel every task of the loop but this one, and wait for their ends."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

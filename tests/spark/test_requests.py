@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,25 @@ def test_a_bucket_that_is_none_is_named(tmp_path: Path) -> None:
         plan(parse_read_options({"store": (tmp_path / "no").as_uri(), "subscribe": "t"}, streaming=False))
     with pytest.raises(ConfigError, match="There is no Firn cluster"):
         plan(parse_read_options({"store": tmp_path.as_uri(), "subscribe": "t"}, streaming=False))
+
+
+LEFT_HALF_READ = """
+import sys
+from pyspark_firn.batch import plan
+from pyspark_firn.options import parse_read_options
+from pyspark_firn.tasks import read_split
+
+options = parse_read_options({"store": sys.argv[1], "subscribe": "t"}, streaming=False)
+left = read_split(options, options.columns, plan(options)[0])
+print(next(left).num_rows > 0)
+"""
+
+
+def test_a_read_that_is_left_half_done_lets_the_interpreter_end_in_peace(topic: Topic) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT_HALF_READ, topic.store], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 
 def test_counts_come_from_metadata(topic: Topic) -> None:
