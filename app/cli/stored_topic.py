@@ -73,14 +73,16 @@ async def _read(url: str, name: str) -> tuple[TopicImage, list[ManifestState]]:
 
     location = parse_store_url(url)
     if isinstance(location, DirectoryLocation) and not location.path.is_dir():
-        raise ConfigError(f"There is no folder {location.path}: name the store with --store.")
+        raise ConfigError(f"There is no folder {location.path}, which --store names: see how it is written.")
     pool = ThreadPool()
     store = await open_store(location, pool=pool, rng=random.Random())
     try:
         reader = MetadataFollower(store, SystemClock())
         image = await reader.cluster()
         if not image.cluster_id:
-            raise ConfigError(f"There is no Firn cluster in {url}: name the store with --store.")
+            raise ConfigError(
+                f"There is no Firn cluster in {url}: --store is to be what the brokers were given as theirs."
+            )
         topic = image.topic(name)
         if topic is None:
             raise ConfigError(f"There is no topic {name} in {url}.")

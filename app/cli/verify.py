@@ -114,7 +114,7 @@ async def _verify(url: str, topics: list[str] | tuple[str, ...], *, quiet: bool)
 
     location = parse_store_url(url)
     if isinstance(location, DirectoryLocation) and not location.path.is_dir():
-        raise ConfigError(f"There is no folder {location.path}: name the store with --store.")
+        raise ConfigError(f"There is no folder {location.path}, which --store names: see how it is written.")
     pool, clock = ThreadPool(), SystemClock()
     store = await open_store(location, pool=pool, rng=random.Random())
     reader = MetadataFollower(store, clock)
@@ -122,7 +122,9 @@ async def _verify(url: str, topics: list[str] | tuple[str, ...], *, quiet: bool)
         image = await reader.cluster()
         names = {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()}
         if not image.cluster_id:
-            raise ConfigError(f"There is no Firn cluster in {url}: name the store with --store.")
+            raise ConfigError(
+                f"There is no Firn cluster in {url}: --store is to be what the brokers were given as theirs."
+            )
         unknown = [topic for topic in topics if topic not in names.values()]
         if unknown:
             raise ConfigError(f"There is no topic {unknown[0]} in {url}.")

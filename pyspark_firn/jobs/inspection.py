@@ -172,7 +172,9 @@ def inspect(store: str, runner: Runner, *, topics: Sequence[str] = (), progress:
     with StoreSession(store) as session:
         image = session.run(session.metadata.cluster())
         if not image.cluster_id:
-            raise ConfigError(f"There is no Firn cluster in {store}: name the store with --store.")
+            raise ConfigError(
+                f"There is no Firn cluster in {store}: the store is to be what the brokers were given as theirs."
+            )
         for topic in topics:
             if image.topic(topic) is None:
                 raise ConfigError(f"There is no topic {topic!r} in {store}.")
