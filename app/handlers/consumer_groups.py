@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from app.coordinator.shell import Turn
-from app.errors import ErrorCode, RequestRejected
+from app.errors import ErrorCode
 from app.groups.assignors import NO_PARTITIONS, Assignment
 from app.groups.consumer import Client, ConsumerGroup, check_heartbeat
 from app.groups.consumer import Member as GroupMember
@@ -17,7 +17,7 @@ from app.groups.subscriptions import ResolvedRegex, TopicPattern
 from app.handlers.api import Api, ApiTable
 from app.handlers.cluster import NOT_ASKED
 from app.handlers.context import Context, Request
-from app.handlers.groups import GROUP_OPERATIONS, client_host
+from app.handlers.groups import GROUP_OPERATIONS, client_host, describe_each
 from app.metadata.cluster import ClusterImage, TopicImage
 from app.wire.apikeys import ApiKey
 from app.wire.apis.consumer_group_describe import (
@@ -101,20 +101,15 @@ async def describe(
 ) -> ConsumerGroupDescribeResponse:
     """Describe each group by itself, with every member's present and target assignment."""
     del request
-    operations = GROUP_OPERATIONS if message.include_authorized_operations else NOT_ASKED
-    answers = []
-    for group_id in message.group_ids:
-        try:
-            found = context.groups.perform(
-                group_id,
-                lambda shard, _, name=group_id: _described(shard.consumer_group(name), context.image),  # type: ignore[misc]
-            )
-            answer = found if isinstance(found, DescribedGroup) else await found
-        except RequestRejected as error:
-            answer = DescribedGroup(error_code=error.code, error_message=str(error), group_id=group_id)
-        answer.authorized_operations = operations
-        answers.append(answer)
-    return ConsumerGroupDescribeResponse(groups=answers)
+    groups = await describe_each(
+        context,
+        message.group_ids,
+        lambda shard, group_id: _described(shard.consumer_group(group_id), context.image),
+        lambda group_id, error: DescribedGroup(error_code=error.code, error_message=str(error), group_id=group_id),
+    )
+    for answer in groups:
+        answer.authorized_operations = GROUP_OPERATIONS if message.include_authorized_operations else NOT_ASKED
+    return ConsumerGroupDescribeResponse(groups=groups)
 
 
 def _described(group: ConsumerGroup, image: ClusterImage) -> DescribedGroup:

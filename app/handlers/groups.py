@@ -6,8 +6,8 @@ described and deleted.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, TypeVar
 
 from app.coordinator.shell import Reply, Turn
 from app.errors import ErrorCode, ProtocolError, RequestRejected
@@ -15,7 +15,6 @@ from app.groups.classic import ClassicGroup, ClassicState, Join, Sync, refused_j
 from app.groups.group import Group
 from app.groups.shard import GroupShard
 from app.handlers.api import Api, ApiTable
-from app.handlers.cluster import NOT_ASKED
 from app.handlers.context import Context, Request
 from app.wire.apikeys import ApiKey
 from app.wire.apis.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -46,6 +45,8 @@ NOT_FOUND_FROM: Final = 6
 
 GROUP_OPERATIONS: Final = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 """READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS: all, for everybody."""
+
+D = TypeVar("D")
 
 # --- JoinGroup ------------------------------------------------------------------------------------------------------
 
@@ -185,22 +186,41 @@ def refuse_leave(request: Request, message: LeaveGroupRequest, code: ErrorCode, 
 
 async def describe(context: Context, request: Request, message: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Describe each group of the classic protocol by itself."""
-    operations = GROUP_OPERATIONS if message.include_authorized_operations else NOT_ASKED
+    groups = await describe_each(
+        context,
+        message.groups,
+        _describe,
+        lambda group_id, error: _undescribed(request, group_id, error.code, str(error)),
+        nameless=True,
+    )
+    for answer in groups:
+        if message.include_authorized_operations and not answer.error_code:
+            answer.authorized_operations = GROUP_OPERATIONS
+    return DescribeGroupsResponse(groups=groups)
+
+
+async def describe_each(
+    context: Context,
+    group_ids: Iterable[str],
+    describe_one: Callable[[GroupShard, str], D],
+    refused: Callable[[str, RequestRejected], D],
+    *,
+    nameless: bool = False,
+) -> list[D]:
+    """Describe each group by itself; ``refused`` makes the answer where ``describe_one`` raises RequestRejected, or nobody can be
+    asked. ``nameless`` as in ``GroupCoordinator.perform``."""
     answers = []
-    for group_id in message.groups:
+    for group_id in group_ids:
         try:
             found = context.groups.perform(
                 group_id,
-                lambda shard, _, name=group_id: _describe(shard, name),  # type: ignore[misc]
-                nameless=True,
+                lambda shard, _, name=group_id: describe_one(shard, name),  # type: ignore[misc]
+                nameless=nameless,
             )
-            answer = found if isinstance(found, DescribedGroup) else await found
+            answers.append(await found if isinstance(found, Awaitable) else found)
         except RequestRejected as error:
-            answer = _undescribed(request, group_id, error.code, str(error))
-        if not answer.error_code:
-            answer.authorized_operations = operations
-        answers.append(answer)
-    return DescribeGroupsResponse(groups=answers)
+            answers.append(refused(group_id, error))
+    return answers
 
 
 def _describe(shard: GroupShard, group_id: str) -> DescribedGroup:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final
 
-from app.errors import ErrorCode, RequestRejected
+from app.errors import ErrorCode
 from app.groups.consumer import Client
 from app.groups.share import SIMPLE, ShareGroup, check_share_heartbeat
 from app.handlers.api import Api, ApiTable
 from app.handlers.cluster import NOT_ASKED
 from app.handlers.context import Context, Request
-from app.handlers.groups import GROUP_OPERATIONS, client_host
+from app.handlers.groups import GROUP_OPERATIONS, client_host, describe_each
 from app.metadata.cluster import ClusterImage
 from app.wire.apikeys import ApiKey
 from app.wire.apis.share_group_describe import (
@@ -46,20 +46,15 @@ async def describe(
 ) -> ShareGroupDescribeResponse:
     """Describe each group by itself, with what every member has."""
     del request
-    operations = GROUP_OPERATIONS if message.include_authorized_operations else NOT_ASKED
-    answers = []
-    for group_id in message.group_ids:
-        try:
-            found = context.groups.perform(
-                group_id,
-                lambda shard, _, name=group_id: _described(shard.share_group(name), context.image),  # type: ignore[misc]
-            )
-            answer = found if isinstance(found, DescribedGroup) else await found
-        except RequestRejected as error:
-            answer = DescribedGroup(error_code=error.code, error_message=str(error), group_id=group_id)
-        answer.authorized_operations = operations
-        answers.append(answer)
-    return ShareGroupDescribeResponse(groups=answers)
+    groups = await describe_each(
+        context,
+        message.group_ids,
+        lambda shard, group_id: _described(shard.share_group(group_id), context.image),
+        lambda group_id, error: DescribedGroup(error_code=error.code, error_message=str(error), group_id=group_id),
+    )
+    for answer in groups:
+        answer.authorized_operations = GROUP_OPERATIONS if message.include_authorized_operations else NOT_ASKED
+    return ShareGroupDescribeResponse(groups=groups)
 
 
 def _described(group: ShareGroup, image: ClusterImage) -> DescribedGroup:
