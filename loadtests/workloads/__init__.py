@@ -54,7 +54,7 @@ GROUPS = {
     "catch-up": Workload(catch_up.tail_and_catch_up, "A tail while another catches up", True),
     "cold": Workload(cold.replay, "Replay from the tier", True),
     "s3": Workload(s3.one, "Replay from S3 with latency", True),
-    "s3-many": Workload(s3.many, "Replay of many partitions from S3 with latency", True),
+    "s3-many": Workload(s3.many, "Replay of many partitions from S3 with latency", False),
     "s3-servers": Workload(s3.others, "Replay from S3 servers of others", True),
     "requests": Workload(requests.issued, "Requests to the object store", True),
     "together": Workload(beside.cold_replay, "Producers beside a cold replay", True),

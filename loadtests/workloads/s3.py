@@ -52,7 +52,7 @@ def one(lab: Lab) -> list[Case]:
 
 def many(lab: Lab) -> list[Case]:
     """The same with 8 and 64 partitions in each request."""
-    return _replay(lab, MANY[:1] if lab.quick else MANY)
+    return _replay(lab, MANY)
 
 
 def _replay(lab: Lab, counts: Sequence[int]) -> list[Case]:
@@ -61,7 +61,7 @@ def _replay(lab: Lab, counts: Sequence[int]) -> list[Case]:
     megabytes = lab.effort.cold_megabytes * 2 // 3
     with slow_server(bucket, 0) as store, _firn(directory, store, megabytes) as peer:
         for count in counts:
-            segment_bytes = segment_bytes_of(lab, count) if count == 1 or lab.quick else 4 << 20
+            segment_bytes = segment_bytes_of(lab, count) if count == 1 else 4 << 20
             # The generator repeats one batch of random bytes, which only a compressor with a window finds small.
             fill_tier(
                 lab, peer, f"far-{count}", count, segment_bytes, megabytes=megabytes, firn_tier_compression="none"
