@@ -37,9 +37,15 @@ def results(firn_mb_per_s: float = 300.0) -> Results:
     growth = [
         Case(f"{count} partitions", {"Firn": {"memory_mb": 50.0 + count}}, {"partitions": count}) for count in (1, 10)
     ]
+    starts = [
+        Case("ten", {"Firn": {"fetch_s": 0.7, "broker_mb": 50.0}}, {"segments": 100, "partitions": 10}),
+        Case("more segments", {"Firn": {"fetch_s": 0.8, "broker_mb": 51.0}}, {"segments": 10_000}),
+        Case("more partitions", {"Firn": {"fetch_s": 0.9, "broker_mb": 60.0}}, {"partitions": 1_000}),
+    ]
     groups = {
         "produce": Group("abc", "2026-01-01T00:00:00+00:00", 10.0, "full", 0.1, ["No Java here."], [produce]),
         "partitions": Group("abc", "2026-01-01T00:10:00+00:00", 10.0, "full", 0.1, [], growth),
+        "history": Group("abc", "2026-01-01T00:20:00+00:00", 10.0, "full", 0.1, [], starts),
     }
     return Results(FORMAT, {"processor": "a"}, {"Firn": "abc"}, {"Kafka": {"node.id": "1"}}, groups)
 
@@ -135,6 +141,8 @@ def test_the_page_has_losers_notes_conditions_and_ratios(tmp_path: Path) -> None
 
 def test_the_same_figures_draw_the_same_plots(tmp_path: Path) -> None:
     first, second = (plots.draw(results(), tmp_path / name) for name in ("a", "b"))
-    assert set(first) == {"produce", "partitions"}
+    assert set(first) == {"produce", "partitions", "history"}
+    drawn = first["history"].read_text()
+    assert (drawn.count(">segments<"), drawn.count(">partitions<")) == (2, 2)  # a panel for each figure against each
     for name, path in first.items():
         assert path.read_bytes() == second[name].read_bytes()
