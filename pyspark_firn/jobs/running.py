@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PRELOADED: Final = "pyspark_firn.jobs.preloaded"
+JOBS_AT_ONCE: Final = 64
+"""Parts that Spark is given at a time; more than it has cores, as it may get more executors while it runs."""
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -64,7 +67,10 @@ class ProcessRunner:
 
 
 class SparkRunner:
-    """Tasks of a Spark application, which restarts those whose executor dies."""
+    """Tasks of a Spark application, which restarts those whose executor dies.
+
+    Each part is a Spark job of one task, so that its result is here as soon as it is done.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext
@@ -74,5 +80,22 @@ class SparkRunner:
         return int(self._context.defaultParallelism)
 
     def run(self, function: Callable[[A], R], arguments: Sequence[A]) -> Iterator[R]:
-        if arguments:
-            yield from self._context.parallelize(list(arguments), len(arguments)).map(function).collect()
+        if not arguments:
+            return
+        tag = f"firn-{uuid.uuid4()}"
+
+        def run_one(argument: A) -> R:
+            # Tags belong to the thread that submits.
+            self._context.addJobTag(tag)
+            [result] = self._context.parallelize([argument], 1).map(function).collect()
+            return result
+
+        with ThreadPoolExecutor(min(JOBS_AT_ONCE, len(arguments)), thread_name_prefix="firn-job") as executor:
+            waiting = [executor.submit(run_one, argument) for argument in arguments]
+            try:
+                for done in as_completed(waiting):
+                    yield done.result()
+            finally:
+                running = [one for one in waiting if not one.cancel() and not one.done()]
+                if running:
+                    self._context.cancelJobsWithTag(tag)

@@ -223,3 +223,20 @@ def test_jobs_run_as_tasks_of_spark(spark: SparkSession, tmp_path: Path) -> None
     assert (summary.records, summary.parts) == (800, len(found))
     assert len(found) > 1
     assert archived(tmp_path / "lake" / "t") == expected(topic)
+
+
+def test_results_of_spark_tasks_come_while_others_are_still_at_work(spark: SparkSession, tmp_path: Path) -> None:
+    marker = str(tmp_path / "first-result-is-here")
+    deadline_s = DEADLINE_S
+
+    def part(name: str) -> str:
+        deadline = time.monotonic() + deadline_s
+        while name == "late" and not os.path.exists(marker):
+            assert time.monotonic() < deadline, "no result came while a task was at work"
+            time.sleep(0.01)
+        return name
+
+    results = SparkRunner(spark).run(part, ["late", "early"])
+    assert next(results) == "early"
+    Path(marker).touch()
+    assert list(results) == ["late"]
