@@ -20,17 +20,26 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from enum import Enum, StrEnum
-from struct import Struct
-from struct import error as StructError  # noqa: N812 (it is a class)
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from app.configs import BrokerConfig
 from app.coordinator.records import GROUP_RECORDS, CoordinatorRecord
 from app.coordinator.schemas.classic_group import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 from app.errors import ErrorCode, RequestRejected
+from app.groups.classic_member import (
+    CONSUMER_PROTOCOL,
+    NO_MEMBER,
+    ClassicDue,
+    ClassicMember,
+    ClassicTimer,
+    Join,
+    Protocols,
+    Sync,
+    subscribed_topics,
+)
 from app.groups.group import GroupType
 from app.limits import GROUP_PENDING_MEMBERS_MAX
 from app.wire.apis.join_group import JoinGroupResponse, JoinGroupResponseMember
@@ -39,16 +48,11 @@ from app.wire.apis.sync_group import SyncGroupResponse
 if TYPE_CHECKING:
     from app.coordinator.shell import Reply, Turn
 
-CONSUMER_PROTOCOL: Final = "consumer"
-"""Protocol type of groups whose members assign topic partitions: subscriptions can be read."""
-
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 """How long a member may wait in its first JoinGroup, during which its client sends no heartbeats (KAFKA-7610)."""
 
 GROUP_METADATA_VERSION: Final = 3
 """In which Kafka 4 writes groups, too."""
-
-_NO_MEMBER: Final = ""
 
 
 class ClassicState(StrEnum):
@@ -58,108 +62,6 @@ class ClassicState(StrEnum):
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"
-
-
-class ClassicDue(Enum):
-    """What a timer of a classic group is for."""
-
-    MEMBER = "member"
-    """A member's session, or the patience for a member id that was given out, is over."""
-    JOIN = "join"
-    """No more waiting for members to join."""
-    SYNC = "sync"
-    """No more waiting for members to ask for their assignment."""
-
-
-class ClassicTimer(NamedTuple):
-    """Key of a timer."""
-
-    due: ClassicDue
-    group_id: str
-    member_id: str = _NO_MEMBER
-
-
-Protocols = tuple[tuple[str, bytes], ...]
-"""Assignment protocols that a member supports, the one it likes best first, with its subscription in each."""
-
-
-class Join(NamedTuple):
-    """A JoinGroup request, apart from its group."""
-
-    member_id: str
-    instance_id: str | None
-    protocol_type: str
-    protocols: Protocols
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    client_id: str
-    client_host: str
-    """As Kafka shows it: ``/127.0.0.1``."""
-    requires_member_id: bool
-    """From version 4 on a new member is given its id first, and joins with it (KIP-394)."""
-    can_skip_assignment: bool
-    """From version 9 on a static leader that returns can be told to leave the assignment alone (KIP-814)."""
-
-
-class Sync(NamedTuple):
-    """A SyncGroup request, apart from its group."""
-
-    member_id: str
-    instance_id: str | None
-    generation: int
-    protocol_type: str | None
-    protocol_name: str | None
-    assignments: Sequence[tuple[str, bytes]]
-
-
-class ClassicMember:
-    """One member."""
-
-    __slots__ = (
-        "assignment",
-        "client_host",
-        "client_id",
-        "instance_id",
-        "is_new",
-        "join",
-        "member_id",
-        "protocols",
-        "rebalance_timeout_ms",
-        "session_timeout_ms",
-        "sync",
-        "timer",
-    )
-
-    def __init__(
-        self,
-        group_id: str,
-        member_id: str,
-        instance_id: str | None,
-        client_id: str,
-        client_host: str,
-        rebalance_timeout_ms: int,
-        session_timeout_ms: int,
-        protocols: Protocols,
-        assignment: bytes = b"",
-    ) -> None:
-        self.member_id = member_id
-        self.instance_id = instance_id
-        self.client_id = client_id
-        self.client_host = client_host
-        self.rebalance_timeout_ms = rebalance_timeout_ms
-        self.session_timeout_ms = session_timeout_ms
-        self.protocols = protocols
-        self.assignment = assignment
-        self.is_new = False
-        """It waits in its first JoinGroup."""
-        self.join: Reply[JoinGroupResponse] | None = None
-        """Where its JoinGroup is answered, while it waits."""
-        self.sync: Reply[SyncGroupResponse] | None = None
-        self.timer = ClassicTimer(ClassicDue.MEMBER, group_id, member_id)
-
-    def metadata(self, protocol: str | None) -> bytes:
-        """Its subscription in a protocol; empty if it does not support it."""
-        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
 
 class ClassicGroup:
@@ -923,32 +825,8 @@ class ClassicGroup:
         return group
 
 
-def refused_join(code: ErrorCode, member_id: str = _NO_MEMBER) -> JoinGroupResponse:
+def refused_join(code: ErrorCode, member_id: str = NO_MEMBER) -> JoinGroupResponse:
     """A JoinGroup's answer that gives nothing but a code, and perhaps a member id."""
     return JoinGroupResponse(
         error_code=code, generation_id=-1, protocol_type=None, protocol_name=None, leader="", member_id=member_id
     )
-
-
-_INT16: Final = Struct(">h")
-_INT32: Final = Struct(">i")
-
-
-def subscribed_topics(metadata: bytes) -> list[str] | None:
-    """The topics in a subscription of the consumer protocol, of any version; None if it is not sound."""
-    try:
-        (count,) = _INT32.unpack_from(metadata, _INT16.size)
-        position = _INT16.size + _INT32.size
-        if not 0 <= count <= len(metadata):
-            return None
-        topics: list[str] = []
-        for _ in range(count):
-            (length,) = _INT16.unpack_from(metadata, position)
-            position += _INT16.size
-            if length < 0 or position + length > len(metadata):
-                return None
-            topics.append(metadata[position : position + length].decode())
-            position += length
-    except (StructError, UnicodeDecodeError):
-        return None
-    return topics

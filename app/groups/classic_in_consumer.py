@@ -15,7 +15,7 @@ from uuid import UUID
 
 from app.errors import ErrorCode, RequestRejected
 from app.groups.assignors import Assignment
-from app.groups.classic import CONSUMER_PROTOCOL, Join, Sync
+from app.groups.classic_member import CONSUMER_PROTOCOL, Join, Sync
 from app.groups.consumer import ConsumerGroup, Member, MemberDue, successor_of
 from app.groups.consumer_records import ClassicMetadata, MemberState, Subscription
 from app.groups.embedded import ClassicSubscription, TopicPartitions, decode_subscription, encode_assignment

@@ -15,7 +15,8 @@ from typing import Final
 from app.configs import BrokerConfig
 from app.coordinator.shell import Turn
 from app.errors import RequestRejected
-from app.groups.classic import CONSUMER_PROTOCOL, ClassicGroup, ClassicState
+from app.groups.classic import ClassicGroup, ClassicState
+from app.groups.classic_member import CONSUMER_PROTOCOL
 from app.groups.group import Group, GroupType
 from app.groups.offsets import CommittedOffset, OffsetStore
 from app.units import NO_OFFSET, NO_TIMESTAMP, Offset

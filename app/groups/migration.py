@@ -13,8 +13,9 @@ from uuid import UUID
 
 from app.errors import ErrorCode, ProtocolError, RequestRejected
 from app.groups.assignors import NO_PARTITIONS, Assignment
-from app.groups.classic import CONSUMER_PROTOCOL, ClassicGroup, ClassicMember
+from app.groups.classic import ClassicGroup
 from app.groups.classic_in_consumer import assignment_of, topic_partitions_of
+from app.groups.classic_member import CONSUMER_PROTOCOL, ClassicMember
 from app.groups.consumer import ConsumerGroup, Member
 from app.groups.consumer_records import (
     ClassicMetadata,

@@ -18,7 +18,8 @@ from app.coordinator.schemas.classic_group import GroupMetadataKey
 from app.coordinator.shell import Reply, Turn
 from app.errors import ErrorCode, RequestRejected
 from app.groups import classic_in_consumer, share_records
-from app.groups.classic import CONSUMER_PROTOCOL, ClassicGroup, ClassicTimer, Join, Sync
+from app.groups.classic import ClassicGroup
+from app.groups.classic_member import CONSUMER_PROTOCOL, ClassicTimer, Join, Sync
 from app.groups.cleanup import Chore, OffsetCleanup
 from app.groups.consumer import JOINING, LEAVING, Client, ConsumerGroup, Member, MemberTimer
 from app.groups.consumer_records import KEY_TYPES, GroupEpoch, from_bytes, to_bytes

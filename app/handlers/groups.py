@@ -11,7 +11,8 @@ from typing import Final, TypeVar
 
 from app.coordinator.shell import Reply, Turn
 from app.errors import ErrorCode, ProtocolError, RequestRejected
-from app.groups.classic import ClassicGroup, ClassicState, Join, Sync, refused_join
+from app.groups.classic import ClassicGroup, ClassicState, refused_join
+from app.groups.classic_member import Join, Sync
 from app.groups.group import Group
 from app.groups.shard import GroupShard
 from app.handlers.api import Api, ApiTable

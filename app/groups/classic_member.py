@@ -1,0 +1,146 @@
+"""A member of a classic group: what it asks for, what it supports, what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from struct import Struct
+from struct import error as StructError  # noqa: N812 (it is a class)
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from app.coordinator.shell import Reply
+    from app.wire.apis.join_group import JoinGroupResponse
+    from app.wire.apis.sync_group import SyncGroupResponse
+
+CONSUMER_PROTOCOL: Final = "consumer"
+"""Protocol type of groups whose members assign topic partitions: subscriptions can be read."""
+
+NO_MEMBER: Final = ""
+"""In the place of a member's id."""
+
+
+class ClassicDue(Enum):
+    """What a timer of a classic group is for."""
+
+    MEMBER = "member"
+    """A member's session, or the patience for a member id that was given out, is over."""
+    JOIN = "join"
+    """No more waiting for members to join."""
+    SYNC = "sync"
+    """No more waiting for members to ask for their assignment."""
+
+
+class ClassicTimer(NamedTuple):
+    """Key of a timer."""
+
+    due: ClassicDue
+    group_id: str
+    member_id: str = NO_MEMBER
+
+
+Protocols = tuple[tuple[str, bytes], ...]
+"""Assignment protocols that a member supports, the one it likes best first, with its subscription in each."""
+
+
+class Join(NamedTuple):
+    """A JoinGroup request, apart from its group."""
+
+    member_id: str
+    instance_id: str | None
+    protocol_type: str
+    protocols: Protocols
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    client_id: str
+    client_host: str
+    """As Kafka shows it: ``/127.0.0.1``."""
+    requires_member_id: bool
+    """From version 4 on a new member is given its id first, and joins with it (KIP-394)."""
+    can_skip_assignment: bool
+    """From version 9 on a static leader that returns can be told to leave the assignment alone (KIP-814)."""
+
+
+class Sync(NamedTuple):
+    """A SyncGroup request, apart from its group."""
+
+    member_id: str
+    instance_id: str | None
+    generation: int
+    protocol_type: str | None
+    protocol_name: str | None
+    assignments: Sequence[tuple[str, bytes]]
+
+
+class ClassicMember:
+    """One member."""
+
+    __slots__ = (
+        "assignment",
+        "client_host",
+        "client_id",
+        "instance_id",
+        "is_new",
+        "join",
+        "member_id",
+        "protocols",
+        "rebalance_timeout_ms",
+        "session_timeout_ms",
+        "sync",
+        "timer",
+    )
+
+    def __init__(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        client_id: str,
+        client_host: str,
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+        protocols: Protocols,
+        assignment: bytes = b"",
+    ) -> None:
+        self.member_id = member_id
+        self.instance_id = instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.session_timeout_ms = session_timeout_ms
+        self.protocols = protocols
+        self.assignment = assignment
+        self.is_new = False
+        """It waits in its first JoinGroup."""
+        self.join: Reply[JoinGroupResponse] | None = None
+        """Where its JoinGroup is answered, while it waits."""
+        self.sync: Reply[SyncGroupResponse] | None = None
+        self.timer = ClassicTimer(ClassicDue.MEMBER, group_id, member_id)
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """Its subscription in a protocol; empty if it does not support it."""
+        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+
+
+_INT16: Final = Struct(">h")
+_INT32: Final = Struct(">i")
+
+
+def subscribed_topics(metadata: bytes) -> list[str] | None:
+    """The topics in a subscription of the consumer protocol, of any version; None if it is not sound."""
+    try:
+        (count,) = _INT32.unpack_from(metadata, _INT16.size)
+        position = _INT16.size + _INT32.size
+        if not 0 <= count <= len(metadata):
+            return None
+        topics: list[str] = []
+        for _ in range(count):
+            (length,) = _INT16.unpack_from(metadata, position)
+            position += _INT16.size
+            if length < 0 or position + length > len(metadata):
+                return None
+            topics.append(metadata[position : position + length].decode())
+            position += length
+    except (StructError, UnicodeDecodeError):
+        return None
+    return topics
