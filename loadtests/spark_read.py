@@ -10,7 +10,8 @@ In one run and in turns, with Spark on the machine's own cores (``local[2]``) an
 - ``kafka``: Spark's own source reading the same records from Apache Kafka, which runs on the same cores.
 
 Each reads into Spark's ``noop`` sink. Rates and CPU times are medians of the rounds; CPU time is that of all processes that take
-part, Kafka's broker too, and means something on a machine that others use.
+part, Kafka's broker too, and means something on a machine that others use. ``task_memory_mib`` is of a fresh process that reads all
+splits, at its most: what is its own, and with the pages of libraries, which the tasks of a machine share.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -128,6 +130,23 @@ def decode_splits(store: str, turn: int) -> tuple[int, float]:
 def kernel_rate(executor: ProcessPoolExecutor, store: str) -> float:
     done = list(executor.map(decode_splits, [store] * CORES, range(CORES)))
     return sum(records for records, _ in done) / max(seconds for _, seconds in done)
+
+
+def task_memory_mib(store: str) -> dict[str, int]:
+    """Of this process, after all splits."""
+    import pyspark.worker  # noqa: F401 - what a task of Spark's has loaded before
+
+    options = read_options(store)
+    own = 0
+    for split in plan(options):
+        for _ in read_split(options, options.columns, split):
+            own = max(own, _status_mib("RssAnon"))
+    return {"own": own, "with_libraries": _status_mib("VmHWM")}
+
+
+def _status_mib(name: str) -> int:
+    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{name}:")]
+    return int(line.split()[1]) >> 10
 
 
 def spark_session(connector: bool) -> SparkSession:
@@ -246,6 +265,8 @@ def measure(record_bytes: int, total_bytes: int, rounds: int, *, with_kafka: boo
                     cpu_seconds[name].append(family_cpu_seconds_and_ended(os.getpid()) - cpu_before)
         medians = {name: statistics.median(found) for name, found in rates.items()}
         cpu = {name: statistics.median(found) for name, found in cpu_seconds.items()}
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
+            memory = fresh.submit(task_memory_mib, store).result()
     limit = min(medians["prebuilt"], medians["kernel"])
     result: dict[str, Any] = {
         "record_bytes": record_bytes,
@@ -253,6 +274,7 @@ def measure(record_bytes: int, total_bytes: int, rounds: int, *, with_kafka: boo
         "million_records_per_s": {name: round(rate / 1e6, 3) for name, rate in medians.items()},
         "cpu_s_per_million_records": {name: round(seconds / records * 1e6, 3) for name, seconds in cpu.items()},
         "firn_of_lower_limit": round(medians["firn"] / limit, 2),
+        "task_memory_mib": memory,
     }
     if "kafka" in medians:
         result["firn_times_kafka"] = round(medians["firn"] / medians["kafka"], 2)
