@@ -160,6 +160,7 @@ class BrokerConfig:
     auto_create_topics_enable: bool = True
 
     socket_request_max_bytes: int = 104_857_600
+    socket_send_buffer_bytes: int = 102_400
     queued_max_request_bytes: int = 268_435_456
     """Memory for request frames that are still arriving, over all connections (Kafka: -1, none). Past it, reading waits."""
     connections_max_idle_ms: int = 600_000
@@ -742,6 +743,13 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "Largest request; a larger one closes its connection.",
                 importance=Importance.HIGH,
                 minimum=1024,
+            ),
+            _broker(
+                "socket.send.buffer.bytes",
+                _INT,
+                "The kernel's send buffer of a connection that fetches; -1: as large as the kernel likes, for readers far away.",
+                importance=Importance.HIGH,
+                minimum=-1,
             ),
             _broker(
                 "queued.max.request.bytes",

@@ -2,7 +2,7 @@
 
     python -m loadtests.bare_limits send FILE
     python -m loadtests.bare_limits sendfile FILE
-    python -m loadtests.bare_limits sendfile-many FILE CONNECTIONS
+    python -m loadtests.bare_limits sendfile-many FILE CONNECTIONS [SEND_BUFFER_BYTES]
     python -m loadtests.bare_limits receive FILE REQUEST_BYTES
     python -m loadtests.bare_limits discard
 
@@ -74,14 +74,19 @@ def send_by_reference(path: Path) -> None:
             position += sent
 
 
-def send_to_many(path: Path, count: int) -> None:
-    """Answer each byte of any connection with the next piece of the file, by ``sendfile`` without waiting for room."""
+def send_to_many(path: Path, count: int, send_buffer_bytes: int) -> None:
+    """Answer each byte of any connection with the next piece of the file, by ``sendfile`` without waiting for room.
+
+    ``send_buffer_bytes`` of 0 leaves the size of the sockets' buffers to the kernel.
+    """
     file, file_bytes = os.open(path, os.O_RDONLY), path.stat().st_size
     connections = {one.fileno(): one for one in _accept_many(count)}
     begins, sent = dict.fromkeys(connections, 0), dict.fromkeys(connections, PIECE_BYTES)
     poll = select.epoll()
     for descriptor, connection in connections.items():
         connection.setblocking(False)
+        if send_buffer_bytes:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
         poll.register(descriptor, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
     while True:
         for descriptor, events in poll.poll():
@@ -281,8 +286,8 @@ if __name__ == "__main__":
             send(Path(path))
         case ["sendfile", path]:
             send_by_reference(Path(path))
-        case ["sendfile-many", path, connections]:
-            send_to_many(Path(path), int(connections))
+        case ["sendfile-many", path, connections, *send_buffer]:
+            send_to_many(Path(path), int(connections), int(*send_buffer))
         case ["receive", path, request_bytes]:
             receive(Path(path), int(request_bytes))
         case ["discard"]:

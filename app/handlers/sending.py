@@ -26,6 +26,8 @@ SEND_BYTES: Final = 1 * MIB + 64 * KIB
 """Given to a socket at a time: a fetched partition of the usual size and its header in one go."""
 SEND_BURST_BYTES: Final = 4 * MIB
 """Sent to one connection before the loop turns to the others."""
+CACHED_FOR_S: Final = 0.1
+"""How long a range that was seen in the page cache is taken to be there while its reader takes it."""
 SENDFILE_BYTES_MIN: Final = 32 * KIB
 """Below this, copying a range behind its header is cheaper than a system call of its own."""
 
@@ -66,12 +68,15 @@ class Sending:
     def __init__(self, connection: Connection, transport: asyncio.Transport, parts: deque[Part]) -> None:
         """``parts`` are what is to be sent, in order; the connection adds to them, this takes from them."""
         self._connection = connection
-        self._outlet: Outlet = outlet_of(transport, connection.server.room_watch, connection.room_made)
+        server = connection.server
+        self._outlet: Outlet = outlet_of(
+            transport, server.room_watch, connection.room_made, connection.context.config.socket_send_buffer_bytes
+        )
         self.parts = parts
         self._start = 0
         """What of the first part is sent already."""
-        self._looked_at: tuple[SendableRange, int] | None = None
-        """The range behind what is being sent, and its ``reference``."""
+        self._looked_at: tuple[SendableRange, int, int, float] | None = None
+        """A range whose ``reference`` was asked for, what it was, up to where in the range, and until when that is believed."""
         self.full = False
         """The client has to read before anything goes on."""
         self.reading = False
@@ -104,7 +109,6 @@ class Sending:
         connection, parts = self._connection, self.parts
         sent = 0
         self.full = False
-        self._looked_at = None
         while parts:
             if sent >= SEND_BURST_BYTES:
                 connection.server.loop.call_soon(connection.send_on)
@@ -139,21 +143,23 @@ class Sending:
     def _reference(self, part: SendableRange, start: int) -> int:
         """As ``SendableRange.reference``, for as much as is sent at a time; -1 also if that is better copied."""
         length = min(part.length - start, SEND_BYTES)
-        if length < SENDFILE_BYTES_MIN or not self._outlet.takes_files:
+        if not self._outlet.takes_files:
+            return -1
+        looked_at = self._looked_at
+        now_s = self._connection.server.loop.time()
+        if looked_at is not None and looked_at[0] is part and start < looked_at[2] and now_s < looked_at[3]:
+            return looked_at[1]
+        if length < SENDFILE_BYTES_MIN:
             return -1
         descriptor = part.reference(start, length)
-        self._looked_at = (part, descriptor)
+        # What is not there is looked for again when some of it was copied, since the disk has been asked for it.
+        self._looked_at = (part, descriptor, start + (length if descriptor >= 0 else 1), now_s + CACHED_FOR_S)
         return descriptor
 
     def _send_by_reference(self, part: SendableRange) -> int | None:
         """As ``Outlet.send_file``; None if what comes next of this range is to be copied."""
         start = self._start
-        looked_at, self._looked_at = self._looked_at, None
-        if looked_at is not None and looked_at[0] is part:
-            descriptor = looked_at[1]
-        else:
-            descriptor = self._reference(part, start)
-            self._looked_at = None
+        descriptor = self._reference(part, start)
         if descriptor < 0:
             return None
         outlet = self._outlet

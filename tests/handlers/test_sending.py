@@ -224,3 +224,36 @@ async def test_a_server_that_closes_gives_back_what_it_was_sending(start, connec
     await until_full(bench)
     await bench.server.close()
     assert log.handle.users == 0
+
+
+@pytest.mark.parametrize("believed_s", [60.0, -1.0])
+async def test_a_range_is_looked_for_in_the_page_cache_once_while_its_reader_takes_it(
+    start, connect, tmp_path, sent, monkeypatch, believed_s
+):
+    monkeypatch.setattr(sending, "CACHED_FOR_S", believed_s)
+    looks: list[int] = []
+    is_cached = files.PosixFile.is_cached
+
+    def noted(self: files.PosixFile, position: int, length: int) -> bool:
+        looks.append(position)
+        return is_cached(self, position, length)
+
+    monkeypatch.setattr(files.PosixFile, "is_cached", noted)
+    bench = await start()
+    client = await connect(bench)
+    log = await on_disk(client, bench, tmp_path / "log", 900_000)
+    found = only(await ask(client, 12, request(ASKED)))
+    assert bytes(found.records) == bytes(log.file.data)
+    assert len(sent) > 1
+    assert (len(looks) == 1) == (believed_s > 0)
+
+
+@pytest.mark.parametrize("wanted", [50_000, -1])
+async def test_the_send_buffer_is_as_large_as_is_set(start, connect, tmp_path, wanted):
+    bench = await start(socket_send_buffer_bytes=wanted)
+    client = await connect(bench)
+    await on_disk(client, bench, tmp_path / "log", 900_000)
+    only(await ask(client, 12, request(ASKED)))
+    outlet_of_client = connection_of(bench)._sending._outlet
+    size = outlet_of_client._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    assert (size == 2 * wanted) == (wanted > 0)
