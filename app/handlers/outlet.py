@@ -19,11 +19,16 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
+from app.limits import KIB, MIB
+
 if TYPE_CHECKING:
     from app.hot.files import Buffer
 
 FULL: Final = -1
 """There is no room for now: the outlet calls back when there is."""
+PIECE_BYTES: Final = 1 * MIB + 64 * KIB
+"""A fetched partition of the usual size and its header in one go."""
+PIECE_BYTES_MIN: Final = 16 * KIB
 EVENTS_MAX: Final = 16
 """Sockets that are served when they take bytes again, before the loop looks at what else has come."""
 NO_SENDFILE: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
@@ -34,6 +39,8 @@ class Outlet(Protocol):
 
     takes_files: bool
     """Whether ``send_file`` works."""
+    piece_bytes: int
+    """As much as is worth being offered to ``send`` at a time."""
 
     def send(self, data: Buffer, more: bool) -> int:
         """Take bytes from the start of ``data``, which is the caller's again afterwards.
@@ -59,11 +66,12 @@ class Outlet(Protocol):
 class TransportOutlet:
     """Through a transport that has no socket to offer. Its protocol's ``resume_writing`` says that there is room again."""
 
-    __slots__ = ("_transport", "takes_files")
+    __slots__ = ("_transport", "piece_bytes", "takes_files")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self.takes_files = False
+        self.piece_bytes = PIECE_BYTES
 
     def send(self, data: Buffer, more: bool) -> int:
         if self._transport.get_write_buffer_size():
@@ -81,18 +89,19 @@ class TransportOutlet:
 class SocketOutlet:
     """Into a socket that belongs to a transport: used while that has nothing unsent, and not after ``close``."""
 
-    __slots__ = ("_descriptor", "_on_room", "_room", "_socket", "takes_files")
+    __slots__ = ("_descriptor", "_on_room", "_room", "_send_buffer_bytes", "_socket", "piece_bytes", "takes_files")
 
     def __init__(self, descriptor: int, room: RoomWatch, on_room: Callable[[], None], send_buffer_bytes: int) -> None:
-        """``send_buffer_bytes``: of the socket; -1 leaves it to the kernel.
+        """``send_buffer_bytes``: of the socket, from the first file range on; -1 leaves it to the kernel.
 
-        With some tens of readers a small one is the faster: what is under way to all of them stays in the processor's cache.
+        With some tens of readers a small one is the faster: what is under way to all of them stays in the processor's cache. Who
+        is sent copies alone has no use for it: what there is no room for is copied once more.
         """
         self._descriptor = descriptor
         self._socket = socket.socket(fileno=descriptor)
         self._socket.setblocking(False)
-        if send_buffer_bytes >= 0:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
+        self._send_buffer_bytes = send_buffer_bytes
+        self.piece_bytes = PIECE_BYTES
         self._room = room
         self._on_room = on_room
         self.takes_files = True
@@ -105,6 +114,10 @@ class SocketOutlet:
             return FULL
 
     def send_file(self, descriptor: int, position: int, length: int) -> int:
+        if self._send_buffer_bytes >= 0:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
+            self.piece_bytes = min(PIECE_BYTES, max(PIECE_BYTES_MIN, 2 * self._send_buffer_bytes))
+            self._send_buffer_bytes = -1
         try:
             return os.sendfile(self._descriptor, descriptor, position, length)
         except BlockingIOError:

@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from app.errors import FirnError
-from app.handlers.outlet import NO_SENDFILE, Outlet, outlet_of
+from app.handlers.outlet import NO_SENDFILE, PIECE_BYTES, Outlet, outlet_of
 from app.limits import KIB, MIB
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from app.handlers.connection import Connection
 
-SEND_BYTES: Final = 1 * MIB + 64 * KIB
-"""Given to a socket at a time: a fetched partition of the usual size and its header in one go."""
+SEND_BYTES: Final = PIECE_BYTES
+"""Given to a socket at a time."""
 SEND_BURST_BYTES: Final = 4 * MIB
 """Sent to one connection before the loop turns to the others."""
 CACHED_FOR_S: Final = 0.1
@@ -176,12 +176,12 @@ class Sending:
         """As ``Outlet.send``, of what is at hand; 0 if a file ends early, None if the disk has to be asked first."""
         buffers = self._connection.server.buffers
         buffer = buffers.take(SEND_BYTES)
-        filled = 0
+        filled, piece_bytes = 0, self._outlet.piece_bytes
         more = missed = False
         start = self._start
         for part in self.parts:
             length = len(part) if isinstance(part, bytes) else part.length
-            room = min(length - start, len(buffer) - filled)
+            room = min(length - start, piece_bytes - filled)
             if not room:
                 break
             if isinstance(part, bytes):

@@ -249,11 +249,23 @@ async def test_a_range_is_looked_for_in_the_page_cache_once_while_its_reader_tak
 
 
 @pytest.mark.parametrize("wanted", [50_000, -1])
-async def test_the_send_buffer_is_as_large_as_is_set(start, connect, tmp_path, wanted):
+async def test_the_send_buffer_is_as_large_as_is_set_from_the_first_file_range_on(start, connect, tmp_path, wanted):
     bench = await start(socket_send_buffer_bytes=wanted)
     client = await connect(bench)
-    await on_disk(client, bench, tmp_path / "log", 900_000)
-    only(await ask(client, 12, request(ASKED)))
-    outlet_of_client = connection_of(bench)._sending._outlet
-    size = outlet_of_client._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-    assert (size == 2 * wanted) == (wanted > 0)
+    log = await on_disk(client, bench, tmp_path / "log", 1000, 900_000)
+    first = len(only(await ask(client, 12, request(FetchPartition(0, partition_max_bytes=2000)))).records)
+    way = connection_of(bench)._sending._outlet
+    untouched = way._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    assert untouched != 2 * wanted
+    assert way.piece_bytes == outlet.PIECE_BYTES
+    found = only(await ask(client, 12, request(ASKED)))
+    assert first < len(found.records) == len(log.file.data)
+    size = way._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    if wanted < 0:
+        assert size >= untouched
+        assert way.piece_bytes == outlet.PIECE_BYTES
+    else:
+        assert size == 2 * wanted == way.piece_bytes
+    # Copied from here on, in pieces that there is room for.
+    way.takes_files = False
+    assert only(await ask(client, 12, request(ASKED))).records == found.records
