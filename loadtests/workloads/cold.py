@@ -72,7 +72,7 @@ def replay(lab: Lab) -> list[Case]:
     path = lab.base / "bare-send"
     path.write_bytes(os.urandom(PIECE_BYTES) * (FILE_BYTES // PIECE_BYTES))
     with lab.systems(tiered=True) as systems, bare("send", str(path)) as server:
-        for partitions in PARTITIONS[::2] if lab.quick else PARTITIONS:
+        for partitions in PARTITIONS[1:2] if lab.quick else PARTITIONS:
             topic = f"cold-{partitions}"
             for peer in systems.values():
                 fill_tier(lab, peer, topic, partitions, segment_bytes_of(lab, partitions))
