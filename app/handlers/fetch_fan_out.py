@@ -114,11 +114,13 @@ class SharedAnswer:
         )
 
     def is_cached(self, now_s: float) -> bool:
-        """Whether the whole range is in the page cache, or was a moment ago."""
+        """Whether the file is open and the whole range in the page cache, or was a moment ago."""
+        file = self.handle.file
+        if file is None:
+            return False
         if now_s - self.cached_at_s < CACHED_FOR_S:
             return True
-        file = self.handle.file
-        if file is None or not file.is_cached(self.position, self.length):
+        if not file.is_cached(self.position, self.length):
             return False
         self.cached_at_s = now_s
         return True

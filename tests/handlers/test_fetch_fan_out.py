@@ -200,3 +200,17 @@ def test_the_oldest_gives_way():
     assert not any(fan_out.asked(kind, offset) for offset in range(ANSWERS_MAX + 1))
     assert fan_out.asked(kind, 1)
     assert not fan_out.asked(kind, 0)
+
+
+async def test_a_file_that_was_closed_is_not_opened_for_an_answer_that_is_kept(start, connect, tmp_path, monkeypatch):
+    bench = await start()
+    monkeypatch.setattr(fetch_fan_out, "CACHED_FOR_S", 60.0)
+    log, client, first = await shared(bench, connect, tmp_path / "log")
+    assert only(await ask(client, 12, request(asked(3)))).records == first.records
+    log.handle.file = None
+
+    def refuse(*_: Any) -> Any:
+        raise StorageUnavailable("no descriptor is left")
+
+    monkeypatch.setattr(type(log.handle.cache), "open", refuse)
+    assert only(await ask(client, 12, request(asked(3)))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
