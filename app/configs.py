@@ -747,7 +747,8 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "socket.send.buffer.bytes",
                 _INT,
-                "The kernel's send buffer of a connection that fetches; -1: as large as the kernel likes, for readers far away.",
+                "The kernel's send buffer of each of many connections that fetch, up to four times as much of each of a few; "
+                "-1: as large as the kernel likes, for readers far away.",
                 importance=Importance.HIGH,
                 minimum=-1,
             ),

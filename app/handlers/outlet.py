@@ -29,6 +29,10 @@ FULL: Final = -1
 PIECE_BYTES: Final = 1 * MIB + 64 * KIB
 """A fetched partition of the usual size and its header in one go."""
 PIECE_BYTES_MIN: Final = 16 * KIB
+KERNELS_CHOICE: Final = -1
+"""In place of the size of a send buffer: whatever the kernel thinks of."""
+FEW_READERS: Final = 4
+"""So many times the size of each of many has one reader; as many or more are many."""
 EVENTS_MAX: Final = 16
 """Sockets that are served when they take bytes again, before the loop looks at what else has come."""
 NO_SENDFILE: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
@@ -89,18 +93,27 @@ class TransportOutlet:
 class SocketOutlet:
     """Into a socket that belongs to a transport: used while that has nothing unsent, and not after ``close``."""
 
-    __slots__ = ("_descriptor", "_on_room", "_room", "_send_buffer_bytes", "_socket", "piece_bytes", "takes_files")
+    __slots__ = (
+        "_buffer_bytes",
+        "_buffers",
+        "_descriptor",
+        "_on_room",
+        "_room",
+        "_socket",
+        "piece_bytes",
+        "takes_files",
+    )
 
-    def __init__(self, descriptor: int, room: RoomWatch, on_room: Callable[[], None], send_buffer_bytes: int) -> None:
-        """``send_buffer_bytes``: of the socket, from the first file range on; -1 leaves it to the kernel.
+    def __init__(self, descriptor: int, room: RoomWatch, on_room: Callable[[], None], buffers: SendBuffers) -> None:
+        """``buffers`` say how large the socket's is to be, from the first file range on.
 
-        With some tens of readers a small one is the faster: what is under way to all of them stays in the processor's cache. Who
-        is sent copies alone has no use for it: what there is no room for is copied once more.
+        Who is sent copies alone has no use for a small one: what there is no room for is copied once more.
         """
         self._descriptor = descriptor
         self._socket = socket.socket(fileno=descriptor)
         self._socket.setblocking(False)
-        self._send_buffer_bytes = send_buffer_bytes
+        self._buffers = buffers
+        self._buffer_bytes = KERNELS_CHOICE
         self.piece_bytes = PIECE_BYTES
         self._room = room
         self._on_room = on_room
@@ -114,10 +127,8 @@ class SocketOutlet:
             return FULL
 
     def send_file(self, descriptor: int, position: int, length: int) -> int:
-        if self._send_buffer_bytes >= 0:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
-            self.piece_bytes = min(PIECE_BYTES, max(PIECE_BYTES_MIN, 2 * self._send_buffer_bytes))
-            self._send_buffer_bytes = -1
+        if self._buffer_bytes != self._buffers.each_bytes:
+            self._resize()
         try:
             return os.sendfile(self._descriptor, descriptor, position, length)
         except BlockingIOError:
@@ -125,8 +136,48 @@ class SocketOutlet:
             return FULL
 
     def close(self) -> None:
+        if self._buffer_bytes != KERNELS_CHOICE:
+            self._buffers.leave()
+            self._buffer_bytes = KERNELS_CHOICE
         self._room.forget(self._descriptor)
         self._socket.detach()
+
+    def _resize(self) -> None:
+        if self._buffer_bytes == KERNELS_CHOICE:
+            self._buffers.join()
+        self._buffer_bytes = self._buffers.each_bytes
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._buffer_bytes)
+        self.piece_bytes = min(PIECE_BYTES, max(PIECE_BYTES_MIN, 2 * self._buffer_bytes))
+
+
+class SendBuffers:
+    """How large the send buffers of the sockets are that are sent file ranges.
+
+    With some tens of readers small ones are the faster: what is under way to all of them stays in the processor's cache. A reader
+    that is alone, or one of a few, is kept waiting by as small a one, since it is full before the loop comes to it again.
+    """
+
+    def __init__(self, many_bytes: int) -> None:
+        """``many_bytes``: of each of many; -1 leaves all sizes to the kernel."""
+        self._many_bytes = many_bytes
+        self._members = 0
+        self.each_bytes = KERNELS_CHOICE
+        """As it should be now; what has another size takes this one when it is sent something."""
+        self._divide()
+
+    def join(self) -> None:
+        """One more."""
+        self._members += 1
+        self._divide()
+
+    def leave(self) -> None:
+        """One less."""
+        self._members -= 1
+        self._divide()
+
+    def _divide(self) -> None:
+        if self._many_bytes != KERNELS_CHOICE:
+            self.each_bytes = self._many_bytes * max(1, FEW_READERS // max(1, self._members))
 
 
 class RoomWatch:
@@ -174,13 +225,10 @@ def room_watch(loop: asyncio.AbstractEventLoop) -> RoomWatch | None:
 
 
 def outlet_of(
-    transport: asyncio.Transport, room: RoomWatch | None, on_room: Callable[[], None], send_buffer_bytes: int
+    transport: asyncio.Transport, room: RoomWatch | None, on_room: Callable[[], None], buffers: SendBuffers
 ) -> Outlet:
-    """The best way to the client of a transport; ``on_room`` is called when a way that was full takes bytes again.
-
-    ``send_buffer_bytes``: of the socket, if it is one; -1 leaves it to the kernel.
-    """
+    """The best way to the client of a transport; ``on_room`` is called when a way that was full takes bytes again."""
     plain = transport.get_extra_info("socket")
     if room is None or plain is None or transport.get_extra_info("sslcontext") is not None:
         return TransportOutlet(transport)
-    return SocketOutlet(plain.fileno(), room, on_room, send_buffer_bytes)
+    return SocketOutlet(plain.fileno(), room, on_room, buffers)

@@ -69,9 +69,7 @@ class Sending:
         """``parts`` are what is to be sent, in order; the connection adds to them, this takes from them."""
         self._connection = connection
         server = connection.server
-        self._outlet: Outlet = outlet_of(
-            transport, server.room_watch, connection.room_made, connection.context.config.socket_send_buffer_bytes
-        )
+        self._outlet: Outlet = outlet_of(transport, server.room_watch, connection.room_made, server.send_buffers)
         self.parts = parts
         self._start = 0
         """What of the first part is sent already."""

@@ -13,7 +13,7 @@ from app.handlers.buffers import BufferPool
 from app.handlers.connection import PRODUCE, Connection
 from app.handlers.context import Context
 from app.handlers.metrics import ApiMetrics
-from app.handlers.outlet import RoomWatch, room_watch
+from app.handlers.outlet import RoomWatch, SendBuffers, room_watch
 from app.limits import KIB
 
 SCRATCH_BYTES: Final = 256 * KIB
@@ -44,6 +44,7 @@ class KafkaServer:
         self.log_line = context.log_line
         self.loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]
         self.room_watch: RoomWatch | None = None
+        self.send_buffers = SendBuffers(context.config.socket_send_buffer_bytes)
         self._connections: set[Connection] = set()
         self._connections_max = connections_max
         self._frame_bytes = 0

@@ -265,7 +265,32 @@ async def test_the_send_buffer_is_as_large_as_is_set_from_the_first_file_range_o
         assert size >= untouched
         assert way.piece_bytes == outlet.PIECE_BYTES
     else:
-        assert size == 2 * wanted == way.piece_bytes
+        assert size == 2 * outlet.FEW_READERS * wanted == way.piece_bytes
     # Copied from here on, in pieces that there is room for.
     way.takes_files = False
     assert only(await ask(client, 12, request(ASKED))).records == found.records
+
+
+async def test_many_readers_have_smaller_send_buffers_than_a_few(start, connect, tmp_path):
+    wanted = 50_000
+    bench = await start(socket_send_buffer_bytes=wanted)
+    clients = [await connect(bench) for _ in range(outlet.FEW_READERS + 1)]
+    await on_disk(clients[0], bench, tmp_path / "log", 900_000)
+
+    async def sizes(readers: int) -> set[int]:
+        """Of the connections of so many clients, after each was sent a range."""
+        for client in clients[:readers]:
+            only(await ask(client, 12, request(ASKED)))
+        ways = [one._sending._outlet for one in bench.server._connections if one._sending is not None]
+        sockets = [way._socket for way in ways if way._buffer_bytes != outlet.KERNELS_CHOICE]
+        return {one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 2 for one in sockets}
+
+    assert await sizes(1) == {4 * wanted}
+    await sizes(2)
+    assert await sizes(2) == {2 * wanted}
+    await sizes(5)
+    assert await sizes(5) == {wanted}
+    for client in clients[1:]:
+        client.writer.transport.abort()
+    await until(lambda: len(bench.server._connections) == 1)
+    assert await sizes(1) == {4 * wanted}
