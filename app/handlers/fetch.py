@@ -107,6 +107,8 @@ class Found(NamedTuple):
     log_start_offset: int = -1
     ranges: Sequence[SendableRange] = ()
     record_bytes: int = 0
+    offset_span: int = 0
+    """Offsets that the ranges reach beyond the one asked for: the records that the client is given."""
     aborted: Sequence[tuple[int, int]] | None = None
     diverging: tuple[int, int] | None = None
     current_leader: tuple[int, int] | None = None
@@ -121,6 +123,7 @@ class Attempt:
         "found",
         "logs",
         "misses",
+        "offset_span",
         "out_of_time",
         "record_bytes",
         "remote_waits",
@@ -141,6 +144,7 @@ class Attempt:
         self.replays: bool | None = None
         """Whether the tier may be read in this attempt, once that was asked."""
         self.record_bytes = 0
+        self.offset_span = 0
         self.shareable: PartitionLog | None = None
         """Whose records were found last, if others will find the same: committed, of this disk, and as many as were asked for."""
         self.at_once = False
@@ -385,6 +389,7 @@ def look(
         attempt.found.append(found)
         if found.record_bytes:
             attempt.record_bytes += found.record_bytes
+            attempt.offset_span += found.offset_span
             left = max(0, left - found.record_bytes)
         elif found.diverging is not None:
             attempt.at_once = True
@@ -481,6 +486,7 @@ def read_partition(
         log_start,
         ranges,
         length,
+        offset - cached.fetch_offset,
         tuple(aborted) if committed else None,
     )
 
@@ -529,6 +535,7 @@ def answer(context: Context, version: int, correlation_id: int, plan: FetchPlan,
         else:
             of_topic.append(data)
     context.metrics.bytes_out.value += attempt.record_bytes
+    context.metrics.records_out.value += attempt.offset_span
     return unwrap(
         encode_fetch_response(
             version,
@@ -546,13 +553,18 @@ def share(fan_out: FanOut, kind: FetchKind, log: PartitionLog, found: Found) -> 
     if fan_out.asked(kind, offset):
         (one,) = found.ranges
         assert isinstance(one, FileRange)
-        fan_out.keep(kind, offset, SharedAnswer(kind, log, one.handle, one.position, one.length, found.aborted))
+        fan_out.keep(
+            kind,
+            offset,
+            SharedAnswer(kind, log, one.handle, one.position, one.length, found.offset_span, found.aborted),
+        )
 
 
 def again(context: Context, correlation_id: int, shared: SharedAnswer) -> list[Part]:
     """The response that another consumer was given, with the numbers of now."""
     records = FileRange(shared.handle, shared.position, shared.length, warm=False, lasting=True, cached=True)
     context.metrics.bytes_out.value += shared.length
+    context.metrics.records_out.value += shared.offset_span
     head = shared.head(correlation_id)
     return [head, records, shared.end] if shared.end else [head, records]
 

@@ -63,6 +63,7 @@ class SharedAnswer:
         "leader_epoch",
         "length",
         "log",
+        "offset_span",
         "position",
     )
 
@@ -73,6 +74,7 @@ class SharedAnswer:
         handle: FileHandle,
         position: int,
         length: int,
+        offset_span: int,
         aborted: Sequence[tuple[int, int]] | None,
     ) -> None:
         self.log = log
@@ -80,6 +82,7 @@ class SharedAnswer:
         self.handle = handle
         self.position = position
         self.length = length
+        self.offset_span = offset_span
         self.cached_at_s = 0.0
         """When the range was last seen in the page cache."""
         data = PartitionData(kind.partition, 0, *_MARKS, -1, RecordsRef(length), aborted)

@@ -46,6 +46,10 @@ class ApiMetrics:
         )
         self.records_in: Counter = registry.counter("firn_records_in_total", "Records appended by producers.")
         self.bytes_out: Counter = registry.counter("firn_bytes_out_total", "Bytes of record batches sent to consumers.")
+        self.records_out: Counter = registry.counter(
+            "firn_records_out_total",
+            "Records sent to consumers, counted by offset from the one asked for: markers and what compaction removed too.",
+        )
         self.produce_errors: Counter = registry.counter(
             "firn_produce_partition_errors_total", "Partitions of Produce requests answered with an error."
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from app.broker.runtime import SystemClock, ThreadPool
 from app.configs import BrokerConfig, TopicConfig
 from app.errors import FencedError
 from app.hot.files import PosixFileSystem
+from app.metrics import Registry, Sample
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.seams import Clock
@@ -61,12 +62,16 @@ async def running_broker(
     path: Path,
     *,
     store: ObjectStore | None = None,
+    store_registry: Registry | None = None,
     clock: Clock | None = None,
     topic_defaults: TopicConfig | None = None,
     seed: int = 7,
     **settings: Any,
 ) -> AsyncIterator[RunningBroker]:
-    """Start a broker on ``path/data`` with ``path/store`` as its store; ``settings`` are fields of ``BrokerConfig``."""
+    """Start a broker on ``path/data`` with ``path/store`` as its store; ``settings`` are fields of ``BrokerConfig``.
+
+    ``store_registry``: what a metered ``store`` counts in, shown as the store process's.
+    """
     pool = ThreadPool(4)
     rng = random.Random(seed)
     fs = PosixFileSystem()
@@ -77,6 +82,10 @@ async def running_broker(
         store = directory
         object_path = lambda key: str(path / "store" / key)  # noqa: E731
     lines: list[str] = []
+
+    async def store_samples() -> Sequence[Sample]:
+        return store_registry.samples() if store_registry is not None else ()
+
     config = BrokerConfig(
         data_dir=str(settings.pop("data_dir", path / "data")),
         listen_port=settings.pop("listen_port", 0),
@@ -96,6 +105,7 @@ async def running_broker(
             work=InlineStoreWork(store, fs, pool, rng, object_path=object_path),
             log_line=lines.append,
             descriptors_max=1024,
+            store_samples=store_samples,
         ),
     )
     broker = RunningBroker(node, store, lines)
