@@ -625,7 +625,8 @@ TOPIC_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _topic(
                 "remote.log.delete.on.disable",
                 _BOOLEAN,
-                "Says that the tiered data of the topic may be deleted when remote.storage.enable becomes false.",
+                "Says that what is in the object store alone may be deleted when remote.storage.enable becomes false; what is on "
+                "the local disk too stays in both until it expires.",
             ),
             _topic(
                 "firn.durability",

@@ -50,6 +50,9 @@ SHARE_GROUP_STATE: Final = InternalTopic(
     "share_coordinator_state_topic_segment_bytes",
 )
 
+INTERNAL: Final = {topic.name: topic for topic in (CONSUMER_OFFSETS, TRANSACTION_STATE, SHARE_GROUP_STATE)}
+"""By name."""
+
 
 @lru_cache(HASHES_KEPT_MAX)
 def name_hash(name: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 from typing import Final
 
+from app.coordinator.topics import INTERNAL, ensure_topic
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
 from app.handlers.cluster import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
@@ -67,7 +68,13 @@ def handle(
 async def _with_new_topics(
     context: Context, request: Request, message: MetadataRequest, missing: list[str]
 ) -> MetadataResponse:
-    answers = await each(missing, context.controller.create_topic)
+    async def make(name: str) -> TopicImage:
+        internal = INTERNAL.get(name)
+        if internal is not None:
+            return await ensure_topic(context.controller, internal)
+        return await context.controller.create_topic(name)
+
+    answers = await each(missing, make)
     failed = {
         name: answer.code if answer.code in _PERMANENT else ErrorCode.LEADER_NOT_AVAILABLE
         for name, answer in zip(missing, answers, strict=True)

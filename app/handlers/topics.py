@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
+from app.coordinator.topics import INTERNAL, topic_configs
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
 from app.handlers.configs import described_topic
@@ -54,10 +55,15 @@ async def create_topics(context: Context, request: Request, message: CreateTopic
             raise RequestRejected(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT, "A partition is assigned by hand more than once."
             )
+        configs: dict[str, str | None] = {config.name: config.value for config in topic.configs}
+        internal = INTERNAL.get(topic.name)
+        if internal is not None:
+            # Made by hand, for a partition count of its own perhaps: a coordinator could not read it back from the tier.
+            configs = {**topic_configs(internal, context.controller.effective_broker_config()), **configs}
         return await context.controller.create_topic(
             topic.name,
             topic.num_partitions,
-            {config.name: config.value for config in topic.configs},
+            configs,
             topic.replication_factor,
             assignments=assignments or None,
             validate_only=message.validate_only,

@@ -25,7 +25,7 @@ from app.objectstore.api import ObjectStore
 from app.seams import Clock
 from app.tiering.deadlines import DELETE_DEADLINE_S, loop_time_s, within
 from app.tiering.led_partition import LedPartition
-from app.tiering.retention import Span, coverage_faults, expired_end, local_retention
+from app.tiering.retention import Span, coverage_faults, expired_end
 from app.tiering.segment_copy import COPIES_MAX, STALL_S, SegmentCopier
 from app.tiering.store_work import StoreWork
 from app.tiering.sweeper import Swept, sweep_partition
@@ -290,9 +290,13 @@ class RemoteLogManager:
     # --- the local disk -----------------------------------------------------------------------------------------------
 
     def _drop_local(self, partition: LedPartition) -> None:
-        """Local retention: rolled segments whose COPY_FINISHED is durable go once they are too old or too much."""
+        """Local retention: rolled segments whose COPY_FINISHED is durable go once they are too old or too much.
+
+        Of a topic that is not tiered any more the local copy is all that will be left: it goes with the log start alone.
+        """
         log, manifest = partition.log, partition.manifest
-        retention_ms, retention_bytes = local_retention(log.config)
+        if not log.config.tiered:
+            return
         spans = []
         for segment in log.segments():
             if segment.active or segment.end_offset > manifest.tiered_end:
@@ -306,8 +310,8 @@ class RemoteLogManager:
         end = expired_end(
             spans,
             log.size_bytes,
-            retention_ms=retention_ms,
-            retention_bytes=retention_bytes,
+            retention_ms=log.config.local_retention_ms_effective,
+            retention_bytes=log.config.local_retention_bytes_effective,
             now_ms=self._clock.now_ms(),
         )
         if end is not None:

@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from app.configs import TopicConfig
 from app.units import Offset, TimestampMs
-
-AS_WHOLE_LOG = -2
 
 
 class Span(NamedTuple):
@@ -23,13 +20,6 @@ class Span(NamedTuple):
     raw_bytes: int
     newest_ms: TimestampMs
     """Its greatest record timestamp, or when it was written if its records have none; -1 if neither is known."""
-
-
-def local_retention(config: TopicConfig) -> tuple[int, int]:
-    """Effective (local.retention.ms, local.retention.bytes), -1 for no limit."""
-    ms = config.retention_ms if config.local_retention_ms == AS_WHOLE_LOG else config.local_retention_ms
-    size = config.retention_bytes if config.local_retention_bytes == AS_WHOLE_LOG else config.local_retention_bytes
-    return ms, size
 
 
 def expired_end(

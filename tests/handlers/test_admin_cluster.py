@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from app.coordinator.topics import INTERNAL, ensure_topic
 from app.errors import ErrorCode, StorageUnavailable
 from app.handlers.cluster import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from app.metadata.controller import Controller
@@ -74,6 +75,18 @@ async def test_a_missing_topic_is_made_if_broker_and_client_allow_it(version: in
             [topic] = (await metadata(bench, version, ["other"], allow_auto_topic_creation=False)).topics
             assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             assert bench.controller.image.topic("other") is None
+
+
+@pytest.mark.parametrize("name", sorted(INTERNAL))
+async def test_the_coordinators_topics_are_made_as_coordinators_make_them(name: str) -> None:
+    async with admin_bench() as bench, admin_bench() as other:
+        [told] = (await metadata(bench, 9, [name])).topics
+        assert told.error_code == ErrorCode.NONE
+        asked = bench.controller.image.topic(name)
+        made = await ensure_topic(other.controller, INTERNAL[name])
+        assert asked is not None
+        assert (len(asked.partitions), asked.configs) == (len(made.partitions), made.configs)
+        assert asked.configs["cleanup.policy"] == "compact"
 
 
 @pytest.mark.parametrize("allowed", [True, False])

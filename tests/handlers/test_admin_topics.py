@@ -61,6 +61,20 @@ async def test_a_topic_is_made_in_every_version(version: int) -> None:
             assert result.topic_id == made.topic_id
 
 
+async def test_a_coordinators_topic_that_is_made_by_hand_is_one_that_a_coordinator_can_read() -> None:
+    async with admin_bench() as bench:
+        await create(bench, topic("__consumer_offsets", 3, segment_bytes="2000000"), topic("t", 3))
+        made = bench.controller.image.topic("__consumer_offsets")
+        assert made is not None
+        assert len(made.partitions) == 3
+        assert made.configs == {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "remote.storage.enable": "false",
+            "segment.bytes": "2000000",
+        }
+
+
 async def test_minus_one_is_the_brokers_default() -> None:
     async with admin_bench(num_partitions=5) as bench:
         [result] = await create(bench, topic("t", -1, -1))

@@ -448,6 +448,29 @@ def test_turning_the_tier_off_with_deletion_lets_the_log_start_at_the_local_part
     run_world(tmp_path, scenario)
 
 
+@pytest.mark.parametrize(("policy", "retention_ms"), [("delete", 10_000_000), ("compact", 500_000)])
+def test_what_is_local_when_the_tier_is_turned_off_goes_with_the_log_start_alone(
+    tmp_path: Path, policy: str, retention_ms: int
+) -> None:
+    tiered = replace(CONFIG, retention_ms=retention_ms, local_retention_ms=50_000)
+    off = replace(
+        tiered, remote_storage_enable=False, remote_log_delete_on_disable=True, cleanup_policy=frozenset({policy})
+    )
+
+    async def scenario(world: World) -> None:
+        world.append(20)
+        await world.until(world.all_copied)
+        assert world.log.local_log_start_offset == 0
+        end = world.log.log_end_offset
+        world.log.update_config(off)
+        await asyncio.sleep(1000)
+        assert world.log.log_start_offset == world.log.local_log_start_offset == 0
+        assert world.log.log_end_offset == end
+        await world.check()
+
+    run_world(tmp_path, scenario, config=tiered)
+
+
 def test_deleted_records_are_gone_for_good_before_the_answer(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         world.append(40)

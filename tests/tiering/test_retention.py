@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.configs import TopicConfig
-from app.tiering.retention import Span, coverage_faults, expired_end, local_retention
+from app.tiering.retention import Span, coverage_faults, expired_end
 from app.units import Offset, TimestampMs
 
 
@@ -42,12 +40,6 @@ def spans(*rows: tuple[int, int]) -> list[Span]:
 def test_what_expires(rows: list[tuple[int, int]], total: int, ms: int, size: int, end: int | None) -> None:
     found = expired_end(spans(*rows), total, retention_ms=ms, retention_bytes=size, now_ms=TimestampMs(1000))
     assert found == end
-
-
-def test_minus_two_means_as_the_whole_log() -> None:
-    config = TopicConfig(retention_ms=7, retention_bytes=8, local_retention_ms=-2, local_retention_bytes=-2)
-    assert local_retention(config) == (7, 8)
-    assert local_retention(replace(config, local_retention_ms=-1, local_retention_bytes=3)) == (-1, 3)
 
 
 def faults(log_start: int, local_start: int, log_end: int, tiered_end: int, *remote: tuple[int, int]) -> list[str]:
