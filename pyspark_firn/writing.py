@@ -339,17 +339,27 @@ class FirnStreamWriter(DataSourceStreamArrowWriter):
             ) from error
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        opened = [
-            _transaction(*one.transaction)
-            for one in messages
-            if isinstance(one, OpenTransaction) and one.transaction is not None
-        ]
-        asyncio.run(self.abort_batch(opened))
+        asyncio.run(self.abort_batch([one for one in messages if isinstance(one, OpenTransaction)], batchId))
 
-    async def abort_batch(self, transactions: Sequence[Transaction]) -> None:
-        """Give up what the tasks of a failed micro-batch left open."""
+    async def abort_batch(self, messages: Sequence[OpenTransaction], batch_id: int) -> None:
+        """Give up what the tasks of a failed micro-batch left open, unless its intent names it.
+
+        Spark asks for this also when the commit itself has failed, perhaps after the intent: then the batch is to be finished
+        when it is repeated. Whatever cannot be told apart from that is left to its time-out.
+        """
+        opened = [(one.query_id, _transaction(*one.transaction)) for one in messages if one.transaction is not None]
+        if not opened:
+            return
+        query_id = opened[0][0]
         async with _cluster(self._options) as cluster:
-            for transaction in transactions:
+            try:
+                intent = await read_intent(cluster, self._options.commit_topic, query_id)
+            except FirnError as error:
+                _logger.warning("The transactions of batch %d are left to their time-out: %s", batch_id, error)
+                return
+            if intent is not None and intent.batch_id >= batch_id:
+                return
+            for _, transaction in opened:
                 await self._abandon(cluster, transaction)
 
 

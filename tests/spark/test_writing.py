@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,9 +14,9 @@ from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, 
 
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
-from app.client.transactions import Transaction
-from app.errors import ConfigError
-from app.units import Offset, PartitionIndex, TopicPartition
+from app.client.transactions import Transaction, end_transaction
+from app.errors import BrokerUnavailable, ConfigError, CorruptionError
+from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from pyspark_firn.writing import FirnStreamWriter, OpenTransaction, WriteOptions, parse_write_options
 from tests.support.broker import RunningBroker, running_broker
 
@@ -118,8 +119,7 @@ async def test_a_batch_that_died_before_its_intent_is_written_by_the_next_attemp
         again = await writer.write_attempt(rows(0, 5), "query", 0, "0-2")
         await writer.commit_batch([again], 0)
         # The attempt that was lost holds readers up until its time-out; here it is ended as the coordinator would.
-        assert lost.transaction is not None
-        await writer.abort_batch(_of(lost))
+        await time_out(broker, lost)
         assert await committed(broker) == values(0, 5)
 
 
@@ -127,17 +127,72 @@ async def test_a_commit_after_the_time_out_stops_the_stream_and_says_so(tmp_path
     async with served(tmp_path) as (broker, options):
         writer = FirnStreamWriter(options)
         one = await writer.write_attempt(rows(0, 5), "query", 0, "0-1")
-        await writer.abort_batch(_of(one))  # What the coordinator does when the time is over.
+        await time_out(broker, one)
         with pytest.raises(ConfigError, match="its time-out had passed"):
             await writer.commit_batch([one], 0)
         assert await committed(broker) == []
 
 
-def _of(message: OpenTransaction) -> tuple[Transaction, ...]:
-    from pyspark_firn.writing import _transaction
+@pytest.mark.parametrize("died_in", ["_write_intent", "_finish"])
+async def test_a_commit_that_failed_after_its_intent_is_not_aborted_but_finished_when_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, died_in: str
+) -> None:
+    async with served(tmp_path) as (broker, options):
+        writer = FirnStreamWriter(options)
+        opened = [await writer.write_attempt(rows(n, n + 5), "query", 3, f"{n}-1") for n in (0, 5)]
+        write_intent = FirnStreamWriter._write_intent
 
+        async def fail(*arguments: Any) -> None:
+            if died_in == "_write_intent":  # It is stored; the acknowledgement is what was lost.
+                await write_intent(*arguments)
+            raise BrokerUnavailable("the broker went away")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(FirnStreamWriter, died_in, fail if died_in == "_write_intent" else staticmethod(fail))
+            with pytest.raises(BrokerUnavailable):
+                await writer.commit_batch(opened, 3)
+        await writer.abort_batch(opened, 3)
+        repeated = [await writer.write_attempt(rows(0, 10), "query", 3, "0-9")]
+        assert repeated == [OpenTransaction("query", None, already_intended=True)]
+        await writer.commit_batch(repeated, 3)
+        assert sorted(await committed(broker)) == values(0, 10)  # type: ignore[type-var]
+
+
+async def test_a_batch_that_failed_before_its_intent_is_aborted_at_once_and_written_again(tmp_path: Path) -> None:
+    async with served(tmp_path) as (broker, options):
+        writer = FirnStreamWriter(options)
+        await writer.commit_batch([await writer.write_attempt(rows(0, 5), "query", 2, "0-1")], 2)
+        await writer.abort_batch([await writer.write_attempt(rows(5, 9), "query", 3, "0-1")], 3)
+        again = await writer.write_attempt(rows(5, 9), "query", 3, "0-2")
+        await writer.commit_batch([again], 3)
+        # Had the first attempt been left open, the last stable offset would stand before it.
+        assert await committed(broker) == values(0, 9)
+
+
+async def test_an_abort_that_cannot_read_the_intent_leaves_the_transactions_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served(tmp_path) as (broker, options):
+        writer = FirnStreamWriter(options)
+        opened = [await writer.write_attempt(rows(0, 5), "query", 0, "0-1")]
+
+        async def fail(*arguments: object) -> None:
+            raise CorruptionError("damaged")
+
+        with monkeypatch.context() as patched:
+            patched.setattr("pyspark_firn.writing.read_intent", fail)
+            await writer.abort_batch(opened, 0)
+        await writer.commit_batch(opened, 0)
+        assert await committed(broker) == values(0, 5)
+
+
+async def time_out(broker: RunningBroker, message: OpenTransaction) -> None:
+    """Do what the coordinator does when the time of a transaction is over."""
     assert message.transaction is not None
-    return (_transaction(*message.transaction),)
+    name, producer_id, epoch = message.transaction
+    async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster:
+        ended = Transaction(name, ProducerId(producer_id), ProducerEpoch(epoch))
+        await end_transaction(cluster, ended, commit=False)
 
 
 @pytest.mark.parametrize(
