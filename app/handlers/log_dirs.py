@@ -52,7 +52,7 @@ def describe_log_dirs(context: Context, request: Request, message: DescribeLogDi
         result.error_code, result.topics = ErrorCode.KAFKA_STORAGE_ERROR, []
     else:
         try:
-            result.usable_bytes = context.logs.free_bytes()
+            result.total_bytes, result.usable_bytes = context.logs.total_bytes(), context.logs.free_bytes()
         except StorageUnavailable as error:
             result.error_code = kafka_code(error)
     return DescribeLogDirsResponse(results=[result])

@@ -132,6 +132,10 @@ class FileSystem(Protocol):
         """Room left for this process on the file system of ``path``."""
         ...
 
+    def total_bytes(self, path: str) -> int:
+        """Size of the file system of ``path``."""
+        ...
+
     def lock(self, path: str) -> DirectoryLock:
         """Take the lock file at ``path``, made if missing. Raises BlockingIOError if somebody else has it."""
         ...
@@ -392,6 +396,10 @@ class PosixFileSystem:
     def free_bytes(self, path: str) -> int:
         stats = os.statvfs(path)
         return stats.f_bavail * stats.f_frsize
+
+    def total_bytes(self, path: str) -> int:
+        stats = os.statvfs(path)
+        return stats.f_blocks * stats.f_frsize
 
     def lock(self, path: str) -> DirectoryLock:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

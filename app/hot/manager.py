@@ -204,6 +204,13 @@ class LogManager:
         except OSError as error:
             raise storage_error(error, f"cannot ask for the room in {self.data_dir}") from error
 
+    def total_bytes(self) -> int:
+        """Size of the data directory's file system. Raises: StorageUnavailable."""
+        try:
+            return self._fs.total_bytes(self.data_dir)
+        except OSError as error:
+            raise storage_error(error, f"cannot ask for the size of {self.data_dir}") from error
+
     # --- opening ----------------------------------------------------------------------------------------------------
 
     async def load_all(self, config_of: Callable[[str], TopicConfig] | None = None) -> LoadReport:

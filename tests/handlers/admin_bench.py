@@ -71,6 +71,9 @@ class AdminLogs:
             raise self.free
         return self.free
 
+    def total_bytes(self) -> int:
+        return 1 << 41
+
 
 class AdminTier:
     """The remote log manager's part in DeleteRecords: ``durable`` is what the manifests say."""

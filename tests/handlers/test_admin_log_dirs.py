@@ -28,7 +28,7 @@ async def test_the_log_directory_is_described_in_every_version(version: int) -> 
         assert (result.error_code, result.log_dir) == (ErrorCode.NONE, "/var/firn")
         assert list(sizes(result).items()) == [(("a", 0), 100), (("a", 1), 200), (("b", 0), 300)]
         if version >= 4:
-            assert result.usable_bytes == 1 << 40
+            assert (result.total_bytes, result.usable_bytes) == (1 << 41, 1 << 40)
         asked = [DescribableLogDirTopic("a", [1, 1, 9]), DescribableLogDirTopic("missing", [0])]
         some = await bench.ask(ApiKey.DESCRIBE_LOG_DIRS, version, DescribeLogDirsRequest(topics=asked))
         assert sizes(some.results[0]) == {("a", 1): 200}
@@ -39,7 +39,8 @@ async def test_a_directory_that_is_offline_or_silent_says_so() -> None:
         bench.logs.add("a", 0, high_watermark=1)
         bench.logs.free = StorageUnavailable("no answer")
         [result] = (await bench.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest(topics=None))).results
-        assert (result.error_code, result.usable_bytes) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+        assert result.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (result.total_bytes, result.usable_bytes) == (-1, -1)
         bench.logs.offline_reason = "fdatasync failed"
         [result] = (await bench.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest(topics=None))).results
         assert (result.error_code, result.topics) == (ErrorCode.KAFKA_STORAGE_ERROR, [])

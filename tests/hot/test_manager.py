@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import uuid
 from collections.abc import Callable
 from typing import TypeVar
@@ -281,7 +282,7 @@ async def test_the_machines_own_file_system_does_the_same(tmp_path: object) -> N
             log.append_as_leader(records, now_ms=NOW)
             sent += bytes(records)
         assert await read_all(log, max_bytes=500) == sent
-        assert manager.free_bytes() > 0
+        assert 0 < manager.free_bytes() <= manager.total_bytes() == shutil.disk_usage(data_dir).total
     await manager.close()
     for clean in (True, False):
         again = manager_over(PosixFileSystem(), data_dir=data_dir)

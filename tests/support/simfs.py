@@ -407,6 +407,9 @@ class SimFileSystem:
     def free_bytes(self, path: str) -> int:
         return self.free
 
+    def total_bytes(self, path: str) -> int:
+        return self.capacity_bytes
+
     def lock(self, path: str) -> SimLock:
         if path in self.locked:
             raise BlockingIOError(errno.EWOULDBLOCK, "locked", path)
