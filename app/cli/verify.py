@@ -38,7 +38,7 @@ def verify(
     """Read everything in an object store and check it.
 
     Manifests, segments and every checksum are read, and offsets must have no gap and no overlap. No broker is needed, and
-    one may be running. Nothing is changed. Exit code 1 if records are missing or damaged.
+    one may be running. Nothing is changed. Exit code 1 if records are missing or damaged, or a manifest is gone.
     """
     from app.settings import load
 
@@ -135,7 +135,7 @@ async def _verify(url: str, topics: list[str] | tuple[str, ...], *, quiet: bool)
         with progress("verify", total=None, shown=not quiet) as report:
             async with asyncio.TaskGroup() as group:
                 watching = group.create_task(_watch(at, report))
-                async for finding in walk(store, reader.manifest, progress=at, only=only):
+                async for finding in walk(store, reader.manifest, reader.cluster, progress=at, only=only):
                     findings.append(finding)
                 watching.cancel()
         return _Outcome(findings, at, dict(names))

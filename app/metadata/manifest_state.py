@@ -192,6 +192,7 @@ class ManifestState:
         "_finished",
         "_highest_timestamps",
         "_pending",
+        "is_blank",
         "log_start_offset",
         "raw_bytes",
         "record_count",
@@ -204,6 +205,9 @@ class ManifestState:
         """No reader is given an offset below it."""
         self.tiered_end = Offset(0)
         """One past the highest offset that was ever in a readable segment; 0 if nothing was ever tiered."""
+        self.is_blank = True
+        """Whether nothing was ever recorded here, seals aside. A copy is recorded before its first byte is uploaded, and some
+        record always stays: where segment objects lie beside a blank manifest, the manifest was lost."""
         self.record_count = 0
         """Of all readable segments, as are the sums of bytes."""
         self.raw_bytes = 0
@@ -219,6 +223,7 @@ class ManifestState:
         other = ManifestState()
         other.log_start_offset = self.log_start_offset
         other.tiered_end = self.tiered_end
+        other.is_blank = self.is_blank
         other.record_count, other.raw_bytes, other.size_bytes = self.record_count, self.raw_bytes, self.size_bytes
         other._by_id = self._by_id.copy()
         other._pending = self._pending.copy()
@@ -316,6 +321,8 @@ class ManifestState:
         by_id, pending = self._by_id, self._pending
         for key, value in records:
             change = decode_change(key, value)
+            if change is not None:
+                self.is_blank = False
             if isinstance(change, SegmentEntry):
                 by_id[change.segment_id] = change
                 if change.state is not SegmentState.COPY_FINISHED:
@@ -347,6 +354,8 @@ class ManifestState:
         reason = self._take(changes)
         if reason is not None:
             raise CorruptionError(f"entry {entry.sequence} of the manifest is not legal: {reason}")
+        if changes:
+            self.is_blank = False
 
     def _take(self, changes: Iterable[Change]) -> str | None:
         """Make the changes; the answer is the rule that they break, if any, and then the state is broken."""

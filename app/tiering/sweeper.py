@@ -4,6 +4,8 @@ The order is the whole trick (DESIGN section 5). Objects and uploads are LISTed 
 COPY_STARTED is durable before the first byte of a copy, so whatever was listed had been announced by then; if the later
 manifest does not know the id, it was given up and forgotten, and never becomes known again. The other way round, a copy that
 began in between would be taken for an orphan.
+
+A manifest that says nothing at all explains nothing either: then the objects are history whose manifest was lost, and stay.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class Swept:
 async def sweep_partition(
     store: ObjectStore, partition: TopicIdPartition, read_manifest: Callable[[], Awaitable[ManifestState]]
 ) -> Swept:
-    """Remove the orphans of one partition.
+    """Remove the orphans of one partition that exists; all its objects stay if its manifest is blank.
 
     ``read_manifest`` must read the manifest from the store when it is called: an image from before does not do. Costs a LIST
     per 1,000 objects, one of the uploads, what the manifest costs, and a delete per 1,000 orphans.
@@ -61,10 +63,11 @@ async def sweep_partition(
         return swept
     state = await read_manifest()
     orphans = []
-    for info in objects:
-        named = layout.parse_segment_key(info.key)
-        if named is not None and state.get(named.segment_id) is None:
-            orphans.append(info)
+    if not state.is_blank:
+        for info in objects:
+            named = layout.parse_segment_key(info.key)
+            if named is not None and state.get(named.segment_id) is None:
+                orphans.append(info)
     for start in range(0, len(orphans), PAGE_KEYS):
         page = orphans[start : start + PAGE_KEYS]
         await store.delete_many([info.key for info in page])

@@ -3,20 +3,21 @@
 Objects are LISTed first and each manifest is read afterwards, as the sweeper does, so that what changes meanwhile is not
 reported as damage. Every readable segment is then read whole: its size and footer against the manifest, the CRC of each
 stored chunk, and each batch's CRC, offsets, counts and times against the chunk table. Ranges must join, with no gap and no
-overlap.
+overlap. Segment objects of a live partition whose manifest says nothing at all are history that has lost its manifest.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from app.errors import CorruptionError, StorageUnavailable
 from app.metadata import layout
+from app.metadata.cluster import ClusterImage
 from app.metadata.manifest import ManifestState, SegmentEntry, SegmentState
 from app.objectstore.api import ObjectInfo, ObjectMissing, ObjectStore, RangeUnsatisfiable, UploadInfo
 from app.tiering.discovery import list_manifests, list_segment_objects
@@ -31,6 +32,7 @@ class FindingKind(StrEnum):
     """What can be wrong with a bucket."""
 
     MANIFEST_UNREADABLE = "manifest unreadable"
+    MANIFEST_MISSING = "manifest missing"
     OBJECT_MISSING = "object missing"
     OBJECT_DAMAGED = "object damaged"
     OFFSET_GAP = "offset gap"
@@ -60,7 +62,8 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class Progress:
-    """How far a verification is. ``bytes_total`` is known once all objects are listed."""
+    """How far a verification is. ``bytes_total`` is known once all objects are listed; objects that turn out to be nobody's
+    are taken off the totals, so that what is done is what was read."""
 
     partitions_total: int = 0
     partitions_done: int = 0
@@ -73,11 +76,13 @@ class Progress:
 
 
 ManifestReader = Callable[[TopicIdPartition], Awaitable[ManifestState]]
+ClusterReader = Callable[[], Awaitable[ClusterImage]]
 
 
 async def verify(
     store: ObjectStore,
     read_manifest: ManifestReader,
+    read_cluster: ClusterReader,
     *,
     progress: Progress | None = None,
     only: Callable[[TopicIdPartition], bool] | None = None,
@@ -86,10 +91,11 @@ async def verify(
 
     Args:
         read_manifest: reads a partition's manifest from the store when it is called.
+        read_cluster: reads the cluster log from the store when it is called; at the end, if a manifest may be missing.
         progress: is kept up to date for whoever looks.
         only: partitions to look at; all if None.
 
-    Costs a GET per chunk. Raises: StorageUnavailable.
+    Costs a GET per chunk. Raises: StorageUnavailable, CorruptionError (of the cluster log).
     """
     at = progress if progress is not None else Progress()
     objects: dict[TopicIdPartition, dict[str, ObjectInfo]] = defaultdict(dict)
@@ -107,6 +113,7 @@ async def verify(
     at.partitions_total = len(partitions)
     at.segments_total = sum(len(found) for found in objects.values())
     at.bytes_total = sum(info.size_bytes for found in objects.values() for info in found.values())
+    without_manifest: dict[TopicIdPartition, dict[str, int]] = {}
     for partition in partitions:
         try:
             state = await read_manifest(partition)
@@ -114,11 +121,49 @@ async def verify(
             yield Finding(FindingKind.MANIFEST_UNREADABLE, partition, layout.manifest_prefix(*partition), str(error))
             at.partitions_done += 1
             continue
-        async for finding in _verify_partition(store, partition, state, objects[partition], at):
+        sizes = {info.key: info.size_bytes for info in objects[partition].values()}
+        orphans = list(orphan_objects(partition, state, sizes))
+        at.segments_total -= len(orphans)
+        at.bytes_total -= sum(sizes[orphan.object_key] for orphan in orphans)
+        if state.is_blank and sizes:
+            without_manifest[partition] = sizes
+        else:
+            for orphan in orphans:
+                yield orphan
+        async for finding in _verify_partition(store, partition, state, at):
             yield finding
         for orphan in orphan_uploads(partition, state, uploads):
             yield orphan
         at.partitions_done += 1
+    if without_manifest:
+        for finding in lost_manifests(without_manifest, await read_cluster()):
+            yield finding
+
+
+def orphan_objects(partition: TopicIdPartition, state: ManifestState, sizes: Mapping[str, int]) -> Iterator[Finding]:
+    """Those of ``partition``'s objects (bytes by key) that its manifest, read after they were listed, does not name."""
+    known = {entry.object_key(*partition) for entry in state.entries}
+    for key, size_bytes in sizes.items():
+        if key not in known:
+            yield Finding(FindingKind.ORPHAN_OBJECT, partition, key, f"{size_bytes} bytes that no manifest names")
+
+
+def lost_manifests(without: Mapping[TopicIdPartition, Mapping[str, int]], cluster: ClusterImage) -> Iterator[Finding]:
+    """What the objects (bytes by key) of partitions are whose manifests were read, after listing, and are blank.
+
+    ``cluster`` was read after that: a topic's manifests go only once it is marked as deleted, so a partition that is still
+    there has lost its manifest. The rest of a deleted topic only takes room.
+    """
+    for partition, sizes in without.items():
+        if cluster.partition(*partition) is None:
+            yield from orphan_objects(partition, ManifestState(), sizes)
+            continue
+        prefix = layout.manifest_prefix(*partition)
+        message = (
+            f"{len(sizes)} segment objects of {sum(sizes.values())} bytes have lost the manifest that names them, and none of"
+            f" them was read; stop the brokers and put back what was under {prefix}/ (older versions, or a copy of the bucket)"
+        )
+        yield Finding(FindingKind.MANIFEST_MISSING, partition, prefix, message)
 
 
 def orphan_uploads(
@@ -139,15 +184,8 @@ async def _verify_partition(
     store: ObjectStore,
     partition: TopicIdPartition,
     state: ManifestState,
-    objects: dict[str, ObjectInfo],
     progress: Progress,
 ) -> AsyncIterator[Finding]:
-    known = {entry.object_key(*partition): entry for entry in state.entries}
-    for key, info in objects.items():
-        if key not in known:
-            progress.bytes_done += info.size_bytes
-            progress.segments_done += 1
-            yield Finding(FindingKind.ORPHAN_OBJECT, partition, key, f"{info.size_bytes} bytes that no manifest names")
     for finding in check_ranges(partition, state):
         yield finding
     for entry in state.finished:
@@ -177,7 +215,7 @@ def check_ranges(partition: TopicIdPartition, state: ManifestState) -> list[Find
             message = f"segment {entry.segment_id} starts at {entry.base_offset}, the one before ends at {previous_end}"
             found.append(Finding(FindingKind.OFFSET_OVERLAP, partition, prefix, message))
         if entry.end_offset > state.log_start_offset:
-            if entry.base_offset > at and (at > state.log_start_offset or at > 0):
+            if entry.base_offset > at:
                 message = f"no segment covers [{at}, {entry.base_offset})"
                 found.append(Finding(FindingKind.OFFSET_GAP, partition, prefix, message))
             at = entry.end_offset

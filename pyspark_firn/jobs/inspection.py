@@ -28,7 +28,15 @@ from app.records.batch import iter_headers
 from app.tiering.discovery import list_manifests, list_segment_objects
 from app.tiering.segment_format import check_raw_chunk, check_stored_chunk
 from app.tiering.store_work import unfold_chunk
-from app.tiering.verify import Finding, FindingKind, check_ranges, orphan_uploads, read_checked_footer
+from app.tiering.verify import (
+    Finding,
+    FindingKind,
+    check_ranges,
+    lost_manifests,
+    orphan_objects,
+    orphan_uploads,
+    read_checked_footer,
+)
 from app.units import PartitionIndex, TopicId, TopicIdPartition
 from pyspark_firn.jobs.running import Runner
 from pyspark_firn.memory import keep_freed_memory
@@ -185,6 +193,7 @@ def inspect(store: str, runner: Runner, *, topics: Sequence[str] = (), progress:
         uploads = session.run(_uploads(session))
         partitions = set(session.run(list_manifests(session.store))) | set(objects) | set(uploads)
         tasks: list[SegmentTask] = []
+        without_manifest: dict[TopicIdPartition, dict[str, int]] = {}
         for partition in sorted(partitions, key=lambda one: (str(one.topic_id), one.partition)):
             if wanted is not None and partition.topic_id not in wanted:
                 continue
@@ -195,14 +204,16 @@ def inspect(store: str, runner: Runner, *, topics: Sequence[str] = (), progress:
                 prefix = layout.manifest_prefix(*partition)
                 found.findings.append(Finding(FindingKind.MANIFEST_UNREADABLE, partition, prefix, str(error)))
                 continue
-            known = {entry.object_key(*partition) for entry in state.entries}
-            for key, size in objects.get(partition, {}).items():
-                if key not in known:
-                    message = f"{size} bytes that no manifest names"
-                    found.findings.append(Finding(FindingKind.ORPHAN_OBJECT, partition, key, message))
+            sizes = objects.get(partition, {})
+            if state.is_blank and sizes:
+                without_manifest[partition] = sizes
+            else:
+                found.findings += orphan_objects(partition, state, sizes)
             found.findings += orphan_uploads(partition, state, uploads.get(partition, ()))
             found.findings += check_ranges(partition, state)
             tasks += _tasks(store, partition, state, runner.parallelism)
+        if without_manifest:
+            found.findings += lost_manifests(without_manifest, session.run(session.metadata.cluster()))
     total = sum(len(task.entries) for task in tasks)
     for part in runner.run(inspect_segments, tasks):
         for facts in part:

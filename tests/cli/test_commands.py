@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from app.cli import main
+from app.metadata import layout
+from app.units import PartitionIndex, SegmentId, TopicId
 from tests.support.broker import RunningBroker, running_broker
 
 
@@ -218,6 +221,26 @@ async def test_verify_proves_a_store_and_finds_damage(firn: Firn, broker: Runnin
     assert damaged.code == 1
     assert "DAMAGE  t-0: object damaged" in damaged.out
     assert "Damage in 1 place." in damaged.out
+
+
+async def test_verify_names_a_topic_whose_manifest_is_gone(firn: Firn, broker: RunningBroker, tmp_path: Path) -> None:
+    await broker.create_topic("t", 1)
+    topic = (await firn("topic", "describe", "t", "--json")).json["topic_id"]
+    orphan = (
+        tmp_path
+        / "store"
+        / layout.segment_key(TopicId(uuid.UUID(topic)), PartitionIndex(0), 0, SegmentId(uuid.UUID(int=1)))
+    )
+    orphan.parent.mkdir(parents=True)
+    orphan.write_bytes(b"history")
+    store = (tmp_path / "store").as_uri()
+    lost = await firn("verify", "--store", store)
+    assert lost.code == 1
+    assert "DAMAGE  t-0: manifest missing: " in lost.out
+    assert "put back" in lost.out
+    assert "Every checksum is right" not in lost.out
+    told = await firn("verify", "--store", store, "--json")
+    assert (told.code, told.json["sound"], told.json["segments"]) == (1, False, 0)
 
 
 async def test_verify_and_doctor_refuse_what_is_no_store(firn: Firn, tmp_path: Path) -> None:

@@ -115,6 +115,20 @@ async def test_the_end_of_a_copy_that_the_log_start_overtook_is_not_forgotten(st
     assert (await loaded(store, "reader")).tiered_end == manifest.tiered_end == 10
 
 
+async def test_a_manifest_is_blank_until_its_first_record_and_never_again(store: ObjectStore) -> None:
+    manifest = await loaded(store)
+    await manifest.seal()
+    assert manifest.state.is_blank
+    assert (await loaded(store, "reader")).state.is_blank
+    await manifest.copy_started(started(0))
+    assert not manifest.state.is_blank
+    await manifest.delete_started(ids(0))
+    await manifest.delete_finished(ids(0))
+    await manifest._log.snapshot()
+    for state in (manifest.state, manifest.state.copy(), (await loaded(store, "reader")).state):
+        assert (state.is_blank, state.entries, state.tiered_end, state.log_start_offset) == (False, [], 0, 0)
+
+
 async def test_what_is_not_legal_is_refused_and_not_written(store: ObjectStore) -> None:
     manifest = await loaded(store)
     await tier(manifest, 0)

@@ -11,6 +11,8 @@ from uuid import UUID
 
 from app.errors import CorruptionError
 from app.metadata import layout
+from app.metadata.cluster import ClusterImage
+from app.metadata.follower import MetadataFollower
 from app.metadata.log_format import NO_NONCE, Entry, decode_entry
 from app.metadata.manifest import SegmentManifest
 from app.metadata.manifest_state import ManifestState, SegmentEntry, SegmentState, decode_change
@@ -360,9 +362,12 @@ class BucketIsEnough:
             await manifest.load()
             return manifest.state
 
+        async def read_cluster() -> ClusterImage:
+            return await MetadataFollower(world.bucket, world.clock).cluster()
+
         deleted = {history.topic_id for history in world.histories.values() if history.deleting}
         async with aclosing(
-            verify(world.bucket, read_manifest, only=lambda one: one.topic_id not in deleted)
+            verify(world.bucket, read_manifest, read_cluster, only=lambda one: one.topic_id not in deleted)
         ) as findings:
             damage = [finding async for finding in findings if finding.is_damage]
         for finding in damage:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,16 @@ def test_every_kind_of_damage_is_named_with_its_object(topic: Topic) -> None:
         (FindingKind.FOREIGN_OBJECT, "foreign"),
         (FindingKind.ORPHAN_UPLOAD, unfinished.key.rpartition("/")[2]),
     }
+
+
+def test_a_partition_that_has_lost_its_manifest_is_damaged(topic: Topic) -> None:
+    shutil.rmtree(topic.path / "topics" / str(topic.topic_id) / "1")
+    found = inspect(topic.store, ProcessRunner(1))
+    assert not found.is_sound
+    [finding] = found.findings
+    assert (finding.kind, finding.object_key) == (FindingKind.MANIFEST_MISSING, f"topics/{topic.topic_id}/1")
+    assert "2 segment objects" in finding.message
+    assert {facts.partition for facts in found.facts} == {0}
 
 
 def test_the_command_line_archives_and_audits(topic: Topic, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.metadata import layout
+from app.metadata.cluster import ClusterImage, PartitionImage, TopicImage
 from app.metadata.manifest import ManifestState, SegmentState
 from app.objectstore.memory import Fault, FaultKind
 from app.tiering.discovery import discover, list_manifests, longest_chains
@@ -17,7 +18,7 @@ from app.tiering.rebuild import plan_restore
 from app.tiering.segment_format import SegmentFooter
 from app.tiering.sweeper import delete_topic, sweep_partition, sweep_unknown_topics
 from app.tiering.verify import Finding, FindingKind, Progress, verify
-from app.units import SegmentId, TopicId, TopicIdPartition
+from app.units import BrokerId, LeaderEpoch, SegmentId, TimestampMs, TopicId, TopicIdPartition
 from tests.tiering.segments import TOPIC
 from tests.tiering.world import KEY, World, run_world
 
@@ -38,8 +39,25 @@ def _fresh(world: World) -> Callable[[TopicIdPartition], Awaitable[ManifestState
     return read
 
 
+async def _cluster() -> ClusterImage:
+    """A cluster in which the world's topic lives."""
+    partition = PartitionImage(KEY.partition, BrokerId(0), LeaderEpoch(1), 0, (BrokerId(0),), (BrokerId(0),))
+    return ClusterImage(topics_by_id={TOPIC: TopicImage(TOPIC, "t", (partition,), {}, TimestampMs(0))})
+
+
+async def _without_topics() -> ClusterImage:
+    return ClusterImage()
+
+
 async def _findings(world: World, progress: Progress | None = None) -> list[Finding]:
-    return [one async for one in verify(world.store, _fresh(world), progress=progress)]
+    return [one async for one in verify(world.store, _fresh(world), _cluster, progress=progress)]
+
+
+async def _lose_manifest(world: World) -> list[str]:
+    """Delete all of the world's manifest; answers the keys of the segment objects that it named."""
+    for info in await world.store.list_objects(layout.topic_prefix(TOPIC)):
+        await world.store.delete(info.key)
+    return [info.key for info in await world.store.list_objects("data/")]
 
 
 # --- sweeping -----------------------------------------------------------------------------------------------------------
@@ -106,6 +124,22 @@ def test_the_manifest_is_read_after_the_lists(tmp_path: Path) -> None:
         last_list = max(i for i, one in enumerate(operations) if one.key.startswith("data/"))
         first_manifest = min(i for i, one in enumerate(operations) if one.key.startswith("topics/"))
         assert last_list < first_manifest
+
+    run_world(tmp_path, scenario)
+
+
+def test_history_whose_manifest_was_lost_is_not_swept(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await _tiered(world)
+        keys = await _lose_manifest(world)
+        assert len(keys) > 2
+        upload = await world.store.begin_upload(layout.segment_key(TOPIC, 0, 9, SegmentId(uuid.UUID(int=2))))
+        for sealed in (False, True):
+            if sealed:
+                await world.new_manifest().seal()
+            swept = await sweep_partition(world.store, KEY, lambda: _fresh(world)(KEY))
+            assert (swept.objects, swept.uploads) == (0, 0 if sealed else 1), upload.key
+            assert [info.key for info in await world.store.list_objects("data/")] == keys
 
     run_world(tmp_path, scenario)
 
@@ -189,6 +223,39 @@ def test_missing_objects_orphans_uploads_and_foreign_keys_are_found(tmp_path: Pa
     run_world(tmp_path, scenario)
 
 
+def test_what_no_manifest_names_does_not_count_as_proven(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await _tiered(world)
+        readable, size_bytes = len(world.manifest.finished), world.manifest.state.size_bytes
+        await world.store.put(layout.segment_key(TOPIC, 0, 5, SegmentId(uuid.UUID(int=1))), b"left by a lost answer")
+        progress = Progress()
+        [found] = await _findings(world, progress)
+        assert (found.kind, found.is_damage) == (FindingKind.ORPHAN_OBJECT, False)
+        assert progress.segments_done == progress.segments_total == readable
+        assert progress.bytes_done == progress.bytes_total == size_bytes
+
+    run_world(tmp_path, scenario)
+
+
+def test_segments_whose_manifest_is_gone_are_damage_unless_their_topic_is_deleted(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await _tiered(world)
+        keys = await _lose_manifest(world)
+        for sealed in (False, True):
+            if sealed:  # as a broker does that starts with an empty directory
+                await world.new_manifest().seal()
+            progress = Progress()
+            [found] = await _findings(world, progress)
+            assert (found.kind, found.is_damage) == (FindingKind.MANIFEST_MISSING, True)
+            assert (found.partition, found.object_key) == (KEY, layout.manifest_prefix(*KEY))
+            assert f"{len(keys)} segment objects" in found.message
+            assert progress.segments_done == progress.records_done == progress.bytes_done == 0
+        left = [one async for one in verify(world.store, _fresh(world), _without_topics)]
+        assert [(one.kind, one.object_key) for one in left] == [(FindingKind.ORPHAN_OBJECT, key) for key in keys]
+
+    run_world(tmp_path, scenario)
+
+
 def test_another_segment_under_the_key_is_damage(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await _tiered(world)
@@ -207,20 +274,22 @@ def test_a_gap_or_overlap_in_a_manifest_is_found(tmp_path: Path) -> None:
         await _tiered(world)
         real = _fresh(world)
 
-        async def with_gap(partition: TopicIdPartition) -> ManifestState:
-            state = await real(partition)
-            del state._finished[1]
-            return state
+        for index in (0, 1):
 
-        kinds = [one.kind async for one in verify(world.store, with_gap)]
-        assert FindingKind.OFFSET_GAP in kinds
+            async def with_gap(partition: TopicIdPartition, index: int = index) -> ManifestState:
+                state = await real(partition)
+                del state._finished[index]
+                return state
+
+            kinds = [one.kind async for one in verify(world.store, with_gap, _cluster)]
+            assert FindingKind.OFFSET_GAP in kinds, index
 
         async def with_overlap(partition: TopicIdPartition) -> ManifestState:
             state = await real(partition)
             state._finished[1] = state._finished[1].replace(base_offset=state._finished[1].base_offset - 1)
             return state
 
-        kinds = [one.kind async for one in verify(world.store, with_overlap)]
+        kinds = [one.kind async for one in verify(world.store, with_overlap, _cluster)]
         assert FindingKind.OFFSET_OVERLAP in kinds
 
         async def without_end(partition: TopicIdPartition) -> ManifestState:
@@ -228,7 +297,7 @@ def test_a_gap_or_overlap_in_a_manifest_is_found(tmp_path: Path) -> None:
             state._finished.pop()
             return state
 
-        kinds = [one.kind async for one in verify(world.store, without_end)]
+        kinds = [one.kind async for one in verify(world.store, without_end, _cluster)]
         assert FindingKind.OFFSET_GAP in kinds
 
     run_world(tmp_path, scenario)
