@@ -461,24 +461,37 @@ class Coordinator(Generic[S]):
         self._timer = loop.call_at(next_ms / 1000, self._on_timer)
 
     def _on_timer(self) -> None:
-        """Serve what is due, some at a time, and sleep until the next deadline."""
+        """Serve what is due, some at a time, and sleep until the next deadline.
+
+        What a shard raises is a bug, and the event loop's to tell; the pass goes on in the loop's next turn.
+        """
         self._timer = None
         # Loops count time in floating seconds and may be early by a hair: what it was set for is due, or it would be set again.
         now_ms = max(self.loop_ms(), self._timer_ms)
+        left = 0
+        try:
+            left = self._serve_due(now_ms)
+        finally:
+            if left == 0:
+                self._arm(now_ms)
+
+    def _serve_due(self, now_ms: int) -> int:
+        """Serve up to ``DUE_AT_ONCE`` timers of all shards; answers how many more it might have."""
         left = DUE_AT_ONCE
         for seat in tuple(self._seats.values()):
             shard = seat.shard
             if shard is None or seat.state is not ShardState.ACTIVE:
                 continue
-            while left and seat.shard is shard:
-                key = seat.timers.pop_due(now_ms)
-                if key is None:
-                    break
-                left -= 1
-                shard.due(_Turn(self, seat, self._clock.now_ms()), key[1])
-            self._after(seat)
-        if left == 0:
-            self._arm(now_ms)
+            try:
+                while left and seat.shard is shard:
+                    key = seat.timers.pop_due(now_ms)
+                    if key is None:
+                        break
+                    left -= 1
+                    shard.due(_Turn(self, seat, self._clock.now_ms()), key[1])
+            finally:
+                self._after(seat)
+        return left
 
     # --- loading ------------------------------------------------------------------------------------------------------
 

@@ -199,7 +199,7 @@ class ClassicGroup:
         self.members[member.member_id] = member
         if member.instance_id is not None:
             self._static[member.instance_id] = member.member_id
-        self._supported.update(name for name, _ in member.protocols)
+        self._supported.update(member.protocol_names)
         self.pending_joins.discard(member.member_id)
 
     def _remove(self, turn: Turn, member_id: str) -> None:
@@ -216,14 +216,14 @@ class ClassicGroup:
             self._answer_sync(turn, member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
         if member.instance_id is not None and self._static.get(member.instance_id) == member_id:
             del self._static[member.instance_id]
-        self._supported.subtract(name for name, _ in member.protocols)
+        self._supported.subtract(member.protocol_names)
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
 
     def _set_protocols(self, member: ClassicMember, protocols: Protocols) -> None:
-        self._supported.subtract(name for name, _ in member.protocols)
+        self._supported.subtract(member.protocol_names)
         member.protocols = protocols
-        self._supported.update(name for name, _ in protocols)
+        self._supported.update(member.protocol_names)
 
     def _supports(self, protocol_type: str, protocols: Protocols) -> bool:
         """Whether a member with these could join: a protocol that all support is left."""
@@ -420,8 +420,8 @@ class ClassicGroup:
         if old.sync is not None:
             self._answer_sync(turn, old, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID))
         turn.cancel_timer(old.timer)
-        self._supported.subtract(name for name, _ in old.protocols)
-        self._supported.update(name for name, _ in new.protocols)
+        self._supported.subtract(old.protocol_names)
+        self._supported.update(new.protocol_names)
         self.members = {
             member.member_id: member
             for member in (new if member is old else member for member in self.members.values())

@@ -117,6 +117,11 @@ class ClassicMember:
         self.sync: Reply[SyncGroupResponse] | None = None
         self.timer = ClassicTimer(ClassicDue.MEMBER, group_id, member_id)
 
+    @property
+    def protocol_names(self) -> frozenset[str]:
+        """The protocols that it supports. A member may name one twice, and supports it no more for that."""
+        return frozenset([name for name, _ in self.protocols])
+
     def metadata(self, protocol: str | None) -> bytes:
         """Its subscription in a protocol; empty if it does not support it."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")

@@ -290,6 +290,45 @@ async def test_timers_are_served_in_turns_and_many_of_them() -> None:
         assert sorted(words) == sorted(b"due %d" % number for number in range(1, 1000))
 
 
+async def test_what_a_timer_raises_is_told_and_keeps_no_other_timer_from_being_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+    serve = Ledger.due
+
+    def due(shard: Ledger, turn: Turn, key: Any) -> None:
+        serve(shard, turn, key)
+        if key == 2:
+            if shard.parked is not None:
+                turn.answer(shard.parked, "before it failed")
+            raise StopIteration
+
+    monkeypatch.setattr(Ledger, "due", due)
+    async with bench_over() as bench:
+        for partition in (ZERO, PartitionIndex(1)):
+            bench.create(partition)
+        bench.coordinator.follow(led(2))
+        await serving(bench)
+        first, second = bench.made
+
+        def park(shard: Ledger, turn: Turn, reply: Reply[str]) -> None:
+            shard.parked = reply
+
+        asked = asyncio.create_task(bench.coordinator.request(PartitionIndex(first.partition), park))
+        await until(lambda: first.parked is not None)
+        for shard, keys in ((first, (1, 2)), (second, (1, 2, 3, 30))):
+            bench.coordinator.perform(
+                PartitionIndex(shard.partition),
+                lambda _, turn, keys=keys: [turn.set_timer(key, key) for key in keys],  # type: ignore[misc]
+            )
+        assert await asked == "before it failed"
+        await until(lambda: second.words == [b"due 1", b"due 2", b"due 3", b"due 30"])
+        assert first.words == [b"due 1", b"due 2"]
+        first.parked = None
+    assert [type(error) for error in told] == [StopIteration, StopIteration]
+
+
 async def test_a_log_that_is_damaged_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     async with bench_over() as bench:
         log = bench.create()

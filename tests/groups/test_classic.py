@@ -179,6 +179,21 @@ def test_the_protocol_is_one_that_all_support_and_most_like_best() -> None:
     assert sorted(member.metadata for member in leader.members) == [b"2", b"3", b"3"]
 
 
+def test_a_protocol_that_a_member_names_twice_is_supported_as_one_that_it_names_once() -> None:
+    bench = ShardBench()
+    twice = (("range", subscription("t")), ("range", subscription("u")))
+    joins = [bench.join(protocols=twice), bench.join(), bench.join(protocols=twice)]
+    bench.advance(3 * CONFIG.group_initial_rebalance_delay_ms)
+    joined = [answered(reply) for reply in joins]
+    assert {answer.protocol_name for answer in joined} == {"range"}
+    assert [len(answer.members) for answer in joined] == [3, 0, 0]
+    # They join anew, one with another list; one is silent, one leaves: the protocol is still one that all support.
+    again = bench.join(joined[1].member_id, protocols=(*twice, ("sticky", b"")))
+    bench.leave((joined[0].member_id, None))
+    bench.advance(REBALANCE_MS)
+    assert (answered(again).error_code, answered(again).protocol_name) == (ErrorCode.NONE, "range")
+
+
 def test_a_first_member_without_protocols_is_refused() -> None:
     bench = ShardBench()
     assert answered(bench.join(protocols=())).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
