@@ -10,10 +10,11 @@ to end it. The commit of a micro-batch is a record, the *intent*, in a compacted
 transactions batch n is made of. Only when that is acknowledged is each transaction committed. A batch that is repeated finds its
 own intent: its tasks write nothing, and the commit ends the transactions that the first attempt could not end.
 
-**The window.** An open transaction is aborted by its coordinator ``transactionTimeout`` after its first record. If the driver dies
-after writing an intent and comes back only after that time, the transactions are gone and cannot be written again: the stream
-stops and says so, rather than lose or repeat a batch. Attempts that died leave their transactions open until then, too, and
-readers at read_committed wait for them that long.
+**The window.** An open transaction is aborted by its coordinator ``transactionTimeout`` after its first record. One that is over
+when the batch is to be committed fails the batch before its intent, and it is written again when the query is started again. But
+if the driver dies after writing an intent and comes back only after that time, the transactions are gone and cannot be written
+again: the stream stops and says so, rather than lose or repeat a batch. Attempts that were killed leave their transactions open
+until then, too, and readers at read_committed wait for them that long.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from app.client.admin import AdminClient
 from app.client.cluster import LATEST, ClusterClient
 from app.client.consumer import Consumer
 from app.client.producer import Acknowledged, Producer
-from app.client.transactions import Transaction, begin_transaction, end_transaction
+from app.client.transactions import Transaction, begin_transaction, end_transaction, is_open
 from app.errors import ConfigError, CorruptionError, ErrorCode, FirnError, RequestRejected
 from app.records.compression import CODEC_NAMES, Codec
 from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
@@ -54,6 +55,16 @@ SENDS_AT_ONCE: Final = 10_000
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 INTENT_VERSION: Final = 1
+
+_OVER: Final = frozenset(
+    {
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    }
+)
+"""What a coordinator answers to the commit of a transaction that it has aborted, or has forgotten since."""
 
 _logger = logging.getLogger("pyspark_firn")
 
@@ -276,10 +287,13 @@ class FirnStreamWriter(DataSourceStreamArrowWriter):
                 async with Producer(
                     cluster, SystemClock(), compression=self._options.compression, transaction=transaction
                 ) as producer:
-                    await _produce(self._options, _chained(first, batches), producer)
-            except FirnError:
+                    count = await _produce(self._options, _chained(first, batches), producer)
+            except BaseException:
+                # Whatever it dies of, a row that Arrow cannot read or an interrupt: readers would wait for the time-out.
                 await self._abandon(cluster, transaction)
                 raise
+            if count == 0:  # It was begun, but nothing has joined it: there is nothing to end.
+                return OpenTransaction(query_id, None)
         return OpenTransaction(
             query_id, (transaction.transactional_id, int(transaction.producer_id), int(transaction.producer_epoch))
         )
@@ -298,7 +312,11 @@ class FirnStreamWriter(DataSourceStreamArrowWriter):
         asyncio.run(self.commit_batch([one for one in messages if isinstance(one, OpenTransaction)], batchId))
 
     async def commit_batch(self, messages: Sequence[OpenTransaction], batch_id: int) -> None:
-        """Write the intent, then end its transactions; or finish an intent that is there. Raises: FirnError."""
+        """Write the intent, then end its transactions; or finish an intent that is there.
+
+        Without an intent yet, a transaction that is over already fails the batch, which Spark then writes again. Every
+        transaction of an intent is tried, also after one that cannot be committed. Raises: FirnError.
+        """
         if not messages:
             return
         query_id = messages[0].query_id
@@ -314,9 +332,28 @@ class FirnStreamWriter(DataSourceStreamArrowWriter):
                 return
             else:
                 intent = Intent(batch_id, tuple(opened))
+                await self._check_open(cluster, intent)
                 await self._write_intent(cluster, query_id, intent)
+            failures: list[FirnError] = []
             for transaction in intent.transactions:
-                await self._finish(cluster, transaction, batch_id)
+                try:
+                    await self._finish(cluster, transaction, batch_id)
+                except FirnError as error:
+                    failures.append(error)
+            if failures:
+                # One that is lost for good says more than one that may be tried again.
+                raise next((error for error in failures if isinstance(error, ConfigError)), failures[0])
+
+    @staticmethod
+    async def _check_open(cluster: ClusterClient, intent: Intent) -> None:
+        """Raises: ConfigError if one is over: no intent may name what cannot be committed; RequestRejected, BrokerUnavailable."""
+        for transaction in intent.transactions:
+            if not await is_open(cluster, transaction):
+                raise ConfigError(
+                    f"Transaction {transaction.transactional_id} was over before batch {intent.batch_id} could be committed:"
+                    " nothing of the batch is committed, start the query again to write it anew. If it took longer than"
+                    " transactionTimeout, raise that or make the batches smaller."
+                )
 
     async def _write_intent(self, cluster: ClusterClient, query_id: str, intent: Intent) -> None:
         await ensure_commit_topic(cluster, self._options.commit_topic)
@@ -332,6 +369,8 @@ class FirnStreamWriter(DataSourceStreamArrowWriter):
         try:
             await end_transaction(cluster, transaction, commit=True)
         except RequestRejected as error:
+            if error.code not in _OVER:
+                raise
             raise ConfigError(
                 f"Transaction {transaction.transactional_id} of batch {batch_id} cannot be committed ({error}): its time-out had"
                 " passed before the driver came back, so its rows are not there. Write the batch again from its source into"

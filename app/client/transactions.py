@@ -14,12 +14,15 @@ from app.client.retry import retrying
 from app.errors import ErrorCode
 from app.units import BrokerId, ProducerEpoch, ProducerId
 from app.wire.apikeys import ApiKey
+from app.wire.apis.describe_transactions import DescribeTransactionsRequest
 from app.wire.apis.end_txn import EndTxnRequest
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from app.wire.apis.init_producer_id import InitProducerIdRequest
 
 TRANSACTION_KEY: Final = 1
 """Kind of key of FindCoordinator."""
+ONGOING: Final = "Ongoing"
+"""How DescribeTransactions calls a transaction that has records and is not ended."""
 
 
 class Transaction(NamedTuple):
@@ -60,6 +63,26 @@ async def end_transaction(cluster: ClusterClient, transaction: Transaction, *, c
         check_code(answer.error_code, None, f"transaction {transaction.transactional_id}")
 
     await retrying(ask, rng=cluster.rng, budget_ms=cluster.retry_budget_ms)
+
+
+async def is_open(cluster: ClusterClient, transaction: Transaction) -> bool:
+    """Whether a transaction has records and is neither ended nor aborted by its time-out (KIP-664).
+
+    Raises: RequestRejected, BrokerUnavailable.
+    """
+
+    async def ask() -> bool:
+        connection = await _coordinator(cluster, transaction.transactional_id)
+        request = DescribeTransactionsRequest(transactional_ids=[transaction.transactional_id])
+        answer = await connection.request(ApiKey.DESCRIBE_TRANSACTIONS, request, timeout_ms=cluster.request_timeout_ms)
+        (found,) = answer.transaction_states
+        if found.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            return False
+        check_code(found.error_code, None, f"transaction {transaction.transactional_id}")
+        owner = (found.producer_id, found.producer_epoch)
+        return found.transaction_state == ONGOING and owner == (transaction.producer_id, transaction.producer_epoch)
+
+    return await retrying(ask, rng=cluster.rng, budget_ms=cluster.retry_budget_ms)
 
 
 async def _coordinator(cluster: ClusterClient, transactional_id: str) -> KafkaConnection:

@@ -15,7 +15,7 @@ from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, 
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
 from app.client.transactions import Transaction, end_transaction
-from app.errors import BrokerUnavailable, ConfigError, CorruptionError
+from app.errors import BrokerUnavailable, ConfigError, CorruptionError, ErrorCode, RequestRejected
 from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from pyspark_firn.writing import FirnStreamWriter, OpenTransaction, WriteOptions, parse_write_options
 from tests.support.broker import RunningBroker, running_broker
@@ -123,14 +123,90 @@ async def test_a_batch_that_died_before_its_intent_is_written_by_the_next_attemp
         assert await committed(broker) == values(0, 5)
 
 
-async def test_a_commit_after_the_time_out_stops_the_stream_and_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [ValueError("a row that cannot be read"), KeyboardInterrupt()])
+async def test_an_attempt_that_dies_of_anything_holds_no_reader_up(tmp_path: Path, error: BaseException) -> None:
     async with served(tmp_path) as (broker, options):
         writer = FirnStreamWriter(options)
-        one = await writer.write_attempt(rows(0, 5), "query", 0, "0-1")
-        await time_out(broker, one)
-        with pytest.raises(ConfigError, match="its time-out had passed"):
-            await writer.commit_batch([one], 0)
-        assert await committed(broker) == []
+
+        def failing() -> Iterator[pa.RecordBatch]:
+            yield from rows(0, 10)
+            raise error
+
+        # Caught here: pytest stops for an interrupt, and a task of asyncio hands it to the loop at once.
+        async def attempt() -> BaseException | None:
+            try:
+                await writer.write_attempt(failing(), "query", 0, "0-1")
+            except (ValueError, KeyboardInterrupt) as caught:
+                return caught
+            return None
+
+        assert await attempt() is error
+        again = await writer.write_attempt(rows(0, 10), "query", 0, "0-2")
+        await writer.commit_batch([again], 0)
+        assert await committed(broker) == values(0, 10)
+
+
+async def test_a_part_whose_batches_are_empty_has_nothing_to_commit(tmp_path: Path) -> None:
+    async with served(tmp_path) as (broker, options):
+        writer = FirnStreamWriter(options)
+        empty = await writer.write_attempt(rows(0, 0), "query", 0, "0-1")
+        assert empty == OpenTransaction("query", None)
+        await writer.commit_batch([empty, await writer.write_attempt(rows(0, 5), "query", 0, "1-1")], 0)
+        assert await committed(broker) == values(0, 5)
+
+
+async def test_a_batch_that_took_longer_than_the_time_out_fails_without_an_intent_and_is_written_again(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path) as (broker, options):
+        writer = FirnStreamWriter(options)
+        opened = [await writer.write_attempt(rows(n, n + 5), "query", 0, f"{n}-1") for n in (0, 5)]
+        await time_out(broker, opened[1])
+        with pytest.raises(ConfigError, match="start the query again to write it anew"):
+            await writer.commit_batch(opened, 0)
+        await writer.abort_batch(opened, 0)
+        again = await writer.write_attempt(rows(0, 10), "query", 0, "0-9")
+        assert not again.already_intended
+        await writer.commit_batch([again], 0)
+        assert await committed(broker) == values(0, 10)
+
+
+async def test_a_commit_after_the_time_out_stops_the_stream_says_so_and_ends_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served(tmp_path) as (broker, options):
+        writer = FirnStreamWriter(options)
+        opened = [await writer.write_attempt(rows(n, n + 5), "query", 0, f"{n}-1") for n in (0, 5)]
+        write_intent = FirnStreamWriter._write_intent
+
+        async def late(*arguments: Any) -> None:
+            await write_intent(*arguments)
+            await time_out(broker, opened[0])
+
+        with monkeypatch.context() as patched:
+            patched.setattr(FirnStreamWriter, "_write_intent", late)
+            with pytest.raises(ConfigError, match=r"0-0-1 of batch 0 .* its time-out had passed"):
+                await writer.commit_batch(opened, 0)
+        assert await committed(broker) == values(5, 10)
+
+
+async def test_a_refused_commit_is_called_a_time_out_only_if_it_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served(tmp_path) as (broker, options):
+        writer = FirnStreamWriter(options)
+        opened = [await writer.write_attempt(rows(0, 5), "query", 0, "0-1")]
+
+        async def refuse(*arguments: object, **named: object) -> None:
+            raise RequestRejected(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "not allowed")
+
+        with monkeypatch.context() as patched:
+            patched.setattr("pyspark_firn.writing.end_transaction", refuse)
+            with pytest.raises(RequestRejected, match="not allowed"):
+                await writer.commit_batch(opened, 0)
+        repeated = [await writer.write_attempt(rows(0, 5), "query", 0, "0-2")]
+        await writer.commit_batch(repeated, 0)
+        assert await committed(broker) == values(0, 5)
 
 
 @pytest.mark.parametrize("died_in", ["_write_intent", "_finish"])
