@@ -541,7 +541,7 @@ TOPIC_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _topic(
                 "preallocate",
                 _BOOLEAN,
-                "Whether a new segment's file is made at its full size.",
+                "Whether a new segment's file is made at its full size. (Kept and shown; a file grows with what is written to it.)",
                 "log.preallocate",
             ),
             _topic(
@@ -769,7 +769,8 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "max.connections",
                 _INT,
-                "Connections at a time; further ones wait.",
+                "Connections at a time, and never more than half of the files that the process may open; further ones are closed "
+                "at once.",
                 minimum=0,
             ),
             _broker(
@@ -998,19 +999,22 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "remote.log.manager.task.interval.ms",
                 _LONG,
-                "Time between two looks at a partition for segments to copy to, or to delete from, the object store.",
+                "Time between two looks at a partition for segments to delete from the object store and from the local disk, if "
+                "log.retention.check.interval.ms is not shorter. Segments are copied to the store as they roll.",
                 minimum=1,
             ),
             _broker(
                 "remote.fetch.max.wait.ms",
                 _INT,
-                "Longest that a Fetch waits for data from the object store; what arrives later is kept for the next one.",
+                "Longest that a Fetch waits for data from the object store, if the client would wait longer; it is answered with "
+                "what there is by then, and what arrives later is kept for the next one.",
                 minimum=1,
             ),
             _broker(
                 "log.retention.check.interval.ms",
                 _LONG,
-                "Time between two looks at local logs for segments that are past their retention.",
+                "Time between two looks for segments that are past their retention. One look is at both tiers: it comes after this "
+                "time or after remote.log.manager.task.interval.ms, whichever is shorter.",
                 minimum=1,
             ),
             _broker(

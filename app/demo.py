@@ -150,7 +150,7 @@ def _serving(root: Path) -> Iterator[_Broker]:
         *(sys.executable, "-m", "app.cli", "serve"),
         *("--data-dir", str(data_dir), "--store", bucket.resolve().as_uri()),
         *("--listen", broker.bootstrap, "--http", broker.http),
-        *("--set", "remote.log.manager.task.interval.ms=500", "--set", "log.retention.check.interval.ms=500"),
+        *("--set", "remote.log.manager.task.interval.ms=500"),
     ]
     log_path = root / "broker.log"
     with log_path.open("wb") as log:

@@ -20,7 +20,7 @@ from loadtests.processes import family_cpu_seconds
 from loadtests.results import Case
 from loadtests.system import System
 
-TIER_AT_ONCE = {"remote.log.manager.task.interval.ms": "1000", "log.retention.check.interval.ms": "1000"}
+TIER_AT_ONCE = {"remote.log.manager.task.interval.ms": "1000"}
 WARM_UP_SLICES_MAX = 9
 WARM_UP_RISE = 1.1
 """A slice that is not faster than all before it by so much ends the warm-up."""

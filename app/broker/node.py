@@ -122,7 +122,7 @@ class Node:
             rng=around.rng,
             registry=self.registry,
             broker_id=BrokerId(config.node_id),
-            interval_ms=config.remote_log_manager_task_interval_ms,
+            interval_ms=min(config.remote_log_manager_task_interval_ms, config.log_retention_check_interval_ms),
             on_manifest_change=self._manifest_copies.note_change,
         )
         self.chunk_cache = ChunkCache(

@@ -6,7 +6,8 @@ answer goes out at once. Otherwise the request is parked: no task, but a waiter 
 that was asked for, and one timer. Whatever wakes it causes a new attempt, at most one per turn of the loop.
 
 Offsets below the local log come from the object store through the remote reader. What it has is answered; what it has not is
-asked for and never cancelled: whether this request or the next finds it does not matter.
+asked for and never cancelled: whether this request or the next finds it does not matter. Whoever waits for it waits no longer than
+``remote.fetch.max.wait.ms`` from when it was first asked for (KIP-1018).
 """
 
 from __future__ import annotations
@@ -119,6 +120,7 @@ class Attempt:
 
     __slots__ = (
         "at_once",
+        "awaits_store",
         "client",
         "found",
         "logs",
@@ -140,6 +142,8 @@ class Attempt:
         """What has to come from the disk before its partition can be looked at."""
         self.remote_waits: list[Callable[[Callable[[], None]], Callable[[], None]]] = []
         """Each calls back once, when it is worth looking again, and answers what takes that back."""
+        self.awaits_store = False
+        """Something was asked of the object store that is not here yet."""
         self.out_of_time = out_of_time
         self.replays: bool | None = None
         """Whether the tier may be read in this attempt, once that was asked."""
@@ -223,6 +227,7 @@ class ParkedFetch:
     """A Fetch that waits for more bytes or for its time to be up."""
 
     __slots__ = (
+        "_awaited_store",
         "_connection",
         "_correlation_id",
         "_disk_error",
@@ -264,6 +269,7 @@ class ParkedFetch:
         self._timer = connection.server.loop.call_later(wait_ms / 1000, self._out_of_time)
         self._logs: list[PartitionLog] = []
         self._remote_cancels: list[Callable[[], None]] = []
+        self._awaited_store = False
         connection.on_close.add(self)
         self._park(attempt)
 
@@ -273,9 +279,20 @@ class ParkedFetch:
         self._logs = attempt.logs
         for log in self._logs:
             log.add_waiter(self._wake)
+        if attempt.awaits_store and not self._awaited_store:
+            self._awaited_store = True
+            self._hurry(self._connection.context.config.remote_fetch_max_wait_ms)
         self._remote_cancels = [wait(self._wake) for wait in attempt.remote_waits]
         for miss in attempt.misses:
             self._connection.server.spawn(self._load(miss), self._connection)
+
+    def _hurry(self, wait_ms: int) -> None:
+        """Wait no longer than so from now on."""
+        loop = self._connection.server.loop
+        until_s = loop.time() + wait_ms / 1000
+        if until_s < self._timer.when():
+            self._timer.cancel()
+            self._timer = loop.call_at(until_s, self._out_of_time)
 
     async def _load(self, miss: PageMiss) -> None:
         """Bring what the disk has to be asked for, and look again. An error shows itself to the next attempt."""
@@ -442,6 +459,7 @@ def read_partition(
                     log.topic_id, log.partition, offset, room, min_one_batch=first and not ranges
                 )
                 if isinstance(remote, RemoteWait):
+                    attempt.awaits_store = True
                     attempt.remote_waits.append(remote.waiters.add)
                     break
                 if committed:

@@ -91,7 +91,7 @@ class Served:
         self._path = path / f"{name}.log"
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.touch()
-        chosen = {"firn.log.dir.free.bytes.min": 0, "log.retention.check.interval.ms": 1000} | dict(settings or {})
+        chosen = {"firn.log.dir.free.bytes.min": 0} | dict(settings or {})
         self.command = [
             *(*program, "serve", "--listen", "127.0.0.1:0", "--http", http),
             *("--data-dir", str(self.data_dir), "--store", self.store, *arguments),

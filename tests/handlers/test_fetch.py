@@ -304,7 +304,7 @@ def tier(log: Any, offset: int) -> None:
 
 
 async def test_remote_offsets_are_answered_when_they_arrive_with_what_follows_on_the_disk(start, connect):
-    bench = await start()
+    bench = await start(remote_fetch_max_wait_ms=60_000)
     log = bench.logs.add("t")
     client = await connect(bench)
     await fill(client, "t", batch(2), batch(2))
@@ -318,7 +318,7 @@ async def test_remote_offsets_are_answered_when_they_arrive_with_what_follows_on
 
 
 async def test_more_of_the_remote_part_is_waited_for_only_if_what_is_at_hand_is_too_little(start, connect):
-    bench = await start()
+    bench = await start(remote_fetch_max_wait_ms=60_000)
     log = bench.logs.add("t")
     client = await connect(bench)
     one = batch(2)
@@ -334,6 +334,23 @@ async def test_more_of_the_remote_part_is_waited_for_only_if_what_is_at_hand_is_
     bench.remote.arrive(2, bytes(log.file.data[len(one) :]), 4)
     found = only((await client.answer(FETCH, 12))[1])
     assert offsets(found.records) == [0, 2]
+
+
+async def test_who_waits_long_does_not_wait_so_long_for_the_store(start, connect):
+    bench = await start(remote_fetch_max_wait_ms=20)
+    cold, _ = bench.logs.add("t", 0), bench.logs.add("t", 1)
+    client = await connect(bench)
+    await fill(client, "t", batch(2))
+    await fill(client, "t", batch(2), partition=1)
+    tier(cold, 2)
+    asked = request(FetchPartition(0), FetchPartition(1), wait_ms=60_000, min_bytes=1 << 20)
+    first, second = (await ask(client, 12, asked)).responses[0].partitions
+    assert (first.error_code, first.high_watermark, bytes(first.records or b"")) == (0, 2, b"")
+    assert offsets(second.records) == [0], "what there is"
+    bench.remote.arrive(0, bytes(cold.file.data), 2)
+    asked = request(FetchPartition(0), FetchPartition(1), wait_ms=60_000, min_bytes=2)
+    first, second = (await ask(client, 12, asked)).responses[0].partitions
+    assert (offsets(first.records), offsets(second.records)) == ([0], [0])
 
 
 async def test_an_error_behind_what_was_found_does_not_keep_it_back(start, connect):
@@ -377,7 +394,7 @@ def rest_after_a_busy_time(bench: Any) -> list[float]:
 
 
 async def test_a_replay_rests_while_others_keep_the_loop_busy_and_they_do_not_wait_for_it(start, connect):
-    bench = await start()
+    bench = await start(remote_fetch_max_wait_ms=1)
     log = bench.logs.add("t")
     client, producer = await connect(bench), await connect(bench)
     await fill(client, "t", batch(2))
@@ -386,7 +403,8 @@ async def test_a_replay_rests_while_others_keep_the_loop_busy_and_they_do_not_wa
     now_s = rest_after_a_busy_time(bench)
     send(client, 12, request(FetchPartition(0), wait_ms=60_000))
     await fill(producer, "t", batch(2))
-    assert bench.remote.asked == []
+    await ask(producer, 12, request(FetchPartition(0, fetch_offset=4), wait_ms=20))
+    assert bench.remote.asked == [], "it waits for its turn, not for the store"
     now_s[0] += 1.0
     found = only((await client.answer(FETCH, 12))[1])
     assert offsets(found.records)[0] == 0

@@ -143,7 +143,7 @@ async def consumed(port: int) -> list[tuple[int, bytes | None, bytes | None]]:
 
 @pytest.mark.parametrize("by_key", [False, True])
 async def test_a_broker_that_comes_back_serves_the_new_segments_and_goes_on(tmp_path: Path, by_key: bool) -> None:
-    settings = {"remote_log_manager_task_interval_ms": 50, "log_retention_check_interval_ms": 50}
+    settings = {"remote_log_manager_task_interval_ms": 50}
 
     async def produce(port: int, start: int, end: int) -> None:
         async with (
@@ -185,7 +185,7 @@ async def test_a_broker_that_comes_back_serves_the_new_segments_and_goes_on(tmp_
 
 
 async def test_beside_a_running_cluster_the_leader_swaps_and_consumers_see_one_or_the_other(tmp_path: Path) -> None:
-    settings = {"remote_log_manager_task_interval_ms": 50, "log_retention_check_interval_ms": 50}
+    settings = {"remote_log_manager_task_interval_ms": 50}
     async with running_broker(tmp_path, **settings) as broker:
         await broker.create_topic("t", segment_bytes="1048576", local_retention_ms="0", firn_tier_max_lag_ms="600000")
         async with (
