@@ -18,7 +18,13 @@ from app.groups.assignors import Assignment
 from app.groups.classic_member import CONSUMER_PROTOCOL, Join, Sync
 from app.groups.consumer import ConsumerGroup, Member, MemberDue, successor_of
 from app.groups.consumer_records import ClassicMetadata, MemberState, Subscription
-from app.groups.embedded import ClassicSubscription, TopicPartitions, decode_subscription, encode_assignment
+from app.groups.embedded import (
+    ClassicSubscription,
+    TopicPartitions,
+    decode_subscription,
+    encode_assignment,
+    subscription_version,
+)
 from app.wire.apis.join_group import JoinGroupResponse
 from app.wire.apis.sync_group import SyncGroupResponse
 
@@ -132,7 +138,7 @@ def sync(group: ConsumerGroup, turn: Turn, asked: Sync, image: ClusterImage) -> 
         protocol_type=asked.protocol_type,
         protocol_name=asked.protocol_name,
         assignment=encode_assignment(
-            decode_subscription(metadata).version, topic_partitions_of(member.current.assigned, image)
+            subscription_version(metadata), topic_partitions_of(member.current.assigned, image)
         ),
     )
 

@@ -102,6 +102,14 @@ def decode_subscription(data: bytes) -> ClassicSubscription:
     return ClassicSubscription(min(version, NEWEST), topics, owned, rack_id)
 
 
+def subscription_version(data: bytes) -> int:
+    """The version that a member writes, of a subscription of which nothing else need be sound; the oldest one if it does not say."""
+    if len(data) < _INT16.size:
+        return 0
+    (version,) = _INT16.unpack_from(data)
+    return min(max(version, 0), NEWEST)
+
+
 def decode_assignment(data: bytes) -> TopicPartitions:
     """Nothing for no bytes, which a member has before its first assignment. Raises: as ``decode_subscription``."""
     if not data:

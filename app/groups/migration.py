@@ -30,7 +30,7 @@ from app.groups.consumer_records import (
     TargetOfMember,
     to_bytes,
 )
-from app.groups.embedded import decode_assignment, decode_subscription, encode_assignment
+from app.groups.embedded import decode_assignment, decode_subscription, encode_assignment, subscription_version
 
 if TYPE_CHECKING:
     from app.configs import BrokerConfig
@@ -131,7 +131,7 @@ def downgraded(
 def _downgraded_member(group_id: str, member: Member, target: Assignment, image: ClusterImage) -> ClassicMember:
     subscription, classic = member.subscription, member.subscription.classic
     assert classic is not None
-    version = decode_subscription(classic.protocols[0][1]).version
+    version = subscription_version(classic.protocols[0][1])
     return ClassicMember(
         group_id,
         member.member_id,

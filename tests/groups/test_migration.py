@@ -15,7 +15,7 @@ from app.coordinator.shell import Reply
 from app.errors import ErrorCode, ProtocolError, RequestRejected
 from app.groups.classic import ClassicGroup
 from app.groups.consumer import Client, ConsumerGroup, check_heartbeat
-from app.groups.embedded import decode_assignment, decode_subscription, encode_assignment
+from app.groups.embedded import decode_assignment, decode_subscription, encode_assignment, subscription_version
 from app.groups.subscriptions import TopicPattern
 from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from tests.groups.bench import image_of, topic_id
@@ -307,6 +307,39 @@ def test_subscriptions_that_cannot_be_read_stop_an_upgrade_and_change_nothing(me
         bench.join("old", protocols=(("range", metadata),))
     assert broken.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
     assert len(bench.turn.batches) == before
+
+
+@pytest.mark.parametrize("falls_silent", [False, True])
+@pytest.mark.parametrize("metadata", [b"", b"\x00", b"\xff\xff", pack(">hi", 3, 5)])
+def test_a_protocol_that_was_not_selected_and_cannot_be_read_stops_no_downgrade(
+    metadata: bytes, falls_silent: bool
+) -> None:
+    bench = make_bench()
+    joined = bench.join(protocols=(("odd", metadata), ("range", said())))
+    bench.join(protocols=(("range", said()),))
+    bench.advance(9000)
+    answer = answered(joined)
+    assert answer.protocol_name == "range"
+    part = encode_assignment(1, [(TOPIC, (0, 1))])
+    bench.sync(answer.member_id, answer.generation_id, [(answer.member_id, part)])
+    new = NewConsumer(bench, "new")
+    new.send()
+    assert kind(bench) is ConsumerGroup
+    if falls_silent:
+        for _ in range(10):
+            bench.heartbeat(answer.member_id, answer.generation_id)
+            bench.advance(5000)
+    else:
+        new.send(member_epoch=-1, topic_partitions=[])
+    assert kind(bench) is ClassicGroup
+    assert answer.member_id in bench.group.members
+
+
+@pytest.mark.parametrize(
+    ("metadata", "version"), [(b"", 0), (b"\x00", 0), (b"\xff\xff", 0), (said(version=1), 1), (pack(">h", 99), 3)]
+)
+def test_the_version_of_a_subscription_is_read_whatever_follows(metadata: bytes, version: int) -> None:
+    assert subscription_version(metadata) == version
 
 
 def test_members_of_the_classic_protocol_have_kafkas_codes_in_a_consumer_group() -> None:
