@@ -6,10 +6,13 @@ manifest does not know the id, it was given up and forgotten, and never becomes 
 began in between would be taken for an orphan.
 
 A manifest that says nothing at all explains nothing either: then the objects are history whose manifest was lost, and stay.
+So do objects older than the manifest's first entry, a seal, which is never deleted: that manifest was begun in place of one
+that was lost. Both times are the store's own.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -42,10 +45,10 @@ class Swept:
 async def sweep_partition(
     store: ObjectStore, partition: TopicIdPartition, read_manifest: Callable[[], Awaitable[ManifestState]]
 ) -> Swept:
-    """Remove the orphans of one partition that exists; all its objects stay if its manifest is blank.
+    """Remove the orphans of one partition that exists, but nothing that was there before its manifest.
 
     ``read_manifest`` must read the manifest from the store when it is called: an image from before does not do. Costs a LIST
-    per 1,000 objects, one of the uploads, what the manifest costs, and a delete per 1,000 orphans.
+    per 1,000 objects, one of the uploads, what the manifest costs, and if there are orphans a LIST and a delete per 1,000.
     Raises: StorageUnavailable, CorruptionError; what was removed until then is gone.
     """
     swept = Swept()
@@ -68,6 +71,10 @@ async def sweep_partition(
             named = layout.parse_segment_key(info.key)
             if named is not None and state.get(named.segment_id) is None:
                 orphans.append(info)
+    if orphans:
+        first = await store.list_objects(layout.log_prefix(layout.manifest_prefix(*partition)), limit=1)
+        begun_ms = first[0].modified_ms if first else math.inf
+        orphans = [info for info in orphans if info.modified_ms >= begun_ms]
     for start in range(0, len(orphans), PAGE_KEYS):
         page = orphans[start : start + PAGE_KEYS]
         await store.delete_many([info.key for info in page])

@@ -11,14 +11,14 @@ import pytest
 
 from app.metadata import layout
 from app.metadata.cluster import ClusterImage, PartitionImage, TopicImage
-from app.metadata.manifest import ManifestState, SegmentState
+from app.metadata.manifest import ManifestState, SegmentEntry, SegmentState
 from app.objectstore.memory import Fault, FaultKind
 from app.tiering.discovery import discover, list_manifests, longest_chains
 from app.tiering.rebuild import plan_restore
 from app.tiering.segment_format import SegmentFooter
 from app.tiering.sweeper import delete_topic, sweep_partition, sweep_unknown_topics
 from app.tiering.verify import Finding, FindingKind, Progress, verify
-from app.units import BrokerId, LeaderEpoch, SegmentId, TimestampMs, TopicId, TopicIdPartition
+from app.units import BrokerId, LeaderEpoch, Offset, SegmentId, TimestampMs, TopicId, TopicIdPartition
 from tests.tiering.segments import TOPIC
 from tests.tiering.world import KEY, World, run_world
 
@@ -137,9 +137,31 @@ def test_history_whose_manifest_was_lost_is_not_swept(tmp_path: Path) -> None:
         for sealed in (False, True):
             if sealed:
                 await world.new_manifest().seal()
+                await asyncio.sleep(1)
+                await world.store.put(keys[0], await world.store.get(keys[0]))  # brought back from a copy only then
             swept = await sweep_partition(world.store, KEY, lambda: _fresh(world)(KEY))
             assert (swept.objects, swept.uploads) == (0, 0 if sealed else 1), upload.key
             assert [info.key for info in await world.store.list_objects("data/")] == keys
+
+    run_world(tmp_path, scenario)
+
+
+def test_a_manifest_begun_anew_does_not_give_the_history_before_it_away(tmp_path: Path) -> None:
+    """A broker with an empty directory writes on where the manifest was lost: what is left of that copy is an orphan."""
+
+    async def scenario(world: World) -> None:
+        await _tiered(world)
+        keys = await _lose_manifest(world)
+        await asyncio.sleep(1)
+        manifest = world.new_manifest()
+        await manifest.load()
+        begun = SegmentEntry.started(SegmentId(uuid.UUID(int=2)), Offset(0), Offset(1), broker_id=BrokerId(0))
+        await manifest.copy_started(begun)
+        orphan = layout.segment_key(TOPIC, 0, 0, SegmentId(uuid.UUID(int=1)))
+        await world.store.put(orphan, b"left by a lost answer")
+        swept = await sweep_partition(world.store, KEY, lambda: _fresh(world)(KEY))
+        assert swept.objects == 1
+        assert [info.key for info in await world.store.list_objects("data/")] == keys
 
     run_world(tmp_path, scenario)
 
