@@ -103,11 +103,8 @@ def decode_subscription(data: bytes) -> ClassicSubscription:
 
 
 def subscription_version(data: bytes) -> int:
-    """The version that a member writes, of a subscription of which nothing else need be sound; the oldest one if it does not say."""
-    if len(data) < _INT16.size:
-        return 0
-    (version,) = _INT16.unpack_from(data)
-    return min(max(version, 0), NEWEST)
+    """The version that a member writes, whatever follows it: the oldest one of those that say none, at most the newest known."""
+    return min(max(int.from_bytes(data[: _INT16.size], signed=True), 0), NEWEST) if len(data) >= _INT16.size else 0
 
 
 def decode_assignment(data: bytes) -> TopicPartitions:
