@@ -21,12 +21,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from app.coordinator.shell import Reply
 from app.errors import ErrorCode, RequestRejected
 from app.groups.classic import NEW_MEMBER_JOIN_TIMEOUT_MS, ClassicGroup, ClassicState
+from app.groups.classic_member import Protocols
 from app.wire.apis.join_group import JoinGroupResponse
 from app.wire.apis.sync_group import SyncGroupResponse
-from tests.groups.shards import GROUP, REBALANCE_MS, SESSION_MS, ShardBench
+from tests.groups.shards import GROUP, RANGE, REBALANCE_MS, SESSION_MS, ShardBench
 
 PARTITIONS = 6
 CLIENTS = 4
+PROTOCOLS = (RANGE, RANGE * 2, (("roundrobin", b""), *RANGE, ("roundrobin", b"again")))
+"""What clients support: all of them one protocol, some name it, or another, twice."""
 clients = st.integers(0, CLIENTS - 1)
 
 
@@ -37,6 +40,8 @@ class Client:
     number: int
     member_id: str = ""
     generation: int = -1
+    life: int = 0
+    """Of the group, when it heard of its generation."""
     joining: Reply[JoinGroupResponse] | None = None
     syncing: Reply[SyncGroupResponse] | None = None
 
@@ -55,23 +60,28 @@ class ClassicGroupModel(RuleBasedStateMachine):
         self.bench = ShardBench()
         self.clients = [Client(number) for number in range(CLIENTS)]
         self.waiting: list[Reply[Any]] = []
-        self.owners: dict[tuple[int, int], int] = {}
-        """Which client was told of a partition, by generation and partition."""
+        self.life = 0
+        """Rises when the group is forgotten, as a group is that nobody uses for long: its generations begin anew."""
+        self.owners: dict[tuple[int, int, int], int] = {}
+        """Which client was told of a partition, by the group's life, generation and partition."""
         self.offsets: dict[int, int] = {}
         self.pending: dict[int, dict[int, int]] = {}
         self.next_offset = 0
 
     # --- clients ------------------------------------------------------------------------------------------------------
 
-    @rule(number=clients, lost=st.booleans(), fresh=st.booleans())
-    def join(self, number: int, lost: bool, fresh: bool) -> None:
+    @rule(number=clients, lost=st.booleans(), fresh=st.booleans(), protocols=st.sampled_from(PROTOCOLS))
+    def join(self, number: int, lost: bool, fresh: bool, protocols: Protocols = RANGE) -> None:
         """Join, or join again; ``lost``: the answer will never be read; ``fresh``: the process was started anew."""
         client = self.clients[number]
         if fresh:
             client.forget()
         try:
             reply = self.bench.join(
-                client.member_id, instance_id=client.instance_id, requires_member_id=client.instance_id is None
+                client.member_id,
+                instance_id=client.instance_id,
+                requires_member_id=client.instance_id is None,
+                protocols=protocols,
             )
         except RequestRejected as error:
             self._hear(client, error.code)
@@ -92,7 +102,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
         if answer.error_code:
             self._hear(client, ErrorCode(answer.error_code))
             return
-        client.generation = answer.generation_id
+        client.generation, client.life = answer.generation_id, self.life
         names = sorted(member.member_id for member in answer.members)
         assignments = [
             (name, bytes(index for index in range(PARTITIONS) if index % len(names) == place))
@@ -118,7 +128,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
             self._hear(client, ErrorCode(answer.error_code))
             return
         for partition in answer.assignment:
-            assert self.owners.setdefault((client.generation, partition), number) == number
+            assert self.owners.setdefault((client.life, client.generation, partition), number) == number
 
     @rule(number=clients)
     def heartbeat(self, number: int) -> None:
@@ -242,6 +252,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
     def the_group_is_consistent(self) -> None:
         group = self.bench.shard.groups.get(GROUP)
         if group is None:
+            self.life += 1
             return
         assert isinstance(group, ClassicGroup)
         assert (not group.members) == group.is_empty or group.state is ClassicState.PREPARING_REBALANCE
