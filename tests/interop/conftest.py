@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -30,3 +32,12 @@ def jvm() -> Iterator[JavaProgram]:
     """The process that runs Kafka's own tools."""
     with running("Tools.java", heap_mib=512) as program:
         yield program
+
+
+@pytest.fixture
+def kafka_python_leftovers() -> Iterator[None]:
+    """For tests with kafka-python, which forgets to close a socket that it gave up connecting; no later test is to be blamed."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()

@@ -222,6 +222,7 @@ async def test_aiokafka_shares_partitions_commits_and_goes_on(quiet: Served, top
         await second.stop()
 
 
+@pytest.mark.usefixtures("kafka_python_leftovers")
 def test_kafka_python_commits_with_metadata_and_goes_on(quiet: Served, topic: str) -> None:
     def made() -> Any:
         return kafka.KafkaConsumer(

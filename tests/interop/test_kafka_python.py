@@ -17,7 +17,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions, NewTopic  # noqa: E402
 from kafka.errors import TopicAlreadyExistsError  # noqa: E402
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("kafka_python_leftovers")]
 
 TIMEOUT_S = 20
 MIDDAY = 1_700_000_000_000
