@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from app.coordinator.shell import Turn
@@ -17,6 +17,7 @@ from app.units import NO_TOPIC_ID
 from app.wire.apikeys import ApiKey
 from app.wire.apis.offset_commit import (
     OffsetCommitRequest,
+    OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -39,6 +40,7 @@ from app.wire.apis.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from app.wire.apis.txn_offset_commit import TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic
 
 TOPIC_IDS_FROM: Final = 10
 """First version of OffsetCommit and OffsetFetch that speaks of topics by id (KIP-848)."""
@@ -53,6 +55,42 @@ DECODED_AT_ONCE: Final = 2_000
 # --- OffsetCommit ---------------------------------------------------------------------------------------------------
 
 
+def check_count(topics: Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic]) -> None:
+    """Raises: RequestRejected INVALID_COMMIT_OFFSET_SIZE if it is more than one commit takes."""
+    count = sum(len(topic.partitions) for topic in topics)
+    if count > OFFSETS_PER_COMMIT_MAX:
+        raise RequestRejected(
+            ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+            f"{count} offsets in a commit, which takes {OFFSETS_PER_COMMIT_MAX} at most",
+        )
+
+
+def sort_partitions(
+    asked: Sequence[OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition],
+    partitions_count: int,
+    metadata_max: int,
+) -> tuple[list[ErrorCode], list[CommittedPartition] | None]:
+    """A code for each partition of a topic of ``partitions_count``, and what is to be committed: None if it has none of them.
+
+    Without any that there are, the group is not asked, as in Kafka; for over-long metadata alone it is.
+    """
+    codes: list[ErrorCode] = []
+    taken: list[CommittedPartition] = []
+    has_some = False
+    for each in asked:
+        metadata = each.committed_metadata
+        if not 0 <= each.partition_index < partitions_count:
+            codes.append(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            continue
+        has_some = True
+        if metadata is not None and len(metadata) > metadata_max:
+            codes.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+        else:
+            codes.append(ErrorCode.NONE)
+            taken.append((each.partition_index, each.committed_offset, each.committed_leader_epoch, metadata))
+    return codes, taken if has_some else None
+
+
 def commit(
     context: Context, request: Request, message: OffsetCommitRequest
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
@@ -60,12 +98,7 @@ def commit(
 
     Raises: RequestRejected for the request as a whole.
     """
-    offsets_count = sum(len(topic.partitions) for topic in message.topics)
-    if offsets_count > OFFSETS_PER_COMMIT_MAX:
-        raise RequestRejected(
-            ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-            f"{offsets_count} offsets in a commit, which takes {OFFSETS_PER_COMMIT_MAX} at most",
-        )
+    check_count(message.topics)
     by_id = request.api_version >= TOPIC_IDS_FROM
     image = context.image
     metadata_max = context.config.offset_metadata_max_bytes
@@ -77,24 +110,16 @@ def commit(
             code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             response.topics.append(_refused_topic(topic, code))
             continue
-        partitions_count = len(known.partitions)
-        taken: list[CommittedPartition] = []
-        answers: list[OffsetCommitResponsePartition] = []
-        for asked in topic.partitions:
-            metadata = asked.committed_metadata
-            if not 0 <= asked.partition_index < partitions_count:
-                answers.append(
-                    OffsetCommitResponsePartition(asked.partition_index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                )
-            elif metadata is not None and len(metadata) > metadata_max:
-                answers.append(
-                    OffsetCommitResponsePartition(asked.partition_index, ErrorCode.OFFSET_METADATA_TOO_LARGE)
-                )
-            else:
-                answers.append(OffsetCommitResponsePartition(asked.partition_index))
-                taken.append((asked.partition_index, asked.committed_offset, asked.committed_leader_epoch, metadata))
-        commits.append((known.name, taken))
+        codes, taken = sort_partitions(topic.partitions, len(known.partitions), metadata_max)
+        if taken is not None:
+            commits.append((known.name, taken))
+        answers = [
+            OffsetCommitResponsePartition(asked.partition_index, code)
+            for asked, code in zip(topic.partitions, codes, strict=True)
+        ]
         response.topics.append(OffsetCommitResponseTopic(topic.topic_id, topic.name, answers))
+    if not commits:
+        return response  # there is nothing that the group would be asked of
     waiting = context.groups.commit(
         message.group_id,
         message.member_id,

@@ -14,6 +14,7 @@ from app.errors import ErrorCode, RequestRejected
 from app.groups.shard import CommittedPartition
 from app.handlers.admission import SETTLE_WAIT_S
 from app.handlers.api import Api, ApiTable
+from app.handlers.committed_offsets import check_count, sort_partitions
 from app.handlers.context import Context, Request
 from app.transactions.state import VERSION_2, ProducerIdentity, Transaction
 from app.units import ProducerEpoch, ProducerId, TopicPartition
@@ -32,17 +33,18 @@ KNOWS_ABORTABLE: Final = 4
 
 
 async def handle(context: Context, request: Request, message: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
-    """Commit what names topics that there are and has no over-long metadata; the rest is refused partition by partition.
+    """Commit what names partitions that there are and has no over-long metadata; the rest is refused partition by partition.
 
     Raises: RequestRejected for the request as a whole.
     """
     if not message.transactional_id:
         raise RequestRejected(ErrorCode.INVALID_REQUEST, "an empty transactional id")
-    target = TopicPartition(CONSUMER_OFFSETS.name, context.groups.partition_of(message.group_id))
-    await _admit(context, request.api_version, message, target)
+    check_count(message.topics)
     commits, response = _sort(context, message)
     if not commits:
-        return response
+        return response  # there is nothing that the transaction or the group would be asked of
+    target = TopicPartition(CONSUMER_OFFSETS.name, context.groups.partition_of(message.group_id))
+    await _admit(context, request.api_version, message, target)
     waiting = context.groups.commit(
         message.group_id,
         message.member_id,
@@ -86,22 +88,16 @@ def _sort(
     commits: list[tuple[str, list[CommittedPartition]]] = []
     response = TxnOffsetCommitResponse()
     for topic in message.topics:
-        answered = TxnOffsetCommitResponseTopic(topic.name)
-        response.topics.append(answered)
-        exists = context.image.topic(topic.name) is not None
-        taken: list[CommittedPartition] = []
-        for asked in topic.partitions:
-            code = ErrorCode.NONE
-            metadata = asked.committed_metadata
-            if not exists:
-                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif metadata is not None and len(metadata) > metadata_max:
-                code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            else:
-                taken.append((asked.partition_index, asked.committed_offset, asked.committed_leader_epoch, metadata))
-            answered.partitions.append(TxnOffsetCommitResponsePartition(asked.partition_index, code))
-        if taken:
+        known = context.image.topic(topic.name)
+        partitions_count = 0 if known is None else len(known.partitions)
+        codes, taken = sort_partitions(topic.partitions, partitions_count, metadata_max)
+        if taken is not None:
             commits.append((topic.name, taken))
+        answers = [
+            TxnOffsetCommitResponsePartition(asked.partition_index, code)
+            for asked, code in zip(topic.partitions, codes, strict=True)
+        ]
+        response.topics.append(TxnOffsetCommitResponseTopic(topic.name, answers))
     return commits, response
 
 

@@ -106,6 +106,24 @@ async def test_a_commit_of_too_many_offsets_is_refused_at_once(tmp_path: Path) -
         assert await committed(broker.node.context, "g") == {}
 
 
+async def test_a_commit_for_nothing_that_there_is_is_answered_without_the_group(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, **FEW) as broker:
+        await broker.create_topic("t")
+        await find(broker)
+
+        async def code(topic: str, partition: int, metadata: str = "") -> ErrorCode:
+            message = commit("g", topic, partition, 1)
+            message.member_id, message.generation_id_or_member_epoch = "stranger", 3
+            message.topics[0].partitions[0].committed_metadata = metadata
+            answer = await ask(broker.node.context, ApiKey.OFFSET_COMMIT, 8, message)
+            return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+        assert await code("t", 0) is ErrorCode.ILLEGAL_GENERATION
+        assert await code("t", 0, "x" * 5_000) is ErrorCode.ILLEGAL_GENERATION
+        assert await code("t", 1) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await code("none", 0) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 @pytest.mark.parametrize("durability", [Durability.MEMORY, Durability.DISK])
 async def test_offsets_are_there_after_a_restart(tmp_path: Path, durability: Durability) -> None:
     defaults = TopicConfig(firn_durability=durability)

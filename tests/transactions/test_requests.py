@@ -13,6 +13,7 @@ import uvloop
 
 from app.errors import ErrorCode
 from app.hot.log import PartitionLog
+from app.limits import OFFSETS_PER_COMMIT_MAX
 from app.records.builder import build_batch
 from app.wire.apikeys import ApiKey
 from app.wire.apis.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -140,14 +141,16 @@ async def test_partitions_are_added_together_or_not_at_all(tmp_path: Path) -> No
 async def test_offsets_of_a_transaction_need_its_owner(tmp_path: Path) -> None:
     async with started(tmp_path) as (_, producer):
 
-        async def commit(version: int, *, epoch: int = 0, topic: str = "a", metadata: str = "") -> ErrorCode:
-            partition = TxnOffsetCommitRequestPartition(0, 5, -1, metadata)
+        async def commit(
+            version: int, *, epoch: int = 0, topic: str = "a", index: int = 0, metadata: str = "", times: int = 1
+        ) -> ErrorCode:
+            partition = TxnOffsetCommitRequestPartition(index, 5, -1, metadata)
             asked = TxnOffsetCommitRequest(
                 "t",
                 "g",
                 producer.producer_id,
                 producer.epoch + epoch,
-                topics=[TxnOffsetCommitRequestTopic(topic, [partition])],
+                topics=[TxnOffsetCommitRequestTopic(topic, [partition] * times)],
             )
             answer = await producer.client.ask(ApiKey.TXN_OFFSET_COMMIT, version, asked)
             return ErrorCode(answer.topics[0].partitions[0].error_code)
@@ -156,7 +159,11 @@ async def test_offsets_of_a_transaction_need_its_owner(tmp_path: Path) -> None:
         assert await commit(4) is ErrorCode.TRANSACTION_ABORTABLE
         assert await commit(5, epoch=1) is ErrorCode.INVALID_PRODUCER_EPOCH
         assert await commit(5) is ErrorCode.NONE
-        assert await commit(5, topic="none") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for version, epoch in ((3, 0), (5, 0), (5, 1)):
+            for topic, index in (("none", 0), ("a", -1), ("a", 99)):
+                code = await commit(version, epoch=epoch, topic=topic, index=index)
+                assert code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await commit(5, times=OFFSETS_PER_COMMIT_MAX + 1) is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         assert await commit(5, metadata="x" * 5_000) is ErrorCode.OFFSET_METADATA_TOO_LARGE
         assert await producer.end(5) is ErrorCode.NONE
         assert await commit(3, epoch=-1) is ErrorCode.INVALID_PRODUCER_EPOCH
