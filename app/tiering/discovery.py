@@ -13,7 +13,7 @@ from app.errors import CorruptionError
 from app.metadata import layout
 from app.objectstore.api import ObjectInfo, ObjectMissing, ObjectStore
 from app.tiering.segment_format import TAIL_BYTES, SegmentFooter, decode_footer, footer_tail_bytes
-from app.units import TopicId, TopicIdPartition
+from app.units import TimestampMs, TopicId, TopicIdPartition
 
 PAGE_KEYS: Final = 1000
 
@@ -56,6 +56,16 @@ async def list_manifests(store: ObjectStore) -> list[TopicIdPartition]:
         if len(page) < PAGE_KEYS:
             return sorted(found, key=lambda one: (str(one.topic_id), one.partition))
         after = page[-1].key
+
+
+async def manifest_begun_ms(store: ObjectStore, partition: TopicIdPartition) -> TimestampMs | None:
+    """When the first entry of a partition's manifest was written, by the store's clock; None if there is none.
+
+    It is a seal, and those are never deleted. What is older was there before that manifest. One LIST of one key.
+    Raises: StorageUnavailable.
+    """
+    first = await store.list_objects(layout.log_prefix(layout.manifest_prefix(*partition)), limit=1)
+    return first[0].modified_ms if first else None
 
 
 async def read_footer(store: ObjectStore, key: str) -> SegmentFooter:

@@ -12,7 +12,6 @@ that was lost. Both times are the store's own.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -21,6 +20,7 @@ from app.errors import StorageUnavailable
 from app.metadata import layout
 from app.metadata.manifest import ManifestState, SegmentState
 from app.objectstore.api import ObjectStore
+from app.tiering.discovery import manifest_begun_ms
 from app.units import PartitionIndex, TopicId, TopicIdPartition
 
 PAGE_KEYS: Final = 1000
@@ -72,9 +72,8 @@ async def sweep_partition(
             if named is not None and state.get(named.segment_id) is None:
                 orphans.append(info)
     if orphans:
-        first = await store.list_objects(layout.log_prefix(layout.manifest_prefix(*partition)), limit=1)
-        begun_ms = first[0].modified_ms if first else math.inf
-        orphans = [info for info in orphans if info.modified_ms >= begun_ms]
+        begun_ms = await manifest_begun_ms(store, partition)
+        orphans = [info for info in orphans if begun_ms is not None and info.modified_ms >= begun_ms]
     for start in range(0, len(orphans), PAGE_KEYS):
         page = orphans[start : start + PAGE_KEYS]
         await store.delete_many([info.key for info in page])

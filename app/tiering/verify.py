@@ -3,14 +3,15 @@
 Objects are LISTed first and each manifest is read afterwards, as the sweeper does, so that what changes meanwhile is not
 reported as damage. Every readable segment is then read whole: its size and footer against the manifest, the CRC of each
 stored chunk, and each batch's CRC, offsets, counts and times against the chunk table. Ranges must join, with no gap and no
-overlap. Segment objects of a live partition whose manifest says nothing at all are history that has lost its manifest.
+overlap. Segment objects of a live partition from before its manifest, or beside one without any record, are history
+that has lost its manifest.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -20,7 +21,7 @@ from app.metadata import layout
 from app.metadata.cluster import ClusterImage
 from app.metadata.manifest import ManifestState, SegmentEntry, SegmentState
 from app.objectstore.api import ObjectInfo, ObjectMissing, ObjectStore, RangeUnsatisfiable, UploadInfo
-from app.tiering.discovery import list_manifests, list_segment_objects
+from app.tiering.discovery import list_manifests, list_segment_objects, manifest_begun_ms
 from app.tiering.segment_format import SegmentFooter, check_raw_chunk, check_stored_chunk, decode_footer
 from app.tiering.store_work import unfold_chunk
 from app.units import TopicIdPartition
@@ -113,7 +114,7 @@ async def verify(
     at.partitions_total = len(partitions)
     at.segments_total = sum(len(found) for found in objects.values())
     at.bytes_total = sum(info.size_bytes for found in objects.values() for info in found.values())
-    without_manifest: dict[TopicIdPartition, dict[str, int]] = {}
+    history: dict[TopicIdPartition, list[ObjectInfo]] = {}
     for partition in partitions:
         try:
             state = await read_manifest(partition)
@@ -121,47 +122,76 @@ async def verify(
             yield Finding(FindingKind.MANIFEST_UNREADABLE, partition, layout.manifest_prefix(*partition), str(error))
             at.partitions_done += 1
             continue
-        sizes = {info.key: info.size_bytes for info in objects[partition].values()}
-        orphans = list(orphan_objects(partition, state, sizes))
-        at.segments_total -= len(orphans)
-        at.bytes_total -= sum(sizes[orphan.object_key] for orphan in orphans)
-        if state.is_blank and sizes:
-            without_manifest[partition] = sizes
-        else:
-            for orphan in orphans:
-                yield orphan
+        unnamed = unnamed_objects(partition, state, objects[partition].values())
+        at.segments_total -= len(unnamed)
+        at.bytes_total -= sum(info.size_bytes for info in unnamed)
+        history[partition] = await older_than_manifest(store, partition, state, unnamed)
+        for finding in orphan_objects(partition, set(unnamed) - set(history[partition])):
+            yield finding
         async for finding in _verify_partition(store, partition, state, at):
             yield finding
         for orphan in orphan_uploads(partition, state, uploads):
             yield orphan
         at.partitions_done += 1
-    if without_manifest:
-        for finding in lost_manifests(without_manifest, await read_cluster()):
+    if any(history.values()):
+        for finding in lost_manifests(history, await read_cluster()):
             yield finding
 
 
-def orphan_objects(partition: TopicIdPartition, state: ManifestState, sizes: Mapping[str, int]) -> Iterator[Finding]:
-    """Those of ``partition``'s objects (bytes by key) that its manifest, read after they were listed, does not name."""
+def unnamed_objects(
+    partition: TopicIdPartition, state: ManifestState, objects: Iterable[ObjectInfo]
+) -> list[ObjectInfo]:
+    """Those of ``partition``'s objects that its manifest, read after they were listed, does not name."""
     known = {entry.object_key(*partition) for entry in state.entries}
-    for key, size_bytes in sizes.items():
-        if key not in known:
-            yield Finding(FindingKind.ORPHAN_OBJECT, partition, key, f"{size_bytes} bytes that no manifest names")
+    return [info for info in objects if info.key not in known]
 
 
-def lost_manifests(without: Mapping[TopicIdPartition, Mapping[str, int]], cluster: ClusterImage) -> Iterator[Finding]:
-    """What the objects (bytes by key) of partitions are whose manifests were read, after listing, and are blank.
+async def older_than_manifest(
+    store: ObjectStore, partition: TopicIdPartition, state: ManifestState, unnamed: Sequence[ObjectInfo]
+) -> list[ObjectInfo]:
+    """Those of ``unnamed`` that are history which the manifest has never known, if the partition is not deleted.
+
+    They were there before its first entry, and nothing that is readable begins where they do: the manifest that named them
+    was lost. Costs a LIST if anything is unnamed. Raises: StorageUnavailable.
+    """
+    if state.is_blank or not unnamed:
+        return list(unnamed)
+    begun_ms = await manifest_begun_ms(store, partition)
+    return [
+        info for info in unnamed if begun_ms is not None and info.modified_ms < begun_ms and _is_needed(info, state)
+    ]
+
+
+def _is_needed(info: ObjectInfo, state: ManifestState) -> bool:
+    named = layout.parse_segment_key(info.key)
+    return named is not None and named.base_offset >= state.log_start_offset and state.find(named.base_offset) is None
+
+
+def orphan_objects(partition: TopicIdPartition, unnamed: Iterable[ObjectInfo]) -> Iterator[Finding]:
+    """The finding for each of ``unnamed``, by key."""
+    for info in sorted(unnamed):
+        yield Finding(FindingKind.ORPHAN_OBJECT, partition, info.key, f"{info.size_bytes} bytes that no manifest names")
+
+
+def lost_manifests(
+    history: Mapping[TopicIdPartition, Sequence[ObjectInfo]], cluster: ClusterImage
+) -> Iterator[Finding]:
+    """What the objects that ``older_than_manifest`` has found are, by partition.
 
     ``cluster`` was read after that: a topic's manifests go only once it is marked as deleted, so a partition that is still
     there has lost its manifest. The rest of a deleted topic only takes room.
     """
-    for partition, sizes in without.items():
+    for partition, objects in history.items():
+        if not objects:
+            continue
         if cluster.partition(*partition) is None:
-            yield from orphan_objects(partition, ManifestState(), sizes)
+            yield from orphan_objects(partition, objects)
             continue
         prefix = layout.manifest_prefix(*partition)
         message = (
-            f"{len(sizes)} segment objects of {sum(sizes.values())} bytes have lost the manifest that names them, and none of"
-            f" them was read; stop the brokers and put back what was under {prefix}/ (older versions, or a copy of the bucket)"
+            f"{len(objects)} segment objects of {sum(info.size_bytes for info in objects)} bytes have lost the manifest that"
+            f" names them, and none of them was read; stop the brokers and put back what was under {prefix}/ (older versions,"
+            f" or a copy of the bucket)"
         )
         yield Finding(FindingKind.MANIFEST_MISSING, partition, prefix, message)
 

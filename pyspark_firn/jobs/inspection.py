@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from app.errors import ConfigError, CorruptionError
 from app.metadata import layout
 from app.metadata.manifest_state import ManifestState, SegmentEntry
-from app.objectstore.api import ObjectMissing, RangeUnsatisfiable, UploadInfo
+from app.objectstore.api import ObjectInfo, ObjectMissing, RangeUnsatisfiable, UploadInfo
 from app.records.batch import iter_headers
 from app.tiering.discovery import list_manifests, list_segment_objects
 from app.tiering.segment_format import check_raw_chunk, check_stored_chunk
@@ -33,9 +33,11 @@ from app.tiering.verify import (
     FindingKind,
     check_ranges,
     lost_manifests,
+    older_than_manifest,
     orphan_objects,
     orphan_uploads,
     read_checked_footer,
+    unnamed_objects,
 )
 from app.units import PartitionIndex, TopicId, TopicIdPartition
 from pyspark_firn.jobs.running import Runner
@@ -193,7 +195,7 @@ def inspect(store: str, runner: Runner, *, topics: Sequence[str] = (), progress:
         uploads = session.run(_uploads(session))
         partitions = set(session.run(list_manifests(session.store))) | set(objects) | set(uploads)
         tasks: list[SegmentTask] = []
-        without_manifest: dict[TopicIdPartition, dict[str, int]] = {}
+        history: dict[TopicIdPartition, list[ObjectInfo]] = {}
         for partition in sorted(partitions, key=lambda one: (str(one.topic_id), one.partition)):
             if wanted is not None and partition.topic_id not in wanted:
                 continue
@@ -204,16 +206,14 @@ def inspect(store: str, runner: Runner, *, topics: Sequence[str] = (), progress:
                 prefix = layout.manifest_prefix(*partition)
                 found.findings.append(Finding(FindingKind.MANIFEST_UNREADABLE, partition, prefix, str(error)))
                 continue
-            sizes = objects.get(partition, {})
-            if state.is_blank and sizes:
-                without_manifest[partition] = sizes
-            else:
-                found.findings += orphan_objects(partition, state, sizes)
+            unnamed = unnamed_objects(partition, state, objects.get(partition, ()))
+            history[partition] = session.run(older_than_manifest(session.store, partition, state, unnamed))
+            found.findings += orphan_objects(partition, set(unnamed) - set(history[partition]))
             found.findings += orphan_uploads(partition, state, uploads.get(partition, ()))
             found.findings += check_ranges(partition, state)
             tasks += _tasks(store, partition, state, runner.parallelism)
-        if without_manifest:
-            found.findings += lost_manifests(without_manifest, session.run(session.metadata.cluster()))
+        if any(history.values()):
+            found.findings += lost_manifests(history, session.run(session.metadata.cluster()))
     total = sum(len(task.entries) for task in tasks)
     for part in runner.run(inspect_segments, tasks):
         for facts in part:
@@ -232,8 +232,8 @@ def inspect(store: str, runner: Runner, *, topics: Sequence[str] = (), progress:
 
 async def _objects(
     session: StoreSession, wanted: set[uuid.UUID] | None, found: Inspection
-) -> dict[TopicIdPartition, dict[str, int]]:
-    objects: dict[TopicIdPartition, dict[str, int]] = {}
+) -> dict[TopicIdPartition, list[ObjectInfo]]:
+    objects: dict[TopicIdPartition, list[ObjectInfo]] = {}
     async for info, named in list_segment_objects(session.store):
         if named is None:
             if wanted is None:
@@ -241,7 +241,7 @@ async def _objects(
                 found.findings.append(Finding(FindingKind.FOREIGN_OBJECT, None, info.key, message))
         elif wanted is None or named.topic_id in wanted:
             partition = TopicIdPartition(named.topic_id, named.partition)
-            objects.setdefault(partition, {})[info.key] = info.size_bytes
+            objects.setdefault(partition, []).append(info)
     return objects
 
 

@@ -159,6 +159,9 @@ def test_a_manifest_begun_anew_does_not_give_the_history_before_it_away(tmp_path
         await manifest.copy_started(begun)
         orphan = layout.segment_key(TOPIC, 0, 0, SegmentId(uuid.UUID(int=1)))
         await world.store.put(orphan, b"left by a lost answer")
+        found = await _findings(world)
+        assert [one.kind for one in found] == [FindingKind.ORPHAN_OBJECT, FindingKind.MANIFEST_MISSING]
+        assert f"{len(keys)} segment objects" in found[1].message
         swept = await sweep_partition(world.store, KEY, lambda: _fresh(world)(KEY))
         assert swept.objects == 1
         assert [info.key for info in await world.store.list_objects("data/")] == keys
@@ -274,6 +277,24 @@ def test_segments_whose_manifest_is_gone_are_damage_unless_their_topic_is_delete
             assert progress.segments_done == progress.records_done == progress.bytes_done == 0
         left = [one async for one in verify(world.store, _fresh(world), _without_topics)]
         assert [(one.kind, one.object_key) for one in left] == [(FindingKind.ORPHAN_OBJECT, key) for key in keys]
+
+    run_world(tmp_path, scenario)
+
+
+def test_older_objects_of_offsets_that_can_be_read_or_have_expired_only_take_room(tmp_path: Path) -> None:
+    """As in a bucket that was copied, data first: then every object is older than its manifest."""
+
+    async def scenario(world: World) -> None:
+        await _tiered(world)
+        await world.tier.advance_log_start(TOPIC, KEY.partition, world.manifest.finished[2].base_offset)
+        await world.until(lambda: not world.manifest.state.pending_deletes(), seconds=300)
+        bases = (0, world.manifest.finished[-1].base_offset + 1)
+        for base in bases:
+            await world.store.put(layout.segment_key(TOPIC, 0, base, SegmentId(uuid.UUID(int=base))), b"x")
+        await asyncio.sleep(1)
+        for info in await world.store.list_objects(layout.topic_prefix(TOPIC)):
+            await world.store.put(info.key, await world.store.get(info.key))
+        assert [one.kind for one in await _findings(world)] == [FindingKind.ORPHAN_OBJECT] * len(bases)
 
     run_world(tmp_path, scenario)
 
