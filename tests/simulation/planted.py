@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import count
 from typing import Any, NamedTuple
 
 import pytest
@@ -30,6 +31,7 @@ from app.tiering import rebuild, remote_log_manager
 from app.tiering.chunk_cache import ChunkCache
 from app.tiering.remote_log_manager import RemoteLogManager
 from app.transactions.markers import MarkerWriter
+from app.units import Offset
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -346,6 +348,19 @@ def takes_records_for_control_records(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(share_fetch, "_sorted_out", confused)
 
 
+def tells_an_older_high_watermark_at_times(patch: pytest.MonkeyPatch) -> None:
+    told = count()
+
+    def older(log: Any) -> Offset:
+        return Offset(max(log.log_start_offset, log._high_watermark - next(told) % 2))
+
+    patch.setattr(PartitionLog, "high_watermark", property(older))
+
+
+def caches_without_a_budget(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ChunkCache, "_make_room", lambda _cache, _raw_bytes: True)
+
+
 PLANTED: dict[str, Planted] = {
     "acks before sync": Planted(acks_before_sync, None, 10, ("INV-1",)),
     "local segments dropped before their manifest entry": Planted(
@@ -382,6 +397,8 @@ PLANTED: dict[str, Planted] = {
         150,
         ("INV-1", "INV-4", "INV-5", "INV-10", "errors", "liveness"),
     ),
+    "an older high watermark told at times": Planted(tells_an_older_high_watermark_at_times, ("cut",), 10, ("INV-3",)),
+    "a cache without a budget": Planted(caches_without_a_budget, ("cold pages",), 40, ("INV-7",)),
     "records deleted before the log start is durable": Planted(
         deletes_records_before_the_log_start_is_durable, ("kill", "cold pages"), 20, ("INV-4",)
     ),
