@@ -5,9 +5,9 @@ COPY_STARTED is durable before the first byte of a copy, so whatever was listed 
 manifest does not know the id, it was given up and forgotten, and never becomes known again. The other way round, a copy that
 began in between would be taken for an orphan.
 
-A manifest that says nothing at all explains nothing either: then the objects are history whose manifest was lost, and stay.
-So do objects older than the manifest's first entry, a seal, which is never deleted: that manifest was begun in place of one
-that was lost. Both times are the store's own.
+Objects older than the manifest's first entry (a seal, which is never deleted) are none of its orphans: it was begun in place of
+one that was lost, and they are what that one named. So they stay, as they do where there is no manifest at all. Both times
+are the store's own.
 """
 
 from __future__ import annotations
@@ -66,11 +66,10 @@ async def sweep_partition(
         return swept
     state = await read_manifest()
     orphans = []
-    if not state.is_blank:
-        for info in objects:
-            named = layout.parse_segment_key(info.key)
-            if named is not None and state.get(named.segment_id) is None:
-                orphans.append(info)
+    for info in objects:
+        named = layout.parse_segment_key(info.key)
+        if named is not None and state.get(named.segment_id) is None:
+            orphans.append(info)
     if orphans:
         begun_ms = await manifest_begun_ms(store, partition)
         orphans = [info for info in orphans if begun_ms is not None and info.modified_ms >= begun_ms]
