@@ -408,14 +408,19 @@ class GroupShard:
         assert isinstance(group, ConsumerGroup)
         return [to_bytes(group.group_id, record) for record in group.tombstones()]
 
+    def empty_group(self, group_id: str) -> Group:
+        """A group without members, which can be deleted. Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        group = self.group(group_id)
+        if not group.is_empty:
+            raise RequestRejected(ErrorCode.NON_EMPTY_GROUP, f"Group {group_id} is not empty.")
+        return group
+
     def delete_group(self, turn: Turn, group_id: str) -> None:
         """Delete a group without members, and its offsets.
 
         Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP; what an append raises.
         """
-        group = self.group(group_id)
-        if not group.is_empty:
-            raise RequestRejected(ErrorCode.NON_EMPTY_GROUP, f"Group {group_id} is not empty.")
+        group = self.empty_group(group_id)
         self._forget_offsets(turn, group_id, list(self.offsets.places(group_id)))
         turn.append(self.tombstones(group))
         del self.groups[group_id]

@@ -9,7 +9,7 @@ from uuid import UUID
 from app.configs import BrokerConfig
 from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import SHARE_GROUP_STATE, ensure_topic
-from app.errors import RequestRejected
+from app.errors import ErrorCode, RequestRejected
 from app.groups.metrics import ShareCounters
 from app.groups.share_sessions import ShareSession, ShareSessions
 from app.groups.share_state import ShareKey, SharePartition, ShareSettings, ShareStateShard
@@ -125,7 +125,13 @@ class ShareCoordinator:
         return topics
 
     async def forget(self, wanted: Callable[[ShareKey], bool]) -> None:
-        """Forget the progress of share-partitions. Raises: RequestRejected; what was forgotten before stays so."""
+        """Forget the progress of share-partitions.
+
+        Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS while some progress is not known yet, which would come back; what
+        an append raises. What was forgotten before stays so.
+        """
+        if self.shell.loading:
+            raise RequestRejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "what share groups have read is being read")
         for partition, shard in self.shell.shards():
             keys = [key for key in shard.partitions if wanted(key)]
             if keys:

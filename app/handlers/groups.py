@@ -13,7 +13,7 @@ from app.coordinator.shell import Reply, Turn
 from app.errors import ErrorCode, ProtocolError, RequestRejected
 from app.groups.classic import ClassicGroup, ClassicState, refused_join
 from app.groups.classic_member import Join, Sync
-from app.groups.group import Group
+from app.groups.group import Group, GroupType
 from app.groups.shard import GroupShard
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
@@ -305,18 +305,24 @@ async def delete(context: Context, request: Request, message: DeleteGroupsReques
     for group_id in dict.fromkeys(message.groups_names):
         code = ErrorCode.NONE
         try:
-            waiting = context.groups.perform(
-                group_id,
-                lambda shard, turn, name=group_id: shard.delete_group(turn, name),  # type: ignore[misc]
-                nameless=True,
-            )
-            if waiting is not None:
-                await waiting
-            await context.shares.forget(lambda key, name=group_id: key.group_id == name)  # type: ignore[misc]
+            await _delete(context, group_id)
         except RequestRejected as error:
             code = error.code
         results.append(DeletableGroupResult(group_id, code))
     return DeleteGroupsResponse(results=results)
+
+
+async def _delete(context: Context, group_id: str) -> None:
+    """Delete a group: a share group's progress first, since without the group nobody could ask again for what is left of it.
+
+    Raises: RequestRejected.
+    """
+    group = context.groups.look(group_id, lambda shard: shard.empty_group(group_id))
+    if group.group_type is GroupType.SHARE:
+        await context.shares.forget(lambda key: key.group_id == group_id)
+    waiting = context.groups.perform(group_id, lambda shard, turn: shard.delete_group(turn, group_id), nameless=True)
+    if waiting is not None:
+        await waiting
 
 
 def refuse_delete(

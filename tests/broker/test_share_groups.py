@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from app.configs import Durability, TopicConfig
+from app.coordinator.partition import CoordinatedLog, ReplayedBatch
 from app.errors import ErrorCode, StorageUnavailable
 from app.groups.share_window import Acquired
 from app.handlers.share_fetch import _Fetching, in_batches
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.metadata.changes import ConfigChange, Operation, ResourceType
 from app.tiering.remote_reader import RemoteRange, RemoteRead
-from app.units import Offset
+from app.units import LeaderEpoch, Offset
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
@@ -288,6 +289,47 @@ async def test_groups_and_their_offsets_are_described_altered_and_deleted(tmp_pa
             assert answer.results[0].error_code == 0
             answer = await client.ask(ApiKey.SHARE_GROUP_DESCRIBE, 1, ShareGroupDescribeRequest([GROUP]))
             assert answer.groups[0].error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+async def test_a_group_is_deleted_after_its_progress_and_not_while_that_is_being_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 1, retention_ms="-1")
+        shares = broker.node.shares
+
+        async def deleted(client: Talk) -> ErrorCode:
+            answer = await client.ask(ApiKey.DELETE_GROUPS, 2, DeleteGroupsRequest([GROUP]))
+            return ErrorCode(answer.results[0].error_code)
+
+        async with talk(broker.port) as client, workers(broker, "a") as (a,):
+            await a.get()
+            (known,) = shares.keys(lambda _: True)
+            assert await deleted(client) is ErrorCode.NON_EMPTY_GROUP
+            assert shares.keys(lambda _: True) == [known]
+            await a.close()
+            await a.leave()
+            gate, replay = asyncio.Event(), CoordinatedLog.replay
+
+            async def held_up(log: CoordinatedLog) -> AsyncIterator[list[ReplayedBatch]]:
+                await gate.wait()
+                async for batches in replay(log):
+                    yield batches
+
+            monkeypatch.setattr(CoordinatedLog, "replay", held_up)
+            partition = shares.shell.partition_of(known.name)
+            shares.shell.on_resign(partition)
+            shares.shell.on_leader(partition, LeaderEpoch(0))
+            assert await deleted(client) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            described = await client.ask(ApiKey.SHARE_GROUP_DESCRIBE, 1, ShareGroupDescribeRequest([GROUP]))
+            assert described.groups[0].group_state == "Empty"
+            gate.set()
+            async with asyncio.timeout(20):
+                while shares.shell.loading:
+                    await asyncio.sleep(0.01)
+            assert shares.keys(lambda _: True) == [known]
+            assert await deleted(client) is ErrorCode.NONE
+            assert shares.keys(lambda _: True) == []
 
 
 async def start_and_lag(client: Talk) -> tuple[int, int]:
