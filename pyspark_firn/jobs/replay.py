@@ -7,10 +7,12 @@ Each record goes to the partition of the same number, with its key, value and he
     firn.replay.offset
     firn.replay.timestamp   its original time, in milliseconds
 
-**Resuming.** The state file says how far the source was acknowledged and where the target's partitions ended before the first
-record. A replay that is started again reads what it has written since then, finds the last record of its own, and goes on with
-the next: no record is left out and none comes twice. (A Produce that a broker is still working on when the replay is started
-again is not seen; wait for the old process to end.)
+**Resuming.** The state file says how far the source was acknowledged and where the target's partitions ended then. A replay that
+is started again reads what the target got since, and leaves out what is its own: no record is left out and none comes twice. (A
+Produce that a broker is still working on when the replay is started again is not seen; wait for the old process to end.)
+
+**A record that is refused** (it is larger than the target allows, say) ends the replay, and the state stays before it. Started
+again, the replay begins with that record, behind those that were on their way with it.
 """
 
 from __future__ import annotations
@@ -22,19 +24,21 @@ import random
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from app.client.cluster import LATEST, ClusterClient
 from app.client.consumer import Consumer
-from app.client.producer import Producer
-from app.errors import ConfigError
+from app.client.producer import Acknowledged, Producer
+from app.errors import BrokerUnavailable, ConfigError, CorruptionError, RequestRejected
 from app.units import Offset, PartitionIndex, TopicPartition
-from pyspark_firn.batch import plan
+from pyspark_firn.batch import splits_of
 from pyspark_firn.columns import HEADERS
 from pyspark_firn.options import Isolation, ReadOptions, parse_read_options
 from pyspark_firn.reading import SplitReader
 from pyspark_firn.session import StoreSession, SystemClock
+from pyspark_firn.snapshot import resolve_ranges, take_snapshot
 from pyspark_firn.splits import StoredSplit
 
 STATE_VERSION: Final = 1
@@ -76,7 +80,7 @@ class ReplayState:
     source_next: dict[int, int] = field(default_factory=dict)
     """Next source offset by partition: everything below it is acknowledged."""
     target_from: dict[int, int] = field(default_factory=dict)
-    """Where to look for records of this replay, by target partition."""
+    """Where to look for records of this replay at ``source_next`` or above, by target partition."""
 
     def write(self, path: Path) -> None:
         temporary = path.with_name(f".{path.name}.tmp")
@@ -123,9 +127,12 @@ def replay(request: ReplayRequest, *, progress: Progress | None = None) -> Repla
     if request.end:
         options["endingTimestamp"] = request.end
     parsed = parse_read_options(options, streaming=False)
-    splits = [split for split in plan(parsed) if isinstance(split, StoredSplit)]
     with StoreSession(request.store) as session:
-        return asyncio.run(_Replay(request, parsed, splits, session, progress).run())
+        snapshot = session.run(take_snapshot(session, parsed))
+        ranges, _ = session.run(resolve_ranges(session, snapshot, parsed))
+        splits = [split for split in splits_of(snapshot, ranges, parsed) if isinstance(split, StoredSplit)]
+        log_starts = {int(one.partition.partition): one.start for one in snapshot.partitions}
+        return asyncio.run(_Replay(request, parsed, splits, log_starts, session, progress).run())
 
 
 class _Replay:
@@ -134,12 +141,13 @@ class _Replay:
         request: ReplayRequest,
         options: ReadOptions,
         splits: list[StoredSplit],
+        log_starts: Mapping[int, int],
         session: StoreSession,
         progress: Progress | None,
     ) -> None:
         self._request = request
         self._options = options
-        self._splits = splits
+        self._log_starts = log_starts
         self._session = session
         self._progress = progress
         self._by_partition: dict[int, list[StoredSplit]] = {}
@@ -147,6 +155,10 @@ class _Replay:
             self._by_partition.setdefault(split.partition, []).append(split)
         self._total = sum(part[-1].offset_end - part[0].offset_start for part in self._by_partition.values())
         self._summary = ReplaySummary(request.topic, request.target)
+        self._answers: list[tuple[int, int, asyncio.Future[Acknowledged]]] = []
+        """Of what was sent since the last note: partition, source offset, answer."""
+        self._found: dict[int, set[int]] = {}
+        """Source offsets that an earlier start produced and did not note, by partition; as many as fit between two notes."""
         self._first_timestamp: int | None = None
         self._started_s = 0.0
 
@@ -177,27 +189,42 @@ class _Replay:
         state = read_state(path, named) if path is not None else None
         targets = [TopicPartition(self._request.target, PartitionIndex(index)) for index in sorted(self._by_partition)]
         ends = await cluster.list_offsets(dict.fromkeys(targets, LATEST)) if targets else {}
+        resumed = state is not None
         if state is None:
             state = ReplayState(str(uuid.uuid4()), named)
-            for split in self._splits:
-                state.source_next.setdefault(split.partition, split.offset_start)
-            state.target_from = {int(target.partition): end.offset for target, end in ends.items()}
-            if path is not None:
-                state.write(path)
-            return state
+        else:
+            self._check_still_there(state)
+            for target in targets:
+                await self._find_own(cluster, state, target, ends[target].offset)
         for target in targets:
+            # On a first start all of them; later those whose first records have come to the store since.
             index = int(target.partition)
-            await self._find_own(cluster, state, target, ends[target].offset)
-            first = self._by_partition[index][0].offset_start
-            self._summary.resumed_at += max(0, state.source_next[index] - first)
+            state.source_next.setdefault(index, self._by_partition[index][0].offset_start)
+            state.target_from.setdefault(index, ends[target].offset)
+            if resumed:
+                done = state.source_next[index] - self._by_partition[index][0].offset_start
+                self._summary.resumed_at += max(0, done) + len(self._found.get(index, ()))
+        if path is not None:
+            state.write(path)
         return state
 
+    def _check_still_there(self, state: ReplayState) -> None:
+        """Raises: CorruptionError if retention has overtaken the replay, which would go on behind a gap."""
+        for index, following in sorted(state.source_next.items()):
+            start = self._log_starts.get(index, 0)
+            if following < start:
+                raise CorruptionError(
+                    f"{self._request.topic}-{index} starts at offset {start} now: [{following}, {start}) are gone, and the"
+                    " replay had not come to them; name another file with --state to replay what is left."
+                )
+
     async def _find_own(self, cluster: ClusterClient, state: ReplayState, target: TopicPartition, end: int) -> None:
-        """Go on after the last record of this replay that the target holds."""
+        """Which records of this replay the target has got since the last note."""
         index = int(target.partition)
-        start = state.target_from[index]
+        start = state.target_from.get(index, end)
         if start >= end:
             return
+        found = self._found[index] = set()
         async with Consumer(cluster) as consumer:
             consumer.assign({target: Offset(start)})
             while consumer.position(target) < end:
@@ -205,9 +232,9 @@ class _Replay:
                     for record in batch.records():
                         headers = dict(record.headers)
                         if headers.get(HEADER_ID) == state.id.encode():
-                            done = int(headers.get(HEADER_OFFSET) or b"-1") + 1
-                            state.source_next[index] = max(state.source_next[index], done)
-        state.target_from[index] = end
+                            offset = int(headers.get(HEADER_OFFSET) or b"-1")
+                            if offset >= state.source_next[index]:
+                                found.add(offset)
 
     async def _produce(self, producer: Producer, state: ReplayState) -> None:
         since_state = 0
@@ -217,20 +244,21 @@ class _Replay:
         async for partition, row in self._records(state):
             await self._wait_for_turn(row)
             headers = [(header["key"], header["value"]) for header in row[HEADERS] or ()]
-            original_ms = int(row["timestamp"].timestamp() * 1000) if row["timestamp"] is not None else -1
+            original_ms = _milliseconds(row["timestamp"])
             headers += [
                 (HEADER_ID, state.id.encode()),
                 (HEADER_PARTITION, b"%d" % partition),
                 (HEADER_OFFSET, b"%d" % row["offset"]),
                 (HEADER_TIMESTAMP, b"%d" % original_ms),
             ]
-            await producer.send(
+            answer = await producer.send(
                 self._request.target,
                 row["value"],
                 key=row["key"],
                 headers=tuple(headers),
                 partition=partition,
             )
+            self._answers.append((partition, row["offset"], answer))
             sent[partition] = row["offset"] + 1
             self._summary.records += 1
             since_state += 1
@@ -240,9 +268,28 @@ class _Replay:
         await self._note(producer, state, sent)
 
     async def _note(self, producer: Producer, state: ReplayState, sent: Mapping[int, int]) -> None:
-        """Wait for every acknowledgement and write down how far that is."""
+        """Wait for every acknowledgement and write down how far that is.
+
+        Raises: RequestRejected, BrokerUnavailable if a record was not taken; then nothing is written down.
+        """
         await producer.flush()
+        target_ends: dict[int, int] = {}
+        for partition, offset, answer in self._answers:
+            try:
+                target_ends[partition] = (await answer).offset + 1
+            except (RequestRejected, BrokerUnavailable) as error:
+                sentence = (
+                    f"{self._request.target} did not take offset {offset} of {self._request.topic}-{partition}: {error}"
+                )
+                if isinstance(error, RequestRejected):
+                    raise RequestRejected(error.code, sentence) from error
+                raise BrokerUnavailable(sentence) from error
+        self._answers.clear()
         state.source_next = dict(sent)
+        for partition, end in target_ends.items():
+            # What was found above must be found again as long as the replay has not come past it.
+            if sent[partition] > max(self._found.get(partition, ()), default=-1):
+                state.target_from[partition] = max(state.target_from[partition], end)
         if self._request.state_path is not None:
             state.write(self._request.state_path)
         if self._progress is not None:
@@ -253,8 +300,8 @@ class _Replay:
         due_s = 0.0
         if self._request.records_per_s is not None:
             due_s = self._summary.records / self._request.records_per_s
-        if self._request.pace is not None and row["timestamp"] is not None:
-            timestamp = int(row["timestamp"].timestamp() * 1000)
+        if self._request.pace is not None:
+            timestamp = _milliseconds(row["timestamp"])
             if self._first_timestamp is None:
                 self._first_timestamp = timestamp
             due_s = max(due_s, (timestamp - self._first_timestamp) / 1000 / self._request.pace)
@@ -283,11 +330,16 @@ class _Replay:
 
     def _rows(self, partition: int, state: ReplayState) -> Iterator[Mapping[str, Any]]:
         reader = SplitReader(self._session, self._options.columns, Isolation.READ_COMMITTED, fail_on_data_loss=True)
-        start = state.source_next[partition]
+        start, found = state.source_next[partition], self._found.get(partition, set())
         for split in self._by_partition[partition]:
             if all(piece.end_offset <= start for piece in split.pieces):
                 continue
             for batch in reader.read(split):
                 for row in batch.to_pylist():
-                    if row["offset"] >= start:
+                    if row["offset"] >= start and row["offset"] not in found:
                         yield row
+
+
+def _milliseconds(moment: datetime) -> int:
+    """As it is stored. Rounded, since seconds as a float may be a hair too small."""
+    return round(moment.timestamp() * 1000)

@@ -1,0 +1,144 @@
+"""``replay`` where something goes wrong: refused records, history that is gone, partitions that come later."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli import main
+from app.client.admin import AdminClient, ConfigOperation, ResourceType
+from app.client.cluster import ClusterClient
+from app.client.consumer import Consumer
+from app.errors import CorruptionError, RequestRejected
+from app.records.builder import build_batch
+from app.units import Offset, PartitionIndex, TopicId, TopicPartition
+from pyspark_firn.jobs.replay import ReplayRequest, replay
+from tests.support.broker import RunningBroker, running_broker
+from tests.support.buckets import BucketBuilder
+
+NOW_MS = 1_700_000_000_000
+
+
+def batch_of(values: list[bytes], first: int, times_ms: list[int] | None = None) -> bytes:
+    times = times_ms or [NOW_MS + first + n for n in range(len(values))]
+    records: list[Any] = [(time, b"k", value, ()) for time, value in zip(times, values, strict=True)]
+    return build_batch(records, base_offset=Offset(first))
+
+
+async def add(bucket: BucketBuilder, topic_id: TopicId, partition: int, values: list[bytes], first: int = 0) -> None:
+    """One segment with a batch for each ten records."""
+    made = [batch_of(values[at : at + 10], first + at) for at in range(0, len(values), 10)]
+    await bucket.add_segment(topic_id, partition, made)
+
+
+def request(path: Path, broker: RunningBroker) -> ReplayRequest:
+    return ReplayRequest(
+        store=(path / "source").as_uri(),
+        topic="t",
+        bootstrap=(("127.0.0.1", broker.port),),
+        target="again",
+        state_path=path / "state.json",
+    )
+
+
+async def produced(broker: RunningBroker, partition: int = 0) -> list[Any]:
+    """Every record of a partition of the target."""
+    named = TopicPartition("again", PartitionIndex(partition))
+    found: list[Any] = []
+    async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster:
+        end = (await cluster.list_offsets({named: -1}))[named].offset
+        async with Consumer(cluster) as consumer:
+            consumer.assign({named: Offset(0)})
+            while consumer.position(named) < end:
+                for batch in await consumer.poll(10_000):
+                    found += batch.records()
+    return found
+
+
+async def allow(broker: RunningBroker, message_bytes_max: int) -> None:
+    async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster:
+        change = ("max.message.bytes", ConfigOperation.SET, str(message_bytes_max))
+        await AdminClient(cluster).alter_configs(ResourceType.TOPIC, "again", [change])
+
+
+async def test_a_refused_record_ends_the_replay_which_begins_with_it_when_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bucket = await BucketBuilder.open(tmp_path / "source")
+    values = [b"v%d" % n for n in range(60)]
+    values[35] = b"x" * 5_000
+    await add(bucket, await bucket.create_topic("t"), 0, values)
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("again", 1, max_message_bytes="3000")
+        wanted = request(tmp_path, broker)
+        monkeypatch.setattr("pyspark_firn.jobs.replay.STATE_EVERY_RECORDS", 20)
+        monkeypatch.setattr("pyspark_firn.jobs.replay.STATE_EVERY_S", 3_600.0)  # The machine may be slow.
+        arguments = ["job", "replay", "t", "--store", wanted.store, "--target", "again", "-b", broker.bootstrap]
+        assert await asyncio.to_thread(main, [*arguments, "--state", str(wanted.state_path), "--json"]) == 1
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.count("\n") == 1
+        assert "again did not take offset 35 of t-0" in said.err
+        assert "max.message.bytes" in said.err
+        assert wanted.state_path is not None
+        assert json.loads(wanted.state_path.read_text())["source_next"] == {"0": 20}
+        with pytest.raises(RequestRejected, match="offset 35 of t-0"):
+            await asyncio.to_thread(replay, wanted)
+        await allow(broker, 10_000)
+        # Those that were sent along with the refused one are there, and are not sent again.
+        there = len(await produced(broker))
+        summary = await asyncio.to_thread(replay, wanted)
+        assert (summary.resumed_at, summary.records) == (there, 60 - there)
+        found = [record.value for record in await produced(broker)]
+        assert len(found) == 60
+        assert set(found) == set(values)
+        assert [value for value in found if value != values[35]] == [value for value in values if value != values[35]]
+
+
+async def test_a_partition_whose_first_records_came_after_the_first_start_is_replayed_too(tmp_path: Path) -> None:
+    bucket = await BucketBuilder.open(tmp_path / "source")
+    topic_id = await bucket.create_topic("t", 2)
+    await add(bucket, topic_id, 0, [b"a%d" % n for n in range(20)])
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("again", 2)
+        wanted = request(tmp_path, broker)
+        assert (await asyncio.to_thread(replay, wanted)).records == 20
+        await add(bucket, topic_id, 1, [b"b%d" % n for n in range(20)])
+        for records in (20, 0):
+            summary = await asyncio.to_thread(replay, wanted)
+            assert (summary.resumed_at, summary.records) == (40 - records, records)
+        for index, letter in enumerate((b"a", b"b")):
+            assert [one.value for one in await produced(broker, index)] == [letter + b"%d" % n for n in range(20)]
+
+
+async def test_a_replay_that_retention_has_overtaken_says_what_it_cannot_replay(tmp_path: Path) -> None:
+    bucket = await BucketBuilder.open(tmp_path / "source")
+    topic_id = await bucket.create_topic("t")
+    await add(bucket, topic_id, 0, [b"v%d" % n for n in range(20)])
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("again", 1)
+        wanted = request(tmp_path, broker)
+        assert (await asyncio.to_thread(replay, wanted)).records == 20
+        await add(bucket, topic_id, 0, [b"v%d" % n for n in range(20, 60)], first=20)
+        manifest = await bucket.manifest(topic_id, 0)
+        await manifest.set_log_start(30)
+        with pytest.raises(CorruptionError, match=r"t-0 starts at offset 30 now: \[20, 30\) are gone"):
+            await asyncio.to_thread(replay, wanted)
+        assert len(await produced(broker)) == 20
+
+
+async def test_original_times_are_exact(tmp_path: Path) -> None:
+    times_ms = [1_001, 1_003, 1_005, NOW_MS]  # The first three times 1000 are too small, as floats of seconds.
+    bucket = await BucketBuilder.open(tmp_path / "source")
+    topic_id = await bucket.create_topic("t")
+    await bucket.add_segment(topic_id, 0, [batch_of([b"v"] * len(times_ms), 0, times_ms)])
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("again", 1)
+        await asyncio.to_thread(replay, request(tmp_path, broker))
+        found = [dict(record.headers)["firn.replay.timestamp"] for record in await produced(broker)]
+        assert found == [b"%d" % time for time in times_ms]
