@@ -126,17 +126,23 @@ def write_part(task: PartTask) -> PartDone:
     if decoder is not None and task.bad_target:
         bad_file_system, bad_root = file_system(parse_store_url(task.bad_target))
         bad = DayWriter(bad_file_system, f"{bad_root}/{task.bad_folder}", name, decoder.bad_schema)
-    with StoreSession(task.store) as session:
-        reader = SplitReader(session, COLUMNS, Isolation.READ_COMMITTED, fail_on_data_loss=True)
-        for batch in reader.read(task.split):
-            if decoder is None:
-                good.add(batch)
-            else:
-                kept, aside = decoder.split(batch)
-                good.add(kept)
-                if bad is not None:
-                    bad.add(aside)
-    return PartDone(task.part, tuple(good.close()), tuple(bad.close()) if bad is not None else ())
+    try:
+        with StoreSession(task.store) as session:
+            reader = SplitReader(session, COLUMNS, Isolation.READ_COMMITTED, fail_on_data_loss=True)
+            for batch in reader.read(task.split):
+                if decoder is None:
+                    good.add(batch)
+                else:
+                    kept, aside = decoder.split(batch)
+                    good.add(kept)
+                    if bad is not None:
+                        bad.add(aside)
+        return PartDone(task.part, tuple(good.close()), tuple(bad.close()) if bad is not None else ())
+    except BaseException:
+        good.discard()
+        if bad is not None:
+            bad.discard()
+        raise
 
 
 def archive_parquet(

@@ -1,12 +1,15 @@
 """One part of an archive as Parquet files: one for each day of its records.
 
-A file is written under a name that readers pass over and moved to its own when it is whole; S3 shows an object only when it is
-whole, so there the name is its own from the start. Writing a part again replaces its files by the same ones.
+A file is written under a name that readers pass over, no other attempt's, and moved to its own when it is whole; S3 shows an
+object only when it is whole, so there the name is its own from the start. Writing a part again replaces its files by the same
+ones, also while another attempt is at it. Only an attempt that is killed leaves such a file behind.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -63,7 +66,7 @@ class _DayFile:
         folder, _, name = path.rpartition("/")
         if self._is_local:
             files.create_dir(folder, recursive=True)
-        self._written_to = f"{folder}/_{name}.tmp" if self._is_local else path
+        self._written_to = f"{folder}/_{name}.{uuid.uuid4().hex}.tmp" if self._is_local else path
         self._writer = pq.ParquetWriter(
             self._written_to,
             schema,
@@ -98,6 +101,12 @@ class _DayFile:
             self._files.move(self._written_to, self.path)
         return int(self._files.get_file_info(self.path).size)
 
+    def discard(self) -> None:
+        """Remove what nobody will finish."""
+        if self._written_to != self.path:
+            with suppress(FileNotFoundError):
+                self._files.delete_file(self._written_to)
+
 
 class DayWriter:
     """Writes record batches with a ``timestamp`` column as ``<root>/date=<day>/<name>[-<n>].parquet``."""
@@ -130,9 +139,16 @@ class DayWriter:
             self._finish(day)
         return self._done
 
+    def discard(self) -> None:
+        """After a failure: remove what is not visible yet."""
+        for file in self._opened.values():
+            file.discard()
+        self._opened.clear()
+
     def _finish(self, day: int) -> None:
-        file = self._opened.pop(day)
+        file = self._opened[day]
         size = file.close()
+        del self._opened[day]
         self._done.append(WrittenFile(file.path.removeprefix(f"{self._root}/"), _day_name(day), file.records, size))
 
 

@@ -17,6 +17,7 @@ from app.records.builder import build_batch
 from app.units import Offset
 from pyspark_firn.jobs.archive import archive_iceberg, archive_parquet
 from pyspark_firn.jobs.running import ProcessRunner
+from pyspark_firn.reading import SplitReader
 from tests.spark.conftest import Topic
 from tests.support.buckets import BucketBuilder
 
@@ -159,3 +160,57 @@ def test_of_two_runs_into_one_iceberg_table_one_adds_nothing(topic: Topic, tmp_p
     with pytest.raises(ConfigError, match="nothing was added; run the job again"):
         archive_iceberg(topic.store, "t", "lake.t", catalog, Overtaken(), part_bytes=4000)
     assert opened_table("lake.t", catalog).scan().to_arrow().num_rows == 300
+
+
+class RunnerOf:
+    """Has ``work`` do each part."""
+
+    parallelism = 1
+
+    def __init__(self, work: Callable[[Callable[[Any], Any], Any], Any]) -> None:
+        self._work = work
+
+    def run(self, function: Callable[[Any], Any], arguments: Sequence[Any]) -> Iterator[Any]:
+        for argument in arguments:
+            yield self._work(function, argument)
+
+
+def test_two_attempts_at_one_part_do_not_get_in_each_others_way(
+    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = SplitReader.read
+
+    def twice(write: Callable[[Any], Any], task: Any) -> Any:
+        inner: list[Any] = []
+
+        def overtaken(self: SplitReader, split: Any) -> Iterator[pa.RecordBatch]:
+            for batch in read(self, split):
+                yield batch
+                if not inner:  # A second attempt does all its work while the first has its file open.
+                    inner.append(None)
+                    inner[0] = write(task)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(SplitReader, "read", overtaken)
+            outer = write(task)
+        assert inner == [outer]
+        return outer
+
+    archive_parquet(topic.store, "t", (tmp_path / "lake").as_uri(), RunnerOf(twice))
+    files = [path.relative_to(tmp_path / "lake" / "t") for path in (tmp_path / "lake" / "t").rglob("date=*/*")]
+    assert not [path for path in files if path.suffix != ".parquet"]
+    found = ds.dataset(tmp_path / "lake" / "t", format="parquet").to_table().column("offset").to_pylist()
+    assert sorted(found) == list(range(300))
+
+
+def test_an_attempt_that_fails_leaves_no_file(topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = SplitReader.read
+
+    def failing(self: SplitReader, split: Any) -> Iterator[pa.RecordBatch]:
+        yield from read(self, split)
+        raise CorruptionError("damaged")
+
+    monkeypatch.setattr(SplitReader, "read", failing)
+    with pytest.raises(CorruptionError):
+        archive_parquet(topic.store, "t", (tmp_path / "lake").as_uri(), ProcessRunner(1))
+    assert not list((tmp_path / "lake" / "t").rglob("date=*/*"))
