@@ -14,7 +14,7 @@ from typing import Final
 
 from app.configs import BrokerConfig
 from app.coordinator.shell import Turn
-from app.errors import RequestRejected
+from app.errors import CorruptionError, RequestRejected
 from app.groups.classic import ClassicGroup, ClassicState
 from app.groups.classic_member import CONSUMER_PROTOCOL
 from app.groups.group import Group, GroupType
@@ -129,7 +129,14 @@ class OffsetCleanup:
             group = self._groups.get(group_id)
             # A share group is where its records are, and has no offsets here.
             if group is not None and group.group_type is not GroupType.SHARE:
-                if left <= 0 or not self._offsets.decode_some(group_id, OFFSETS_AT_ONCE):
+                try:
+                    is_ready = left > 0 and self._offsets.decode_some(group_id, OFFSETS_AT_ONCE)
+                except CorruptionError:
+                    # They stay, for as long as they cannot be read; whoever asks for them is told.
+                    self._expiring.popleft()
+                    left -= 1
+                    continue
+                if not is_ready:
                     turn.set_timer(Chore.EXPIRY, 0)
                     return
                 if self._unexpired is None:

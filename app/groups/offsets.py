@@ -123,12 +123,17 @@ class _GroupOffsets:
         """By producer id."""
 
     def decode(self, count_max: int) -> None:
-        """Take some from ``raw`` to ``decoded``. Raises: CorruptionError."""
+        """Take some from ``raw`` to ``decoded``. Raises: CorruptionError; what is not sound stays, and is not taken for nothing."""
         raw = self.raw
         for _ in range(min(count_max, len(raw))):
             place, value = raw.popitem()
-            topic, partition = _parse_place(place)
-            self.decoded.setdefault(topic, {})[partition] = parse_offset_value(value, Offset(0))
+            try:
+                topic, partition = _parse_place(place)
+                offset = parse_offset_value(value, Offset(0))
+            except CorruptionError:
+                raw[place] = value
+                raise
+            self.decoded.setdefault(topic, {})[partition] = offset
 
     @property
     def topics(self) -> Topics:
@@ -138,9 +143,10 @@ class _GroupOffsets:
 
     def get(self, topic: str, partition: int) -> CommittedOffset | None:
         """A committed offset; no other is decoded. Raises: CorruptionError."""
-        value = self.raw.pop(_place(topic, partition), None) if self.raw else None
+        value = self.raw.get(_place(topic, partition)) if self.raw else None
         if value is not None:
             self.decoded.setdefault(topic, {})[partition] = parse_offset_value(value, Offset(0))
+            del self.raw[_place(topic, partition)]
         found = self.decoded.get(topic)
         return None if found is None else found.get(partition)
 

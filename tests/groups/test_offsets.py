@@ -329,6 +329,23 @@ def test_expiry_goes_through_many_groups_and_is_tried_again_when_it_cannot_be_wr
     assert not bench.shard.offsets.group_ids()
 
 
+def test_offsets_that_are_not_sound_hold_up_no_others_and_are_not_taken_for_nothing() -> None:
+    bench = ShardBench(replace(CONFIG, offsets_retention_minutes=1))
+    for group_id in ("a", "b"):
+        bench.commit("t", 0, 5, group_id=group_id)
+    bench.turn.append([(offset_key("a", "t", 0), b"\xff")])
+    bench.restart()
+    for _ in range(2):
+        bench.advance(CHECK_MS)
+        assert list(bench.shard.groups) == ["a"]
+    with pytest.raises(CorruptionError):
+        bench.shard.offsets.get("a", "t", 0)
+    with pytest.raises(CorruptionError):
+        bench.committed("a")
+    bench.commit("t", 0, 6, group_id="a")
+    assert bench.committed("a") == {("t", 0): 6}
+
+
 # --- large groups -----------------------------------------------------------------------------------------------------
 
 _places = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 2))
