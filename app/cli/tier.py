@@ -83,7 +83,11 @@ def segments(
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """List every segment of a topic with its tier, offsets, bytes and times."""
+    """List every segment of a topic with its tier, offsets, bytes and times.
+
+    LAG is the time from a segment's last write until it was in the object store, or until now if it still waits. The last
+    write is taken to be at the newest record's time, or at the first write if that was later and is still known on the disk.
+    """
 
     async def work() -> None:
         from app.client.admin import AdminClient
@@ -119,7 +123,9 @@ def segments(
                 ">TO",
                 ">OFFSETS",
                 ">BYTES",
+                "OLDEST RECORD",
                 "NEWEST RECORD",
+                ">LAG",
                 "STATE",
                 *(("OBJECT",) if keys else ()),
             ),
@@ -131,7 +137,9 @@ def segments(
                     count_text(segment.end_offset),
                     count_text(segment.end_offset - segment.base_offset),
                     bytes_text(segment.size_bytes),
+                    time_text(segment.min_timestamp),
                     time_text(segment.max_timestamp),
+                    duration_text(segment.lag_ms),
                     segment.state,
                     *((segment.object_key,) if keys else ()),
                 )

@@ -115,6 +115,8 @@ class SegmentInfo(msgspec.Struct, array_like=True, frozen=True):
     """-1 where only the local log knows the segment."""
     stored_bytes: int = 0
     changed_ms: int = -1
+    lag_ms: int = -1
+    """From its last write until it was in the store, or until now while it waits to be; -1 if it does neither or nobody knows."""
 
 
 class TierSegmentsResponse(msgspec.Struct, array_like=True, frozen=True):

@@ -197,6 +197,7 @@ def _segment(one: tier.SegmentStatus) -> SegmentInfo:
         record_count=one.record_count,
         stored_bytes=one.stored_bytes,
         changed_ms=one.changed_ms,
+        lag_ms=one.lag_ms,
     )
 
 

@@ -77,6 +77,7 @@ class SegmentList:
                 end_offset=Offset(segment.end_offset),
                 size_bytes=segment.size_bytes,
                 max_timestamp=TimestampMs(segment.max_timestamp),
+                rolling_timestamp=TimestampMs(segment.rolling_timestamp),
                 path=segment.handle.path,
                 active=segment is active,
                 first_append_ms=TimestampMs(segment.first_append_ms),

@@ -114,6 +114,8 @@ class SegmentView:
     end_offset: Offset
     size_bytes: int
     max_timestamp: TimestampMs
+    rolling_timestamp: TimestampMs
+    """Greatest timestamp of its first append; -1 if it is empty or was not read yet."""
     path: str
     active: bool
     first_append_ms: TimestampMs

@@ -437,7 +437,7 @@ class RemoteLogManager:
     def segments(self, topic_id: TopicId, partition: PartitionIndex) -> list[SegmentStatus]:
         """Every segment of a partition, by offset; nothing if it is not led here."""
         found = self._partitions.get(TopicIdPartition(topic_id, partition))
-        return [] if found is None else segment_statuses(found)
+        return [] if found is None else segment_statuses(found, self._clock.now_ms())
 
     def _read_lag(self) -> list[tuple[tuple[tuple[str, str], ...], float]]:
         return [((("topic", one.topic), ("partition", str(one.partition))), one.lag_bytes) for one in self.status()]

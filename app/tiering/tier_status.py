@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.metadata.manifest import SegmentState
+from app.metadata.manifest import SegmentEntry, SegmentState
 from app.tiering.deadlines import loop_time_s
 from app.tiering.led_partition import LedPartition
+from app.tiering.tiered_log import LocalSegment
 from app.units import Offset, PartitionIndex, TimestampMs, TopicId
 
 
@@ -58,8 +59,11 @@ class SegmentStatus:
     record_count: int
     """-1 where only the local log knows the segment."""
     min_timestamp: TimestampMs
+    """Where only the local log knows the segment, that of its first batch."""
     max_timestamp: TimestampMs
     changed_ms: TimestampMs
+    lag_ms: int
+    """From its last write until it was in the store, or until now while it waits to be; -1 if it does neither or nobody knows."""
     object_key: str
 
 
@@ -100,10 +104,11 @@ def partition_status(partition: LedPartition, now_ms: int) -> PartitionTierStatu
     )
 
 
-def segment_statuses(partition: LedPartition) -> list[SegmentStatus]:
-    """Every segment of a partition, by offset; one that is in both tiers is one line."""
+def segment_statuses(partition: LedPartition, now_ms: int) -> list[SegmentStatus]:
+    """Every segment of a partition at ``now_ms``, by offset; one that is in both tiers is one line."""
     lines = []
-    local = {segment.base_offset: segment for segment in partition.log.segments()}
+    log, tiered_end = partition.log, partition.manifest.tiered_end
+    local = {segment.base_offset: segment for segment in log.segments()}
     for entry in partition.manifest.entries:
         here = local.get(entry.base_offset)
         both = here is not None and here.end_offset == entry.end_offset
@@ -121,6 +126,7 @@ def segment_statuses(partition: LedPartition) -> list[SegmentStatus]:
                 min_timestamp=entry.min_timestamp,
                 max_timestamp=entry.max_timestamp,
                 changed_ms=entry.changed_ms,
+                lag_ms=_entry_lag_ms(entry, here if both else None, now_ms),
                 object_key=partition.manifest.object_key(entry),
             )
         )
@@ -133,11 +139,37 @@ def segment_statuses(partition: LedPartition) -> list[SegmentStatus]:
             raw_bytes=segment.size_bytes,
             stored_bytes=0,
             record_count=-1,
-            min_timestamp=TimestampMs(-1),
+            min_timestamp=TimestampMs(min(segment.rolling_timestamp, segment.max_timestamp)),
             max_timestamp=segment.max_timestamp,
             changed_ms=segment.first_append_ms,
+            lag_ms=(
+                _since_written_ms(segment.max_timestamp, segment, now_ms)
+                if log.config.tiered and not segment.active and segment.end_offset > tiered_end
+                else -1
+            ),
             object_key="",
         )
         for segment in local.values()
     ]
     return sorted(lines, key=lambda line: (line.base_offset, line.tier))
+
+
+def _entry_lag_ms(entry: SegmentEntry, local: LocalSegment | None, now_ms: int) -> int:
+    """``SegmentStatus.lag_ms`` of a segment that the manifest knows, and that is ``local`` too if that is given."""
+    match entry.state:
+        case SegmentState.COPY_STARTED:
+            return _since_written_ms(entry.max_timestamp, local, now_ms)
+        case SegmentState.COPY_FINISHED if entry.broker_id >= 0:  # else a job made it of what had been in the store
+            return _since_written_ms(entry.max_timestamp, local, entry.changed_ms)
+        case _:
+            return -1
+
+
+def _since_written_ms(newest_ms: int, local: LocalSegment | None, until_ms: int) -> int:
+    """From a segment's last write until ``until_ms``; -1 if nothing tells when that was.
+
+    The newest record's own time stands for it, but where our clock is known to have shown a later one at the first write: whoever
+    brings old records with their times is not late.
+    """
+    written_ms = max(newest_ms, local.first_append_ms if local is not None else -1)
+    return max(0, until_ms - written_ms) if written_ms >= 0 else -1

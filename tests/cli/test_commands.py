@@ -196,7 +196,11 @@ async def test_tiers_are_shown_for_people_and_for_programs(firn: Firn, tmp_path:
     assert (await firn("tier", "status", "t")).out.startswith("PARTITION ")
     (segment,) = (await firn("tier", "segments", "t", "--json")).json
     assert (segment["partition"], segment["tier"], segment["base_offset"], segment["end_offset"]) == (0, "local", 0, 10)
-    assert "local" in (await firn("tier", "segments", "t", "-p", "0")).out
+    assert 0 < segment["min_timestamp"] <= segment["max_timestamp"]
+    assert segment["lag_ms"] == -1, "it is not rolled"
+    heads, *lines = (await firn("tier", "segments", "t", "-p", "0")).out.splitlines()
+    assert all(head in heads for head in ("OLDEST RECORD", "NEWEST RECORD", "LAG"))
+    assert any("local" in line for line in lines)
     assert "no partition 3" in (await firn("tier", "segments", "t", "-p", "3")).err
 
 

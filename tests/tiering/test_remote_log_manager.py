@@ -18,9 +18,12 @@ from app.tiering import remote_log_manager
 from app.tiering.remote_reader import RemoteRead
 from app.tiering.segment_format import decode_footer
 from app.tiering.store_work import InlineStoreWork
+from app.tiering.tier_status import SegmentStatus
 from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId
 from tests.tiering.segments import TOPIC, upload_job
 from tests.tiering.world import CONFIG, KEY, World, run_world
+
+YEAR_MS = 31_536_000_000
 
 
 def test_rolled_segments_go_to_the_store_and_leave_the_disk(tmp_path: Path) -> None:
@@ -402,6 +405,47 @@ def test_local_retention_of_minus_two_is_that_of_the_whole_log(tmp_path: Path) -
         assert world.log.local_log_start_offset == 0
         assert world.status().remote_segments > 3
         assert {line.tier for line in world.tier.segments(TOPIC, PartitionIndex(0))} == {"both", "local"}
+
+    run_world(tmp_path, scenario, config=config)
+
+
+def test_each_segment_tells_its_times_and_how_late_it_came_into_the_store(tmp_path: Path) -> None:
+    config = replace(CONFIG, retention_ms=-1, local_retention_ms=-1)
+
+    async def scenario(world: World) -> None:
+        def lines() -> list[SegmentStatus]:
+            return world.tier.segments(TOPIC, PartitionIndex(0))
+
+        away = Fault(FaultKind.UNAVAILABLE, key_prefix="data/")
+        world.store.faults.append(away)
+        first_ms = world.clock.now_ms()
+        world.append(2, records=1)
+        await asyncio.sleep(5)
+        last_ms = world.clock.now_ms()
+        world.append(1, records=1)
+        world.log.roll()
+        world.append(1, records=1)
+        await asyncio.sleep(100)
+        found = {line.state: line for line in lines()}
+        assert [found["ROLLED"].min_timestamp, found["ROLLED"].max_timestamp] == [first_ms, last_ms]
+        assert found["ROLLED"].lag_ms == found["COPY_STARTED"].lag_ms == pytest.approx(100_000, abs=1)
+        assert (found["ACTIVE"].lag_ms, found["DELETE_STARTED"].lag_ms) == (-1, -1), "it is not to be there, it failed"
+        world.store.faults.remove(away)
+        await world.until(world.all_copied)
+        await asyncio.sleep(1000)
+        (stored,) = [line for line in lines() if line.state == "COPY_FINISHED"]
+        assert (stored.min_timestamp, stored.max_timestamp) == (first_ms, last_ms)
+        assert stored.lag_ms == stored.changed_ms - last_ms
+        assert 100_000 <= stored.lag_ms < 200_000, "it waits no longer"
+
+        old = build_batch([(first_ms - YEAR_MS, None, b"old", ())])
+        world.log.roll()
+        world.log.append_as_leader(memoryview(bytearray(old)), now_ms=world.clock.now_ms())
+        world.log.roll()
+        await world.until(world.all_copied)
+        replayed = lines()[-2]
+        assert replayed.max_timestamp == first_ms - YEAR_MS
+        assert 0 <= replayed.lag_ms < 100_000, "that its records are old is no lag"
 
     run_world(tmp_path, scenario, config=config)
 
