@@ -370,8 +370,10 @@ def _parse_ms(moment: str) -> int:
     return int(datetime.fromisoformat(moment).timestamp() * 1000)
 
 
-def _local_log_bytes(data_dir: Path) -> int:
-    return sum(path.stat().st_size for path in data_dir.glob(f"{TOPIC}-*/*.log"))
+def _local_log_sizes(data_dir: Path) -> list[int]:
+    """Bytes of each local segment that holds records. An active one that has none yet is a file too."""
+    sizes = [path.stat().st_size for path in data_dir.glob(f"{TOPIC}-*/*.log")]
+    return [size for size in sizes if size]
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,17 +381,19 @@ class _Tiers:
     """What the two folders hold, counted from outside."""
 
     local_bytes: int
+    local_segments: int
     store_bytes: int
     store_objects: int
 
     @classmethod
     def look(cls, broker: _Broker) -> _Tiers:
         objects = list((broker.bucket / "data").rglob("*.seg"))
-        return cls(_local_log_bytes(broker.data_dir), sum(path.stat().st_size for path in objects), len(objects))
+        local = _local_log_sizes(broker.data_dir)
+        return cls(sum(local), len(local), sum(path.stat().st_size for path in objects), len(objects))
 
 
-def _wait_until_tiered(console: Console, broker: _Broker) -> tuple[_Tiers, float]:
-    """Wait until no record is left on the local disk. Returns what is where then, and the seconds it took."""
+def _wait_until_tiered(console: Console, broker: _Broker) -> float:
+    """Wait until no record is left on the local disk. Returns the seconds it took."""
     started = time.monotonic()
     with _progress(console) as progress:
         first = _Tiers.look(broker)
@@ -400,7 +404,7 @@ def _wait_until_tiered(console: Console, broker: _Broker) -> tuple[_Tiers, float
             progress.update(bar, completed=max(first.local_bytes - now.local_bytes, 0), note=note)
             if now.local_bytes == 0:
                 progress.update(bar, completed=max(first.local_bytes, 1))
-                return now, time.monotonic() - started
+                return time.monotonic() - started
             if time.monotonic() - started > DEADLINE_S:
                 raise DemoFailed(f"{now.local_bytes} bytes are still local after {DEADLINE_S:.0f} seconds.")
             time.sleep(0.2)
@@ -456,7 +460,7 @@ def _run(console: Console, root: Path) -> None:
         console.print(f"  by now {now.store_objects} segments in the object store, {_mib(now.local_bytes)} still local")
 
         console.print("[bold]4. Tier[/]: segments roll, go to the object store, and leave the local disk")
-        tiers, tier_s = _wait_until_tiered(console, broker)
+        tier_s = _wait_until_tiered(console, broker)
         console.print(f"  all of it within {tier_s:.1f} s of the last record")
 
         console.print("[bold]5. Replay[/] the whole history, with no record left on the local disk")
@@ -470,7 +474,7 @@ def _run(console: Console, root: Path) -> None:
             f"[bold]6. Ask[/] for the mean departure delay per carrier from {RANGE_START[:10]} to {RANGE_END[:10]}"
         )
         _ask(console, broker, table)
-        _show_tiers(console, broker, tiers)
+        _show_tiers(console, broker)
 
 
 def fill_bucket(console: Console, root: Path, table: pa.Table) -> Path:
@@ -506,13 +510,13 @@ def _ask(console: Console, broker: _Broker, table: pa.Table) -> None:
     console.print("  minutes; the same as computed from the source")
 
 
-def _show_tiers(console: Console, broker: _Broker, tiers: _Tiers) -> None:
+def _show_tiers(console: Console, broker: _Broker) -> None:
     now = _Tiers.look(broker)
     grid = Table(title="bytes by tier", title_justify="left", show_edge=False)
     for heading in ("tier", "segments", "bytes"):
         grid.add_column(heading, justify="left" if heading == "tier" else "right")
-    grid.add_row("local disk", "0", _mib(now.local_bytes))
-    grid.add_row("object store", str(tiers.store_objects), _mib(tiers.store_bytes))
+    grid.add_row("local disk", str(now.local_segments), _mib(now.local_bytes))
+    grid.add_row("object store", str(now.store_objects), _mib(now.store_bytes))
     console.print(grid)
 
 
