@@ -36,6 +36,7 @@ BY_NAME_UNTIL: Final = 9
 GROUPS_FROM: Final = 8
 """First version of OffsetFetch that asks for many groups, which is the one used here."""
 CONSUMER_TYPE: Final = "consumer"
+SHARE_TYPE: Final = "share"
 
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
@@ -46,7 +47,7 @@ class ListedGroup(NamedTuple):
 
     group_id: str
     group_type: str
-    """``classic`` or ``consumer``; empty from a broker that does not say."""
+    """``classic``, ``consumer`` or ``share``; empty from a broker that does not say."""
     protocol_type: str
     state: str
     coordinator: BrokerId
@@ -107,7 +108,7 @@ class GroupClient:
         return await self._retrying(ask)
 
     async def describe(self, group_id: str) -> GroupView:
-        """One group. Raises: RequestRejected GROUP_ID_NOT_FOUND; BrokerUnavailable."""
+        """One group. Raises: RequestRejected GROUP_ID_NOT_FOUND, INVALID_REQUEST for a share group; BrokerUnavailable."""
 
         async def ask() -> GroupView:
             connection = await self._coordinator(group_id)
@@ -116,6 +117,10 @@ class GroupClient:
             listed = next((group for group in answer.groups if group.group_id == group_id), None)
             if listed is None:
                 raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no group {group_id}.")
+            if listed.group_type.lower() == SHARE_TYPE:
+                raise RequestRejected(
+                    ErrorCode.INVALID_REQUEST, f"Group {group_id} is a share group: only consumer groups are described."
+                )
             if listed.group_type.lower() == CONSUMER_TYPE:
                 return await _describe_consumer(connection, group_id)
             return await _describe_classic(connection, group_id)

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from app.cli import main
+from tests.broker.test_share_groups import workers
 from tests.support.broker import RunningBroker, running_broker
 
 READ_S_MAX = 30
@@ -117,6 +118,31 @@ async def test_a_group_is_listed_and_described_with_its_members_and_its_lag(
         assert (refused.code, "has members" in refused.err) == (1, True)
     finally:
         await asyncio.to_thread(consumer.close)
+
+
+async def test_a_group_of_the_consumer_protocol_is_described_and_of_a_share_group_it_is_said_that_it_is_not(
+    firn: Firn, flights: None, broker: RunningBroker
+) -> None:
+    def read() -> Consumer:
+        consumer = Consumer(
+            {"bootstrap.servers": broker.bootstrap, "group.id": "new", "group.protocol": "consumer"}
+            | {"auto.offset.reset": "earliest", "enable.auto.commit": False}
+        )
+        consumer.subscribe(["flights"])
+        assert consumer.poll(READ_S_MAX) is not None
+        return consumer
+
+    consumer = await asyncio.to_thread(read)
+    try:
+        described = (await firn("group", "describe", "new", "--json")).json
+    finally:
+        await asyncio.to_thread(consumer.close)
+    assert (described["type"], [member["partitions_count"] for member in described["members"]]) == ("consumer", [2])
+    async with workers(broker, "a"):
+        listed = (await firn("group", "list", "--json")).json
+        assert ("workers", "share") in [(group["group"], group["type"]) for group in listed]
+        refused = await firn("group", "describe", "workers")
+    assert refused == (2, "", "firn: Group workers is a share group: only consumer groups are described.\n")
 
 
 async def test_a_group_is_reset_to_every_kind_of_place_and_first_only_shown(
