@@ -121,7 +121,20 @@ async def _ask_tail(options: ReadOptions, partitions: Sequence[TopicPartitionSta
     async with ClusterClient(options.tail, rng=random.Random(), client_id="firn-spark") as cluster:
         ends = await cluster.list_offsets(dict.fromkeys(wanted, BROKER_LATEST), read_committed=committed)
         starts = await cluster.list_offsets(dict.fromkeys(wanted, BROKER_EARLIEST))
+        topic_ids = {name.topic: cluster.view.topics[name.topic].topic_id for name in wanted}
     for one, name in zip(partitions, wanted, strict=True):
+        if topic_ids[name.topic] != one.partition.topic_id:
+            raise ConfigError(
+                f"The brokers of the option 'tail' have another topic {name.topic!r} (id {topic_ids[name.topic]}) than the store"
+                f" (id {one.partition.topic_id}): name the brokers that write to this store."
+            )
+        # The manifest was read before, and nothing is tiered that is not stable.
+        if ends[name].offset < one.state.tiered_end:
+            raise ConfigError(
+                f"{one.name} ends at offset {ends[name].offset} on the brokers of the option 'tail' and at"
+                f" {one.state.tiered_end} in the store: name the brokers that write to this store, and look whether they have"
+                " lost records."
+            )
         one.tail_end = ends[name].offset
         one.log_start = starts[name].offset
 

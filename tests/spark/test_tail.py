@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from app.broker.runtime import SystemClock
-from app.client.cluster import ClusterClient
+from app.client.cluster import ClusterClient, ClusterView
 from app.client.producer import Producer
+from app.errors import ConfigError
+from app.records.builder import build_batch
+from app.units import Offset
 from pyspark_firn.batch import plan
 from pyspark_firn.options import parse_read_options
 from pyspark_firn.splits import StoredSplit, TailSplit
 from pyspark_firn.tasks import read_split
 from tests.spark.conftest import rows_of
 from tests.support.broker import running_broker
+from tests.support.buckets import BucketBuilder
 
 
 async def test_stored_and_hot_records_are_joined_without_gap_or_double(tmp_path: Path) -> None:
@@ -42,3 +50,37 @@ async def test_stored_and_hot_records_are_joined_without_gap_or_double(tmp_path:
         kinds, rows = await asyncio.to_thread(read)
         assert kinds == {StoredSplit, TailSplit}
         assert rows == [(number, b"%d" % number) for number in range(3000)]
+
+
+async def test_brokers_of_another_topic_of_that_name_are_found_when_planning(tmp_path: Path) -> None:
+    bucket = await BucketBuilder.open(tmp_path / "other")
+    topic_id = await bucket.create_topic("t")
+    await bucket.add_segment(topic_id, 0, [build_batch([(1, b"k", b"v", ())], base_offset=Offset(0))])
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        given = {"store": (tmp_path / "other").as_uri(), "subscribe": "t", "tail": broker.bootstrap}
+        options = parse_read_options(given, streaming=False)
+        with pytest.raises(ConfigError, match="have another topic 't'"):
+            await asyncio.to_thread(plan, options)
+
+
+async def test_brokers_that_end_before_the_store_are_found_when_planning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = await BucketBuilder.open(tmp_path / "other")
+    topic_id = await bucket.create_topic("t")
+    await bucket.add_segment(topic_id, 0, [build_batch([(1, b"k", b"v", ())], base_offset=Offset(0))])
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        refresh = ClusterClient.refresh
+
+        async def same_id(self: ClusterClient, *arguments: Any, **named: Any) -> ClusterView:
+            view = await refresh(self, *arguments, **named)
+            self.view = replace(view, topics={"t": replace(view.topics["t"], topic_id=topic_id)})
+            return self.view
+
+        monkeypatch.setattr(ClusterClient, "refresh", same_id)
+        given = {"store": (tmp_path / "other").as_uri(), "subscribe": "t", "tail": broker.bootstrap}
+        options = parse_read_options(given, streaming=False)
+        with pytest.raises(ConfigError, match=r"t-0 ends at offset 0 on the brokers .* and at 1 in"):
+            await asyncio.to_thread(plan, options)
