@@ -9,7 +9,6 @@ from tests.simulation.world import run_seed
 
 RARE = frozenset(
     {
-        "the sweeper reads the manifest before it lists",
         "batches with a bad CRC recovered",
         "assignments forgotten with a restart",
     }
