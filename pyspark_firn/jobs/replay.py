@@ -81,6 +81,8 @@ class ReplayState:
     """Next source offset by partition: everything below it is acknowledged."""
     target_from: dict[int, int] = field(default_factory=dict)
     """Where to look for records of this replay at ``source_next`` or above, by target partition."""
+    finished: bool = False
+    """It has come to its end: nothing that could still expire is missing."""
 
     def write(self, path: Path) -> None:
         temporary = path.with_name(f".{path.name}.tmp")
@@ -103,7 +105,13 @@ def read_state(path: Path, request: Mapping[str, str]) -> ReplayState | None:
         raise ConfigError(f"{path} is no state of a replay that this Firn knows: name another file with --state.")
     if found["request"] != dict(request):
         raise ConfigError(f"{path} belongs to another replay ({found['request']}): name another file with --state.")
-    return ReplayState(found["id"], found["request"], _by_index(found["source_next"]), _by_index(found["target_from"]))
+    return ReplayState(
+        found["id"],
+        found["request"],
+        _by_index(found["source_next"]),
+        _by_index(found["target_from"]),
+        found.get("finished", False),
+    )
 
 
 def _by_index(stored: Mapping[str, int]) -> dict[int, int]:
@@ -210,6 +218,8 @@ class _Replay:
 
     def _check_still_there(self, state: ReplayState) -> None:
         """Raises: CorruptionError if retention has overtaken the replay, which would go on behind a gap."""
+        if state.finished:
+            return
         for index, following in sorted(state.source_next.items()):
             start = self._log_starts.get(index, 0)
             if following < start:
@@ -265,6 +275,8 @@ class _Replay:
             if since_state >= STATE_EVERY_RECORDS or loop.time() - written_s > STATE_EVERY_S:
                 await self._note(producer, state, sent)
                 since_state, written_s = 0, loop.time()
+        # Without an end time the next start goes on with what has come since, and must miss what has come and gone.
+        state.finished = bool(self._request.end)
         await self._note(producer, state, sent)
 
     async def _note(self, producer: Producer, state: ReplayState, sent: Mapping[int, int]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,20 @@ async def test_a_replay_that_retention_has_overtaken_says_what_it_cannot_replay(
         with pytest.raises(CorruptionError, match=r"t-0 starts at offset 30 now: \[20, 30\) are gone"):
             await asyncio.to_thread(replay, wanted)
         assert len(await produced(broker)) == 20
+
+
+async def test_a_replay_that_has_come_to_its_end_misses_nothing_that_expires(tmp_path: Path) -> None:
+    bucket = await BucketBuilder.open(tmp_path / "source")
+    topic_id = await bucket.create_topic("t")
+    await bucket.add_segment(topic_id, 0, [batch_of([b"v"] * 4, 0, [1000, 2000, 3000, 4000])])
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("again", 1)
+        wanted = replace(request(tmp_path, broker), end="1970-01-01T00:00:03Z")
+        assert (await asyncio.to_thread(replay, wanted)).records == 2
+        manifest = await bucket.manifest(topic_id, 0)
+        await manifest.set_log_start(3)
+        assert (await asyncio.to_thread(replay, wanted)).records == 0
+        assert len(await produced(broker)) == 2
 
 
 async def test_original_times_are_exact(tmp_path: Path) -> None:
