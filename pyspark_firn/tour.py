@@ -52,6 +52,8 @@ def run(folder: Path) -> None:
 def _session() -> SparkSession:
     from pyspark.sql import SparkSession
 
+    # All of it is on this machine: nobody is to be warned that its name leads to the loopback.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     spark = (
         SparkSession.builder.master("local[*]")
         .appName("firn-tour")
