@@ -706,12 +706,8 @@ class ConsumerGroup:
 
     def _drop(self, member_id: str) -> None:
         member = self.members.pop(member_id, None)
-        if member is None:
-            return
-        self._uncount(member)
-        instance_id = member.subscription.instance_id
-        if instance_id is not None and self._static.get(instance_id) == member_id:
-            del self._static[instance_id]
+        if member is not None:
+            self._uncount(member)
 
     def _uncount(self, member: Member) -> None:
         """Take a member out of everything that is kept by what members say."""
@@ -722,6 +718,9 @@ class ConsumerGroup:
             _decrease(self._regex_users, subscription.topic_regex)
         if subscription.server_assignor is not None:
             _decrease(self._assignor_users, subscription.server_assignor)
+        instance_id = subscription.instance_id
+        if instance_id is not None and self._static.get(instance_id) == member.member_id:
+            del self._static[instance_id]
         for assignment in (member.current.assigned, member.current.pending_revocation):
             for topic_id, partitions in assignment.items():
                 holders = self._holders.get(topic_id)

@@ -258,6 +258,23 @@ def test_a_static_member_joins_again_though_the_first_answer_was_lost(coordinato
     assert alice.owned == all_of(4)
 
 
+def test_an_instance_id_that_its_member_has_given_up_for_another_is_free(coordinator: Coordinator) -> None:
+    alice = Consumer("alice", {"orders"}, instance_id="i1")
+    alice.beat(coordinator)
+    alice.fenced()
+    alice.instance_id = "i2"
+    alice.beat(coordinator)
+    assert coordinator.group.member_of_instance("i1") is None
+    bob = Consumer("bob", {"orders"}, instance_id="i1")
+    settle(coordinator, [alice, bob])
+    assert (alice.count, bob.count) == (2, 2)
+    coordinator.restart()
+    assert [coordinator.group.static_member(*each).member_id for each in (("i2", "alice"), ("i1", "bob"))] == [
+        "alice",
+        "bob",
+    ]
+
+
 # --- regular expressions --------------------------------------------------------------------------------------------
 
 
