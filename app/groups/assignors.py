@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 from uuid import UUID
 
@@ -225,64 +226,145 @@ def _deal_within_racks(
 # --- many subscriptions ---------------------------------------------------------------------------------------------
 
 
-def _assign_many_subscriptions(members: Members, topics: Topics) -> dict[str, Assignment]:
-    subscribers: dict[UUID, list[str]] = defaultdict(list)
-    for member_id in sorted(members):
-        for topic_id in members[member_id].topic_ids:
-            subscribers[topic_id].append(member_id)
-    owned = {
-        member_id: {
-            topic_id: set(partitions) for topic_id, partitions in _still_there(member.owned, member.topic_ids).items()
+class _Peers:
+    """Members with one subscription in one rack: who of them has fewest partitions. A member is its place in the order of all.
+
+    Entries of the heap that are not true any more stay until they come up, so that a change costs the logarithm of the number of
+    members.
+    """
+
+    __slots__ = ("_counts", "_heap", "places", "rack_id")
+
+    def __init__(self, rack_id: str | None, places: Sequence[int], counts: Sequence[int]) -> None:
+        """``counts``: partitions of every member, by place; whoever changes one says so (``changed``)."""
+        self.rack_id = rack_id
+        self.places = places
+        self._counts = counts
+        self._heap = [(counts[place], place) for place in places]
+        heapify(self._heap)
+
+    @property
+    def fewest(self) -> tuple[int, int]:
+        """How many the first of those with fewest has, and its place."""
+        heap, counts = self._heap, self._counts
+        while heap[0][0] != counts[heap[0][1]]:
+            heappop(heap)
+        return heap[0]
+
+    def changed(self, place: int) -> tuple[int, int]:
+        """One of them has another count now. Answers ``fewest``."""
+        heappush(self._heap, (self._counts[place], place))
+        return self.fewest
+
+
+class _Dealing:
+    """Who has what of which topic, while partitions are dealt out.
+
+    Members with one subscription are looked at together: the cost grows with members, with partitions, and with the topics of
+    *different* subscriptions, but not with members times partitions.
+    """
+
+    def __init__(self, members: Members, topics: Topics) -> None:
+        self._topics = topics
+        self.order = sorted(members)
+        self._counts: list[int] = []
+        self.holders: dict[UUID, dict[int, set[int]]] = {topic_id: {} for topic_id in topics}
+        """Partitions by topic and member."""
+        for place, member_id in enumerate(self.order):
+            kept = _still_there(members[member_id].owned, members[member_id].topic_ids)
+            self._counts.append(sum(map(len, kept.values())))
+            for topic_id, partitions in kept.items():
+                self.holders[topic_id][place] = set(partitions)
+        self._peers: list[_Peers] = []
+        """Of each member."""
+        self._readers: dict[UUID, list[_Peers]] = {topic_id: [] for topic_id in topics}
+        self._find_readers(members)
+
+    def _find_readers(self, members: Members) -> None:
+        racks = {rack for spec in self._topics.values() for replicas in spec.racks for rack in replicas}
+        places: dict[tuple[frozenset[UUID], str | None], list[int]] = defaultdict(list)
+        keys = []
+        for place, member_id in enumerate(self.order):
+            member = members[member_id]
+            keys.append((member.topic_ids, member.rack_id if member.rack_id in racks else None))
+            places[keys[-1]].append(place)
+        peers = {key: _Peers(key[1], together, self._counts) for key, together in places.items()}
+        self._peers = [peers[key] for key in keys]
+        for (topic_ids, _), together in peers.items():
+            for topic_id in topic_ids:
+                self._readers[topic_id].append(together)
+
+    def topics_in_order(self) -> list[UUID]:
+        """Topics with few subscribers first: who reads only them has no other choice."""
+        subscribers = {
+            topic_id: sum(len(peers.places) for peers in readers) for topic_id, readers in self._readers.items()
         }
-        for member_id, member in members.items()
-    }
-    counts = {member_id: sum(map(len, topics_owned.values())) for member_id, topics_owned in owned.items()}
-    taken: dict[UUID, set[int]] = defaultdict(set)
-    for topics_owned in owned.values():
-        for topic_id, partitions in topics_owned.items():
-            taken[topic_id] |= partitions
-    # Topics with few subscribers first: who reads only them has no other choice.
-    order = sorted(subscribers, key=lambda topic_id: (len(subscribers[topic_id]), topic_id))
+        return sorted(self._topics, key=lambda topic_id: (subscribers[topic_id], topic_id))
+
+    def deal(self, topic_id: UUID) -> None:
+        """Give what nobody has of a topic to those who have fewest partitions; if several do, to one in a rack of a replica."""
+        held, spec, counts = self.holders[topic_id], self._topics[topic_id], self._counts
+        in_rack: dict[str | None, list[tuple[int, int]]] = defaultdict(list)
+        for peers in self._readers[topic_id]:
+            in_rack[peers.rack_id].append(peers.fewest)
+        for heap in in_rack.values():
+            heapify(heap)
+        for partition in sorted(set(range(spec.partition_count)).difference(*held.values())):
+            racks = spec.racks[partition] if partition < len(spec.racks) else ()
+            rack = min(in_rack, key=lambda rack: (in_rack[rack][0][0], rack not in racks, in_rack[rack][0][1]))
+            place = in_rack[rack][0][1]
+            counts[place] += 1
+            held.setdefault(place, set()).add(partition)
+            heapreplace(in_rack[rack], self._peers[place].changed(place))
+
+    def balance(self, topic_id: UUID) -> bool:
+        """Move partitions of a topic from who has most in all to who has fewest, while that brings them closer.
+
+        Answers whether any moved.
+        """
+        held, counts = self.holders[topic_id], self._counts
+        givers = [(-counts[place], place) for place, partitions in held.items() if partitions]
+        takers = [peers.fewest for peers in self._readers[topic_id]]
+        if not givers or -min(givers)[0] - min(takers)[0] <= 1:
+            return False
+        heapify(givers)
+        heapify(takers)
+        while True:
+            while counts[givers[0][1]] != -givers[0][0] or not held[givers[0][1]]:
+                heappop(givers)
+            while counts[takers[0][1]] != takers[0][0]:
+                heappop(takers)
+            giver, taker = givers[0][1], takers[0][1]
+            if counts[giver] - counts[taker] <= 1:
+                return True
+            partition = max(held[giver])
+            held[giver].remove(partition)
+            held.setdefault(taker, set()).add(partition)
+            counts[giver] -= 1
+            counts[taker] += 1
+            for place in (giver, taker):
+                heappush(givers, (-counts[place], place))
+                heappush(takers, self._peers[place].changed(place))
+
+
+def _assign_many_subscriptions(members: Members, topics: Topics) -> dict[str, Assignment]:
+    dealing = _Dealing(members, topics)
+    order = dealing.topics_in_order()
     for topic_id in order:
-        spec = topics[topic_id]
-        for partition in range(spec.partition_count):
-            if partition in taken[topic_id]:
-                continue
-            racks = spec.racks[partition] if partition < len(spec.racks) else frozenset()
-            member_id = min(subscribers[topic_id], key=lambda m: (counts[m], members[m].rack_id not in racks))
-            owned[member_id].setdefault(topic_id, set()).add(partition)
-            counts[member_id] += 1
-    moves = 1
-    while moves:
-        # Every move makes the sum of the squares of the counts smaller, so this comes to an end.
-        moves = sum(_balance_topic(topic_id, subscribers[topic_id], owned, counts) for topic_id in order)
+        dealing.deal(topic_id)
+    # Every move makes the sum of the squares of the counts smaller, so this comes to an end.
+    while sum(map(dealing.balance, order)):
+        pass
+    after: list[dict[UUID, frozenset[int]]] = [{} for _ in dealing.order]
+    for topic_id in order:
+        for place, partitions in dealing.holders[topic_id].items():
+            if partitions:
+                after[place][topic_id] = frozenset(partitions)
     assigned: dict[str, Assignment] = {}
-    for member_id, topics_owned in owned.items():
-        after = {topic_id: frozenset(of_topic) for topic_id, of_topic in topics_owned.items() if of_topic}
+    for member_id, partitions_now in zip(dealing.order, after, strict=True):
         before = members[member_id].owned
-        assigned[member_id] = before if after == before else after
+        assigned[member_id] = before if partitions_now == before else partitions_now
     return assigned
-
-
-def _balance_topic(
-    topic_id: UUID, subscribers: Sequence[str], owned: dict[str, dict[UUID, set[int]]], counts: dict[str, int]
-) -> int:
-    """Move partitions of a topic from who has most in all to who has fewest, while that brings them closer; how many moved."""
-    moved = 0
-    while True:
-        givers = [member_id for member_id in subscribers if owned[member_id].get(topic_id)]
-        if not givers:
-            return moved
-        giver = max(givers, key=counts.__getitem__)
-        taker = min(subscribers, key=counts.__getitem__)
-        if counts[giver] - counts[taker] <= 1:
-            return moved
-        partition = max(owned[giver][topic_id])
-        owned[giver][topic_id].remove(partition)
-        owned[taker].setdefault(topic_id, set()).add(partition)
-        counts[giver] -= 1
-        counts[taker] += 1
-        moved += 1
 
 
 ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniform, "range": assign_range}

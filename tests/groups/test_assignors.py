@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 
 from hypothesis import given, settings
@@ -105,6 +106,61 @@ def test_the_order_in_which_members_are_known_does_not_matter(
     specs, topics = group
     for assign in ASSIGNORS.values():
         assert assign(specs, topics) == assign(dict(reversed(specs.items())), topics)
+
+
+def plainly_uniform(specs: dict[str, MemberSpec], topics: dict[uuid.UUID, TopicSpec]) -> dict[str, Assignment]:
+    """What ``uniform`` means for members of different subscriptions, looking at every member for every partition."""
+    has = {name: {(t, p) for t, parts in specs[name].owned.items() for p in parts} for name in sorted(specs)}
+    readers = {topic: [name for name in has if topic in specs[name].topic_ids] for topic in topics}
+    order = sorted(topics, key=lambda topic: (len(readers[topic]), topic))
+    for topic in order:
+        for partition in range(topics[topic].partition_count):
+            if not any((topic, partition) in mine for mine in has.values()):
+                racks = dict(enumerate(topics[topic].racks)).get(partition, frozenset())
+                taker = min(readers[topic], key=lambda name: (len(has[name]), specs[name].rack_id not in racks))
+                has[taker].add((topic, partition))
+    moved = True
+    while moved:
+        moved = False
+        for topic in order:
+            while givers := [name for name in readers[topic] if any(t == topic for t, _ in has[name])]:
+                giver = max(givers, key=lambda name: len(has[name]))
+                taker = min(readers[topic], key=lambda name: len(has[name]))
+                if len(has[giver]) - len(has[taker]) <= 1:
+                    break
+                last = max(pair for pair in has[giver] if pair[0] == topic)
+                has[giver].remove(last)
+                has[taker].add(last)
+                moved = True
+    return {
+        name: {topic: frozenset(p for t, p in mine if t == topic) for topic in {t for t, _ in mine}}
+        for name, mine in has.items()
+    }
+
+
+@settings(max_examples=100)
+@given(groups(), st.randoms(use_true_random=False))
+def test_uniform_over_different_subscriptions_is_the_plain_one(
+    group: tuple[dict[str, MemberSpec], dict[uuid.UUID, TopicSpec]], rng: random.Random
+) -> None:
+    specs, topics = group
+    racks = ["x", "y"]
+    for topic, spec in topics.items():
+        replicas = [
+            frozenset(rng.sample(racks, rng.randint(0, 2))) for _ in range(rng.randint(0, spec.partition_count))
+        ]
+        topics[topic] = TopicSpec(spec.partition_count, replicas)
+    owned: dict[str, dict[uuid.UUID, set[int]]] = {name: {} for name in specs}
+    for topic, spec in topics.items():
+        readers = sorted(name for name in specs if topic in specs[name].topic_ids)
+        for partition in range(spec.partition_count):
+            if rng.random() < 0.6:
+                owned[rng.choice(readers)].setdefault(topic, set()).add(partition)
+    for name, spec_of in specs.items():
+        had = {topic: frozenset(partitions) for topic, partitions in owned[name].items()}
+        specs[name] = MemberSpec(spec_of.topic_ids, had, rack_id=rng.choice([None, "x", "y", "of no replica"]))
+    if len({spec.topic_ids for spec in specs.values()}) > 1:
+        assert assign_uniform(specs, topics) == plainly_uniform(specs, topics)
 
 
 def test_uniform_takes_from_a_member_only_what_a_new_one_needs() -> None:
