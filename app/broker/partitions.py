@@ -15,7 +15,7 @@ from uuid import UUID
 
 from app.broker.manifest_copies import READ_AT_ONCE, ManifestCopies, ManifestEnds
 from app.configs import BrokerConfig, Durability
-from app.errors import ConflictError, FencedError, FirnError, StorageFull, StorageUnavailable
+from app.errors import ConflictError, CorruptionError, FencedError, FirnError, StorageFull, StorageUnavailable
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.metadata import layout
@@ -27,7 +27,14 @@ from app.metadata.numbered_log import LogTimings
 from app.objectstore.api import ObjectStore
 from app.records.control import ControlType
 from app.seams import Clock
-from app.tiering.rebuild import LostMarker, RestorePlan, agree, lost_markers
+from app.tiering.rebuild import (
+    LostMarker,
+    RestorePlan,
+    agree,
+    check_manifest_is_there,
+    lost_beginning,
+    lost_markers,
+)
 from app.tiering.remote_log_manager import RemoteLogManager
 from app.tiering.store_work import StoreWork
 from app.units import NO_TOPIC_ID, BrokerId, LeaderEpoch, PartitionIndex, ProducerEpoch, TopicId, TopicIdPartition
@@ -131,6 +138,7 @@ class Partitions:
 
         async def check(log: PartitionLog, manifest: SegmentManifest, seal: bool) -> None:
             async with limit:
+                await self._check_manifest_is_there(log, manifest)
                 if seal:
                     # Whoever wrote it with other local data may live and be about to finish a copy. Not any more.
                     await manifest.seal(self._leader_epoch(log))
@@ -139,6 +147,12 @@ class Partitions:
                 lost = await lost_markers(log.producers.open_transactions, manifest, self._work)
             if plan is not None:
                 restored.append((log, plan))
+            hole = lost_beginning(manifest)
+            if hole is not None:
+                self._log_line(
+                    f"{log.topic}-{log.partition} has lost the offsets from {hole[0]} to {hole[1]}: no segment in the store"
+                    " covers them, and reading them fails; DeleteRecords up to there lets them go"
+                )
             if lost:
                 unended[log] = lost
             if log.config.firn_durability is Durability.DISK and log.recovery_point < log.log_end_offset:
@@ -169,6 +183,16 @@ class Partitions:
             self._end_transactions(log, lost)
         self._controller.on_change(self._follow)
         self._controller.before_answering(self.followed)
+
+    async def _check_manifest_is_there(self, log: PartitionLog, manifest: SegmentManifest) -> None:
+        """Refuse to lead a partition whose history has lost its manifest. Raises: CorruptionError, StorageUnavailable."""
+        reaches_back = log.log_end_offset > 0 and log.local_log_start_offset == log.log_start_offset
+        if reaches_back or _key_of(log) in self._believed:
+            return
+        try:
+            await check_manifest_is_there(manifest, self._store)
+        except CorruptionError as error:
+            raise CorruptionError(f"{log.topic}-{log.partition} cannot be led: {error}") from error
 
     def _end_transactions(self, log: PartitionLog, lost: Iterable[LostMarker]) -> None:
         """Write the markers of transactions that were decided, and that the log has lost. Raises: StorageUnavailable."""

@@ -15,8 +15,9 @@ from typing import Final, NamedTuple, Protocol
 from app.errors import CorruptionError, StorageUnavailable
 from app.hot.checkpoints import EpochStart
 from app.hot.epochs import LeaderEpochs
+from app.metadata import layout
 from app.metadata.manifest import SegmentManifest
-from app.objectstore.api import ObjectMissing
+from app.objectstore.api import ObjectMissing, ObjectStore
 from app.tiering.segment_format import SegmentFooter, decode_footer
 from app.tiering.store_work import StoreWork
 from app.units import LeaderEpoch, Offset, PartitionIndex, ProducerId, TopicId
@@ -113,11 +114,35 @@ async def lost_markers(
     ]
 
 
-def log_start_of(manifest: SegmentManifest) -> Offset:
-    """The first offset that can be read: as made durable, but not below the oldest readable segment."""
-    state = manifest.state
-    first = state.finished[0].base_offset if state.finished else state.tiered_end
-    return max(state.log_start_offset, first)
+async def check_manifest_is_there(manifest: SegmentManifest, store: ObjectStore) -> None:
+    """Hold an empty manifest against the bucket, of a partition whose local log does not reach back to its first record.
+
+    Segment objects beside it say that it was lost: to go on from it would give their offsets to other records. As the sweeper
+    does, this lists objects first and reads the manifest afterwards. Costs a LIST if the manifest is empty.
+    Raises: CorruptionError (it was lost; says how to mend that), StorageUnavailable.
+    """
+    if not manifest.state.is_blank:
+        return
+    data_prefix = layout.data_prefix(manifest.topic_id, manifest.partition)
+    if not await store.list_objects(data_prefix, limit=1):
+        return
+    await manifest.refresh()
+    if manifest.state.is_blank:
+        raise CorruptionError(
+            f"the segments under {data_prefix} have lost the manifest that names them; put back what was under"
+            f" {layout.manifest_prefix(manifest.topic_id, manifest.partition)}/ (older versions, or a copy of the bucket),"
+            " or delete the segments to give their records up"
+        )
+
+
+def lost_beginning(manifest: SegmentManifest) -> tuple[Offset, Offset] | None:
+    """The offsets from the log start on that no segment covers, if they come before all that are covered: a loss.
+
+    Nothing that reads or expires may step over them, or nobody would see that they are missing.
+    """
+    start = manifest.log_start_offset
+    first = manifest.finished[0].base_offset if manifest.finished else manifest.tiered_end
+    return (start, first) if start < first else None
 
 
 async def plan_restore(manifest: SegmentManifest, work: StoreWork) -> RestorePlan:
@@ -136,7 +161,7 @@ async def plan_restore(manifest: SegmentManifest, work: StoreWork) -> RestorePla
     return RestorePlan(
         topic_id=manifest.topic_id,
         partition=manifest.partition,
-        log_start_offset=log_start_of(manifest),
+        log_start_offset=manifest.log_start_offset,
         tiered_end=state.tiered_end,
         leader_epochs=lineage,
         producer_snapshot=snapshot,
@@ -193,7 +218,7 @@ async def agree(log: RestorableLog, manifest: SegmentManifest, work: StoreWork) 
             log.restore_log_start(manifest.log_start_offset)
         return None
     local_start = log.local_log_start_offset
-    wanted = log_start_of(manifest)
+    wanted = manifest.log_start_offset
     if wanted < local_start:
         # There are no batches here to hold the checkpoint against.
         lineage = [EpochStart(epoch, start) for epoch, start in manifest.state.leader_epochs()]

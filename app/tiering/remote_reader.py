@@ -194,8 +194,8 @@ class RemoteReader:
         With ``min_one_batch`` the first batch is answered however long it is. An answer may be up to 16 KiB shorter than
         would fit: it ends where the next read can begin without a search.
 
-        Raises: RequestRejected (OFFSET_OUT_OF_RANGE: no readable segment covers the offset; NOT_LEADER_OR_FOLLOWER),
-        StorageUnavailable, CorruptionError.
+        Raises: RequestRejected (OFFSET_OUT_OF_RANGE: below the log start or past the tiered end; NOT_LEADER_OR_FOLLOWER),
+        StorageUnavailable, CorruptionError (also where records are missing).
         """
         at = TopicIdPartition(topic_id, partition)
         manifest = self._served(at)
@@ -210,6 +210,8 @@ class RemoteReader:
             if entry is None:
                 if ranges:
                     break
+                if manifest.log_start_offset <= end < manifest.tiered_end:
+                    raise CorruptionError(f"no segment of {at} covers {end}, and nothing has expired there")
                 raise RequestRejected(ErrorCode.OFFSET_OUT_OF_RANGE, f"no remote segment of {at} covers {end}")
             try:
                 slot = self._footer(manifest, entry)

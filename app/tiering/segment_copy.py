@@ -134,11 +134,11 @@ class SegmentCopier:
         base = max(segment.base_offset, manifest.tiered_end)
         if base > manifest.tiered_end:
             # Nothing below is to be tiered any more: say so first, or the manifest would see a gap.
-            if log.log_start_offset < base and manifest.tiered_end > 0:
+            if log.log_start_offset < base:
                 raise CorruptionError(
                     f"{log.topic}-{log.partition}: [{manifest.tiered_end}, {base}) is neither local nor in the store"
                 )
-            await manifest.set_log_start(min(log.log_start_offset, base))
+            await manifest.set_log_start(base)
         partition.copying = base, segment.end_offset
         hold = log.hold(segment.base_offset)
         try:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.broker.partitions import LOGS_AT_ONCE, Partitions
-from app.errors import ConfigError, ConflictError, FirnError, StorageFull, StorageUnavailable
+from app.errors import ConfigError, ConflictError, CorruptionError, FirnError, StorageFull, StorageUnavailable
 from app.handlers.fetch import RANGES_MAX
 from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE
 from app.hot.manager import LogManager
@@ -216,6 +216,38 @@ async def test_an_empty_data_directory_is_rebuilt_from_the_store(tmp_path: Path)
             assert await fetch_all(client, "t", end=40) == sent
             assert await produce(client, "t", batch(1)) == [40]
             assert await produce(client, "t", batch(1), partition=1) == [0]
+
+
+@pytest.mark.parametrize("lost", ["the data directory", "the local copies of what is remote"])
+async def test_a_partition_whose_manifest_was_lost_is_not_led_until_it_is_put_back(tmp_path: Path, lost: str):
+    """Its end is not known any more: the next record would be given an offset that another has."""
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 2, segment_bytes="1048576", retention_ms="-1", local_retention_bytes="0")
+        async with talk(broker.port) as client:
+            await produce(client, "t", *[batch(10, value=b"%d" % n * 1000) for n in range(4)])
+            sent = await fetch_all(client, "t", end=40)
+            await tier_everything(broker, "t")
+            await until(lambda: broker.log("t").local_log_start_offset == 40)
+        topic = broker.node.controller.image.topic("t")
+    if lost == "the data directory":
+        shutil.rmtree(tmp_path / "data")
+    else:  # and what of it was kept beside them
+        shutil.rmtree(next((tmp_path / "data").rglob("manifests")))
+        next((tmp_path / "data").rglob("manifest-ends")).unlink()
+    manifest = tmp_path / "store" / "topics" / str(topic.topic_id) / "0"
+    manifest.rename(tmp_path / "older versions")
+    for _ in range(2):  # the first leaves a data directory behind
+        with pytest.raises(CorruptionError) as refused:
+            async with running_broker(tmp_path, take_over=True):
+                pass
+        assert "t-0 cannot be led" in str(refused.value)
+        assert f"put back what was under topics/{topic.topic_id}/0/" in str(refused.value)
+    shutil.rmtree(manifest, ignore_errors=True)
+    (tmp_path / "older versions").rename(manifest)
+    async with running_broker(tmp_path, take_over=True) as broker, talk(broker.port) as client:
+        assert await fetch_all(client, "t", end=40) == sent
+        assert await produce(client, "t", batch(1)) == [40]
+        assert await produce(client, "t", batch(1), partition=1) == [0]
 
 
 async def test_a_second_broker_on_the_same_directory_is_refused(tmp_path: Path):

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from app.errors import CorruptionError, ErrorCode, RequestRejected, StorageUnavailable
+from app.metadata import layout
+from app.metadata.manifest import SegmentState
 from app.metrics import Registry
 from app.objectstore.memory import Fault, FaultKind
 from app.records.batch import iter_headers
+from app.tiering.rebuild import lost_beginning
 from app.tiering.remote_reader import RemoteRead, RemoteReader, RemoteWait
 from app.units import Offset, PartitionIndex, TimestampMs, TopicIdPartition
 from tests.tiering.segments import TOPIC
@@ -26,6 +29,36 @@ async def _tiered(world: World, batches: int = 40) -> int:
     await world.until(world.all_copied)
     await world.until(lambda: len(world.log.segments()) == 1)
     return world.log.local_log_start_offset
+
+
+def test_records_lost_at_the_beginning_are_an_error_to_readers_and_stay_one_after_a_restart(tmp_path: Path) -> None:
+    """Were the log to start above them, readers would step over the loss, and ``verify`` would take it for expiry."""
+
+    async def scenario(world: World) -> None:
+        end = await _tiered(world)
+        kept = list(world.manifest.finished)[2:]
+        start = kept[0].base_offset
+        await world.crash()
+        for info in await world.store.list_objects(layout.topic_prefix(TOPIC)):
+            await world.store.delete(info.key)
+        manifest = world.new_manifest()
+        for entry in kept:
+            await manifest.copy_started(entry.replace(state=SegmentState.COPY_STARTED))
+            await manifest.copy_finished(entry)
+        await world.start()
+        await asyncio.sleep(100)  # retention has looked at it
+        assert lost_beginning(world.manifest) == (0, start)
+        assert (world.log.log_start_offset, world.log.local_log_start_offset) == (0, end)
+        for offset in (0, start - 1):
+            with pytest.raises(CorruptionError, match=f"covers {offset}, and nothing has expired there"):
+                await world.read_remote(offset)
+        assert (await world.read_remote(start))[1] > start
+        await world.tier.advance_log_start(TOPIC, KEY.partition, start)
+        assert lost_beginning(world.manifest) is None
+        with pytest.raises(RequestRejected, match=f"covers {start - 1}"):
+            await world.read_remote(start - 1)
+
+    run_world(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("max_bytes", [1, 250, 700, 3000, 1_000_000])
