@@ -1,20 +1,22 @@
 """Proving a bucket: every manifest, every segment, every byte.
 
 Objects are LISTed first and each manifest is read afterwards, as the sweeper does, so that what changes meanwhile is not
-reported as damage. Every readable segment is then read whole: its size and footer against the manifest, the CRC of each
-stored chunk, and each batch's CRC, offsets, counts and times against the chunk table. Ranges must join, with no gap and no
-overlap. Segment objects of a live partition from before its manifest, or beside one without any record, are history
-that has lost its manifest.
+reported as damage. An object that is not there is damage only if the manifest, read once more, names it still: it may have
+expired or been replaced, and its replacement is then read too. Every readable segment is read whole: its size and footer
+against the manifest, the CRC of each stored chunk, and each batch's CRC, offsets, counts and times against the chunk table.
+Ranges must join, with no gap and no overlap. Segment objects of a live partition from before its manifest, or beside one
+without any record, are history that has lost its manifest.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from app.errors import CorruptionError, StorageUnavailable
 from app.metadata import layout
@@ -24,7 +26,7 @@ from app.objectstore.api import ObjectInfo, ObjectMissing, ObjectStore, RangeUns
 from app.tiering.discovery import list_manifests, list_segment_objects, manifest_begun_ms
 from app.tiering.segment_format import SegmentFooter, check_raw_chunk, check_stored_chunk, decode_footer
 from app.tiering.store_work import unfold_chunk
-from app.units import TopicIdPartition
+from app.units import Offset, TopicIdPartition
 
 CHUNKS_AT_ONCE: Final = 4
 
@@ -92,7 +94,7 @@ async def verify(
 
     Args:
         read_manifest: reads a partition's manifest from the store when it is called.
-        read_cluster: reads the cluster log from the store when it is called; at the end, if a manifest may be missing.
+        read_cluster: reads the cluster log from the store when it is called, if an object or a manifest may be missing.
         progress: is kept up to date for whoever looks.
         only: partitions to look at; all if None.
 
@@ -128,7 +130,7 @@ async def verify(
         history[partition] = await older_than_manifest(store, partition, state, unnamed)
         for finding in orphan_objects(partition, set(unnamed) - set(history[partition])):
             yield finding
-        async for finding in _verify_partition(store, partition, state, at):
+        async for finding in _verify_partition(store, partition, state, read_manifest, read_cluster, at):
             yield finding
         for orphan in orphan_uploads(partition, state, uploads):
             yield orphan
@@ -214,24 +216,70 @@ async def _verify_partition(
     store: ObjectStore,
     partition: TopicIdPartition,
     state: ManifestState,
+    read_manifest: ManifestReader,
+    read_cluster: ClusterReader,
     progress: Progress,
 ) -> AsyncIterator[Finding]:
     for finding in check_ranges(partition, state):
         yield finding
-    for entry in state.finished:
-        key = entry.object_key(*partition)
-        try:
-            await _verify_segment(store, partition, entry, key, progress)
-        except ObjectMissing:
-            yield Finding(
-                FindingKind.OBJECT_MISSING,
-                partition,
-                key,
-                f"records [{entry.base_offset}, {entry.end_offset}) are gone",
-            )
-        except CorruptionError as error:
-            yield Finding(FindingKind.OBJECT_DAMAGED, partition, key, str(error))
-        progress.segments_done += 1
+    end, seen = state.tiered_end, set[UUID]()
+    waiting = list(state.finished)
+    while waiting:
+        missing: list[SegmentEntry] = []
+        for entry in waiting:
+            seen.add(entry.segment_id)
+            key = entry.object_key(*partition)
+            try:
+                await _verify_segment(store, partition, entry, key, progress)
+            except ObjectMissing:
+                missing.append(entry)
+            except CorruptionError as error:
+                yield Finding(FindingKind.OBJECT_DAMAGED, partition, key, str(error))
+            progress.segments_done += 1
+        if not missing:
+            return
+        now = await manifest_now(partition, read_manifest, read_cluster)
+        for entry in missing:
+            if is_readable(now, entry.segment_id):
+                yield missing_object(partition, entry)
+            else:
+                progress.segments_done -= 1
+                progress.segments_total -= 1
+        waiting = unseen_segments(now, seen, end)
+        progress.segments_total += len(waiting)
+
+
+async def manifest_now(
+    partition: TopicIdPartition, read_manifest: ManifestReader, read_cluster: ClusterReader
+) -> ManifestState | None:
+    """What the manifest says after an object of it was not there; None if the topic was deleted.
+
+    The objects of a deleted topic go before its manifests do, which name them to the end.
+    Raises: StorageUnavailable, CorruptionError.
+    """
+    state = await read_manifest(partition)
+    return state if (await read_cluster()).partition(*partition) is not None else None
+
+
+def is_readable(now: ManifestState | None, segment_id: UUID) -> bool:
+    """Whether a segment that was readable is promised to readers still. A manifest that lost every record takes back no promise."""
+    if now is None:
+        return False
+    found = now.get(segment_id)
+    return now.is_blank or (found is not None and found.state is SegmentState.COPY_FINISHED)
+
+
+def unseen_segments(now: ManifestState | None, seen: Container[UUID], end: Offset) -> list[SegmentEntry]:
+    """Readable segments below ``end`` that were not looked at: they replace what was there before."""
+    if now is None:
+        return []
+    return [entry for entry in now.finished if entry.base_offset < end and entry.segment_id not in seen]
+
+
+def missing_object(partition: TopicIdPartition, entry: SegmentEntry) -> Finding:
+    """The finding for a segment that readers are promised and whose object is not there."""
+    message = f"records [{entry.base_offset}, {entry.end_offset}) are gone"
+    return Finding(FindingKind.OBJECT_MISSING, partition, entry.object_key(*partition), message)
 
 
 def check_ranges(partition: TopicIdPartition, state: ManifestState) -> list[Finding]:

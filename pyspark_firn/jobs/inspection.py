@@ -1,7 +1,8 @@
 """``verify`` at scale and ``audit``: every segment read whole, by as many workers as there are, and held against its manifest.
 
-What a worker finds of a segment are *facts*; what is wrong is a *finding*. Objects are LISTed before manifests are read, as
-``firn verify`` does, so that what changes meanwhile is not taken for damage.
+What a worker finds of a segment are *facts*; what is wrong is a *finding*. Objects are LISTed before manifests are read, and
+manifests once more where an object is not there, as ``firn verify`` does, so that what changes meanwhile is not taken for
+damage: what has expired is only counted, and what has taken the place of something is read too.
 
 The content hash of a segment is the SHA-256 of its record batches, as they were in the log: it does not depend on chunks or
 compression. An audit's seal is the SHA-256 of its Parquet report, written into the page beside it.
@@ -11,8 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +23,7 @@ import pyarrow.parquet as pq
 
 from app.errors import ConfigError, CorruptionError
 from app.metadata import layout
-from app.metadata.manifest_state import ManifestState, SegmentEntry
+from app.metadata.manifest_state import SegmentEntry
 from app.objectstore.api import ObjectInfo, ObjectMissing, RangeUnsatisfiable, UploadInfo
 from app.records.batch import iter_headers
 from app.tiering.discovery import list_manifests, list_segment_objects
@@ -32,14 +33,18 @@ from app.tiering.verify import (
     Finding,
     FindingKind,
     check_ranges,
+    is_readable,
     lost_manifests,
+    manifest_now,
+    missing_object,
     older_than_manifest,
     orphan_objects,
     orphan_uploads,
     read_checked_footer,
     unnamed_objects,
+    unseen_segments,
 )
-from app.units import PartitionIndex, TopicId, TopicIdPartition
+from app.units import Offset, PartitionIndex, TopicId, TopicIdPartition
 from pyspark_firn.jobs.running import Runner
 from pyspark_firn.memory import keep_freed_memory
 from pyspark_firn.session import StoreSession
@@ -124,8 +129,7 @@ def _inspect(session: StoreSession, partition: TopicIdPartition, entry: SegmentE
                 records += header.record_count
                 batches += 1
     except ObjectMissing:
-        gone = f"records [{entry.base_offset}, {entry.end_offset}) are gone"
-        return SegmentFacts(**named, problem=gone, is_missing=True)
+        return SegmentFacts(**named, problem=missing_object(partition, entry).message, is_missing=True)
     except RangeUnsatisfiable as error:
         return SegmentFacts(**named, problem=f"{key} is shorter than its chunk table says: {error}")
     except CorruptionError as error:
@@ -151,6 +155,8 @@ class Inspection:
     store: str
     cluster_id: str
     partitions: int = 0
+    expired: int = 0
+    """Segments that were deleted or replaced while this ran."""
     facts: list[SegmentFacts] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
@@ -165,6 +171,7 @@ class Inspection:
             "sound": self.is_sound,
             "partitions": self.partitions,
             "segments": len(self.facts),
+            "expired": self.expired,
             "records": sum(facts.records for facts in self.facts),
             "raw_bytes": sum(facts.raw_bytes for facts in self.facts),
             "findings": [
@@ -195,6 +202,7 @@ def inspect(store: str, runner: Runner, *, topics: Sequence[str] = (), progress:
         uploads = session.run(_uploads(session))
         partitions = set(session.run(list_manifests(session.store))) | set(objects) | set(uploads)
         tasks: list[SegmentTask] = []
+        ends: dict[TopicIdPartition, Offset] = {}
         history: dict[TopicIdPartition, list[ObjectInfo]] = {}
         for partition in sorted(partitions, key=lambda one: (str(one.topic_id), one.partition)):
             if wanted is not None and partition.topic_id not in wanted:
@@ -211,21 +219,31 @@ def inspect(store: str, runner: Runner, *, topics: Sequence[str] = (), progress:
             found.findings += orphan_objects(partition, set(unnamed) - set(history[partition]))
             found.findings += orphan_uploads(partition, state, uploads.get(partition, ()))
             found.findings += check_ranges(partition, state)
-            tasks += _tasks(store, partition, state, runner.parallelism)
+            ends[partition] = state.tiered_end
+            tasks += _tasks(store, partition, state.finished, runner.parallelism)
         if any(history.values()):
             found.findings += lost_manifests(history, session.run(session.metadata.cluster()))
-    total = sum(len(task.entries) for task in tasks)
-    for part in runner.run(inspect_segments, tasks):
-        for facts in part:
-            topic_id = uuid.UUID(facts.topic_id)
-            named = SegmentFacts(**(asdict(facts) | {"topic": names.get(TopicId(topic_id), "")}))
-            found.facts.append(named)
-            if facts.problem:
-                kind = FindingKind.OBJECT_MISSING if facts.is_missing else FindingKind.OBJECT_DAMAGED
-                partition = TopicIdPartition(TopicId(topic_id), PartitionIndex(facts.partition))
-                found.findings.append(Finding(kind, partition, facts.object_key, facts.problem))
-        if progress is not None:
-            progress(len(found.facts), total)
+    looked_at: set[uuid.UUID] = set()
+    total = 0
+    while tasks:
+        total += sum(len(task.entries) for task in tasks)
+        looked_at.update(entry.segment_id for task in tasks for entry in task.entries)
+        missing: dict[TopicIdPartition, list[SegmentFacts]] = {}
+        for part in runner.run(inspect_segments, tasks):
+            for facts in part:
+                partition = TopicIdPartition(TopicId(uuid.UUID(facts.topic_id)), PartitionIndex(facts.partition))
+                named = replace(facts, topic=names.get(partition.topic_id, ""))
+                if facts.is_missing:
+                    missing.setdefault(partition, []).append(named)
+                    continue
+                found.facts.append(named)
+                if facts.problem:
+                    kind = FindingKind.OBJECT_DAMAGED
+                    found.findings.append(Finding(kind, partition, facts.object_key, facts.problem))
+            if progress is not None:
+                gone = found.expired + sum(len(some) for some in missing.values())
+                progress(len(found.facts) + gone, total)
+        tasks = _look_again(store, found, missing, ends, looked_at, runner.parallelism) if missing else []
     found.facts.sort(key=lambda facts: (facts.topic, facts.topic_id, facts.partition, facts.base_offset))
     return found
 
@@ -255,12 +273,41 @@ async def _uploads(session: StoreSession) -> dict[TopicIdPartition, list[UploadI
     return uploads
 
 
-def _tasks(store: str, partition: TopicIdPartition, state: ManifestState, parallelism: int) -> Iterator[SegmentTask]:
-    finished = list(state.finished)
-    size = max(1, min(SEGMENTS_PER_PART, len(finished) // (parallelism * PARTS_PER_WORKER)))
-    for start in range(0, len(finished), size):
-        entries = tuple(finished[start : start + size])
-        yield SegmentTask(store, str(partition.topic_id), int(partition.partition), entries)
+def _look_again(
+    store: str,
+    found: Inspection,
+    missing: Mapping[TopicIdPartition, Sequence[SegmentFacts]],
+    ends: Mapping[TopicIdPartition, Offset],
+    looked_at: Container[uuid.UUID],
+    parallelism: int,
+) -> list[SegmentTask]:
+    """Hold what is missing against the manifests as of now; answers what has taken the place of some of it.
+
+    Raises: StorageUnavailable, CorruptionError.
+    """
+    tasks: list[SegmentTask] = []
+    with StoreSession(store) as session:
+        metadata = session.metadata
+        for partition, gone in missing.items():
+            now = session.run(manifest_now(partition, metadata.manifest, metadata.cluster))
+            for facts in gone:
+                if is_readable(now, uuid.UUID(facts.segment_id)):
+                    found.facts.append(facts)
+                    kind = FindingKind.OBJECT_MISSING
+                    found.findings.append(Finding(kind, partition, facts.object_key, facts.problem))
+                else:
+                    found.expired += 1
+            tasks += _tasks(store, partition, unseen_segments(now, looked_at, ends[partition]), parallelism)
+    return tasks
+
+
+def _tasks(
+    store: str, partition: TopicIdPartition, entries: Sequence[SegmentEntry], parallelism: int
+) -> Iterator[SegmentTask]:
+    size = max(1, min(SEGMENTS_PER_PART, len(entries) // (parallelism * PARTS_PER_WORKER)))
+    for start in range(0, len(entries), size):
+        part = tuple(entries[start : start + size])
+        yield SegmentTask(store, str(partition.topic_id), int(partition.partition), part)
 
 
 # --- the report of an audit -----------------------------------------------------------------------------------------
@@ -292,7 +339,8 @@ def _page(found: Inspection, seal: str, made: datetime) -> str:
         f"Cluster `{found.cluster_id}`, {made.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC.",
         "",
         f"**{'Sound' if found.is_sound else 'Damaged'}**: {len(found.facts):,} segments of {found.partitions:,} partitions were"
-        " read whole; every checksum, count, offset and time was recomputed and compared with the manifests.",
+        " read whole; every checksum, count, offset and time was recomputed and compared with the manifests."
+        + (f" {found.expired:,} more were deleted or replaced meanwhile." if found.expired else ""),
         "",
         "| topic | partition | offsets | segments | records | bytes of records | from | to |",
         "|---|---:|---|---:|---:|---:|---|---|",

@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import shutil
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from app.records.builder import build_batch
 from app.tiering.verify import FindingKind
 from app.units import Offset, PartitionIndex, TopicPartition
 from pyspark_firn import count
+from pyspark_firn.jobs.compact import compact
 from pyspark_firn.jobs.inspection import inspect, write_report
 from pyspark_firn.jobs.replay import ReplayRequest, ReplayState, _Replay, replay
 from pyspark_firn.jobs.running import ProcessRunner
@@ -91,6 +93,66 @@ def test_every_kind_of_damage_is_named_with_its_object(topic: Topic) -> None:
         (FindingKind.FOREIGN_OBJECT, "foreign"),
         (FindingKind.ORPHAN_UPLOAD, unfinished.key.rpartition("/")[2]),
     }
+
+
+class RunnerAfter:
+    """Lets something happen between the plan and the first check."""
+
+    parallelism = 1
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        self._meanwhile: Callable[[], None] | None = meanwhile
+
+    def run(self, function: Callable[[Any], Any], arguments: Sequence[Any]) -> Iterator[Any]:
+        if self._meanwhile is not None:
+            self._meanwhile()
+            self._meanwhile = None
+        yield from map(function, arguments)
+
+
+def expire_first_segment(topic: Topic) -> None:
+    async def expire() -> None:
+        manifest = await BucketBuilder(DirectoryStore(topic.path), topic.path, 9).manifest(topic.topic_id, 0)
+        first = manifest.finished[0]
+        await manifest.delete_started([first.segment_id], log_start_offset=Offset(100))
+        segment(topic, 0, 0).unlink()
+        await manifest.delete_finished([first.segment_id])
+
+    asyncio.run(expire())
+
+
+def replace_segments(topic: Topic) -> None:
+    old = [segment(topic, 1, 0), segment(topic, 1, 100)]
+    compact(topic.store, "t")
+    for path in old:
+        path.unlink()
+
+
+def test_what_expires_while_it_is_looked_for_is_counted_and_no_damage(topic: Topic, tmp_path: Path) -> None:
+    found = inspect(topic.store, RunnerAfter(lambda: expire_first_segment(topic)))
+    assert (found.is_sound, found.findings, len(found.facts), found.expired) == (True, [], 3, 1)
+    assert found.as_json()["expired"] == 1
+    _, page = write_report(found, tmp_path / "audit", made=datetime.now(UTC))
+    assert "1 more were deleted or replaced meanwhile" in page.read_text()
+
+
+def test_what_takes_the_place_of_segments_is_looked_at_instead(topic: Topic) -> None:
+    found = inspect(topic.store, RunnerAfter(lambda: replace_segments(topic)))
+    assert (found.is_sound, found.expired) == (True, 2)
+    assert [(one.partition, one.base_offset, one.records) for one in found.facts] == [
+        (0, 0, 100), (0, 100, 100), (1, 0, 200),
+    ]  # fmt: skip
+
+
+def test_a_replacement_that_is_missing_too_is_damage(topic: Topic) -> None:
+    def lose() -> None:
+        replace_segments(topic)
+        segment(topic, 1, 0).unlink()
+
+    found = inspect(topic.store, RunnerAfter(lose))
+    [finding] = found.findings
+    assert (finding.kind, found.is_sound, found.expired) == (FindingKind.OBJECT_MISSING, False, 2)
+    assert "[0, 200)" in finding.message
 
 
 def test_a_partition_that_has_lost_its_manifest_is_damaged(topic: Topic) -> None:

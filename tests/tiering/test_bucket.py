@@ -356,6 +356,35 @@ def test_expired_history_is_no_gap(tmp_path: Path) -> None:
     run_world(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("fate", ["expired", "topic deleted", "lost"])
+def test_an_object_that_goes_under_a_verification_is_damage_only_if_it_is_promised_still(
+    tmp_path: Path, fate: str
+) -> None:
+    async def scenario(world: World) -> None:
+        await _tiered(world)
+        fresh, reads = _fresh(world), 0
+
+        async def read(partition: TopicIdPartition) -> ManifestState:
+            nonlocal reads
+            reads += 1
+            state = await fresh(partition)
+            if reads == 1:
+                first = state.finished[0]
+                if fate == "expired":
+                    manifest = world.new_manifest()
+                    await manifest.seal()
+                    await manifest.delete_started([first.segment_id], log_start_offset=first.end_offset)
+                    await manifest.delete_finished([first.segment_id])
+                await world.store.delete(first.object_key(*KEY))
+            return state
+
+        cluster = _without_topics if fate == "topic deleted" else _cluster
+        found = [finding.kind async for finding in verify(world.store, read, cluster)]
+        assert found == ([FindingKind.OBJECT_MISSING] if fate == "lost" else [])
+
+    run_world(tmp_path, scenario)
+
+
 def test_verifying_while_copies_go_on_finds_nothing_wrong(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await _tiered(world)
