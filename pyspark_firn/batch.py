@@ -5,7 +5,6 @@ What its tasks do is in ``tasks.py``, which planning does not import: to load th
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from pyspark_firn.options import ReadOptions
@@ -15,19 +14,15 @@ from pyspark_firn.session import StoreSession
 from pyspark_firn.snapshot import Snapshot, resolve_ranges, take_snapshot
 from pyspark_firn.splits import Split, TailSplit
 
-_logger = logging.getLogger("pyspark_firn")
-
 
 def plan(options: ReadOptions, narrowing: Narrowing = NO_NARROWING) -> list[Split]:
     """The splits of a batch read. The ends are fixed now; what is written later is not read.
 
-    Raises: ConfigError (whatever is wrong with the options), CorruptionError, StorageUnavailable, BrokerUnavailable.
+    Raises: ConfigError (whatever is wrong with the options), DataLoss, CorruptionError, StorageUnavailable, BrokerUnavailable.
     """
     with StoreSession(options.store) as session:
         snapshot = session.run(take_snapshot(session, options))
-        ranges, warnings = session.run(resolve_ranges(session, snapshot, options, narrowing))
-    for warning in warnings:
-        _logger.warning(warning)
+        ranges = session.run(resolve_ranges(session, snapshot, options, narrowing))
     return splits_of(snapshot, ranges, options, timestamp_min=narrowing.timestamp_min)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -65,6 +65,11 @@ class Subscription:
     topics: tuple[str, ...] | None = None
     pattern: str | None = None
     assigned: Mapping[str, Sequence[int]] | None = None
+
+    @property
+    def names(self) -> Collection[str]:
+        """Topics that are asked for by their name."""
+        return self.topics or self.assigned or ()
 
     def wants(self, topic: str) -> bool:
         """Whether a topic of that name is read."""

@@ -99,22 +99,28 @@ def plan_splits(
                     close()
                     continue
                 taken = min(run_end - at, room)
-                pieces.append(
-                    Piece(
-                        key,
-                        entry.size_bytes,
-                        entry.footer_position,
-                        entry.base_offset,
-                        entry.end_offset,
-                        entry.chunk_count,
-                        at,
-                        at + taken,
-                    )
-                )
+                pieces.append(_piece(key, entry, footer, at, at + taken))
                 collected += taken * chunk_bytes
                 at += taken
     close()
     return splits
+
+
+def _piece(key: str, entry: SegmentEntry, footer: SegmentFooter | None, chunk_start: int, chunk_end: int) -> Piece:
+    base_offset, end_offset = entry.base_offset, entry.end_offset
+    if footer is not None:
+        base_offset, end_offset = footer.chunks[chunk_start].base_offset, footer.chunk_end_offset(chunk_end - 1)
+    return Piece(
+        object_key=key,
+        object_bytes=entry.size_bytes,
+        footer_position=entry.footer_position,
+        base_offset=base_offset,
+        end_offset=end_offset,
+        chunk_count=entry.chunk_count,
+        chunk_start=chunk_start,
+        chunk_end=chunk_end,
+        knows_offsets=footer is not None or chunk_end - chunk_start == entry.chunk_count,
+    )
 
 
 def _chunk_runs(

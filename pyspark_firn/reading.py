@@ -11,29 +11,32 @@ has taken them, that is data loss, and an error or a warning with a count as ``f
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
-from app.client.cluster import ClusterClient
+from app.client.cluster import EARLIEST, ClusterClient
 from app.client.consumer import Consumer, FetchedBatch
 from app.errors import BrokerUnavailable, CorruptionError, ErrorCode, RequestRejected, StorageUnavailable
 from app.limits import MIB
+from app.metadata.manifest_state import ManifestState
 from app.objectstore.api import ObjectMissing, RangeUnsatisfiable
 from app.tiering.segment_format import SegmentFooter, check_stored_chunk, decode_footer
 from app.tiering.store_work import unfold_chunk
 from app.units import Offset, PartitionIndex, TopicId, TopicIdPartition, TopicPartition
+from pyspark_firn.damage import missing
 from pyspark_firn.decoding import RecordDecoder
+from pyspark_firn.losses import DataLoss, Losses
 from pyspark_firn.options import Isolation
+from pyspark_firn.planning import segments_between
 from pyspark_firn.session import StoreSession
-from pyspark_firn.splits import StoredSplit, TailSplit
+from pyspark_firn.splits import Piece, StoredSplit, TailSplit
 
 IN_FLIGHT_BYTES: Final = 16 * MIB
 """Stored bytes asked for and not yet decoded, of one task."""
@@ -45,8 +48,6 @@ TAIL_FETCH_BYTES: Final = 8 * MIB
 TAIL_IDLE_MS: Final = 30_000
 """A leader that gives nothing below an offset that it has named is given up after that."""
 
-_logger = logging.getLogger("pyspark_firn")
-
 
 @dataclass(slots=True)
 class ReadCounts:
@@ -55,11 +56,6 @@ class ReadCounts:
     requests: int = 0
     bytes: int = 0
     records: int = 0
-    offsets_lost: int = 0
-
-
-class DataLoss(CorruptionError):
-    """Offsets that were there when the read was planned are gone."""
 
 
 class SplitReader:
@@ -69,15 +65,15 @@ class SplitReader:
         self, session: StoreSession, columns: Sequence[str], isolation: Isolation, *, fail_on_data_loss: bool
     ) -> None:
         self.counts = ReadCounts()
+        self.losses = Losses(fail=fail_on_data_loss)
         self._session = session
         self._columns = columns
         self._committed = isolation is Isolation.READ_COMMITTED
-        self._fail_on_data_loss = fail_on_data_loss
 
     def read(self, split: StoredSplit) -> Iterator[pa.RecordBatch]:
         """The records of a split, in order. Raises: CorruptionError, StorageUnavailable."""
         decoder = RecordDecoder(self._columns, split.topic, split.partition)
-        for chunk in _ChunkReads(self._session, split, self.counts, self._lost):
+        for chunk in _ChunkReads(self._session, split, self.counts, self.losses):
             footer = chunk.footer
             entry = footer.chunks[chunk.index]
             name = f"{chunk.object_key}: chunk at position {entry.position}"
@@ -92,12 +88,6 @@ class SplitReader:
                 if batch.num_rows:
                     self.counts.records += batch.num_rows
                     yield batch
-
-    def _lost(self, what: str, offsets: int) -> None:
-        if self._fail_on_data_loss:
-            raise DataLoss(f"{what}; write failOnDataLoss=false to go on without them.")
-        self.counts.offsets_lost += offsets
-        _logger.warning("%s (%d offsets).", what, offsets)
 
 
 @dataclass(slots=True)
@@ -132,22 +122,23 @@ class _Run:
     chunk_start: int | None
     """None: the chunks that cover the offsets, as the footer says."""
     chunk_end: int | None
-    is_whole: bool
-    """Whether these are all chunks of the object, so that the offsets alone say what is meant."""
     offset_start: int
     offset_end: int
+    piece: Piece | None = None
+    """What it was planned as, if nothing has moved yet."""
 
 
 class _ChunkReads:
     """Iterates the stored chunks of a split in order, with reads ahead of it."""
 
-    def __init__(
-        self, session: StoreSession, split: StoredSplit, counts: ReadCounts, lost: Callable[[str, int], None]
-    ) -> None:
+    def __init__(self, session: StoreSession, split: StoredSplit, counts: ReadCounts, losses: Losses) -> None:
         self._session = session
         self._split = split
+        topic_id = TopicId(uuid.UUID(bytes=split.topic_id))
+        self._partition = TopicIdPartition(topic_id, PartitionIndex(split.partition))
+        self._name = f"{split.topic}-{split.partition}"
         self._counts = counts
-        self._lost = lost
+        self._losses = losses
         self._pieces = deque(split.pieces)
         self._runs: deque[_Run] = deque()
         self._asked: deque[_Asked] = deque()
@@ -182,16 +173,15 @@ class _ChunkReads:
         while self._pieces and len(self._runs) < FOOTERS_AHEAD:
             piece = self._pieces.popleft()
             asked = self._session.submit(self._footer(piece.object_key, piece.object_bytes, piece.footer_position))
-            is_whole = piece.chunk_start == 0 and piece.chunk_end == piece.chunk_count
             self._runs.append(
                 _Run(
                     piece.object_key,
                     asked,
                     piece.chunk_start,
                     piece.chunk_end,
-                    is_whole,
                     piece.base_offset,
                     piece.end_offset,
+                    piece,
                 )
             )
         while self._runs and (self._in_flight < IN_FLIGHT_BYTES or not self._asked):
@@ -242,20 +232,25 @@ class _ChunkReads:
             known: Future[SegmentFooter] = Future()
             known.set_result(asked.footer)
             start_index, end_index = asked.index, asked.index + 1
-            behind.append(
-                _Run(asked.object_key, known, start_index, end_index, False, asked.offset_start, asked.offset_end)
-            )
+            behind.append(_Run(asked.object_key, known, start_index, end_index, asked.offset_start, asked.offset_end))
         self._runs.extendleft(reversed(behind))
         self._find_again(start, min(int(end), missing.offset_end), missing.object_key)
 
     def _find_run_again(self, run: _Run) -> None:
         """A footer's object is gone, before any chunk of it was asked for."""
-        if not run.is_whole:
-            # Without the footer nobody knows which offsets these chunks held, and other tasks read the rest.
-            raise DataLoss(
-                f"{run.object_key} was deleted or replaced while it was being read in parts; run the job again"
-            )
-        self._find_again(run.offset_start, run.offset_end, run.object_key)
+        if run.piece is None or run.piece.knows_offsets:
+            self._find_again(run.offset_start, run.offset_end, run.object_key)
+            return
+        # Without the footer nobody knows which offsets these chunks held, and other tasks read the rest.
+        now = segments_between(self._manifest(), run.offset_start, run.offset_end)
+        for entry in now:
+            self._check_moved(entry.object_key(*self._partition), run.object_key)
+        if now:
+            raise DataLoss(f"{run.object_key} was replaced while several tasks read parts of it; run the job again")
+        self._losses.report(
+            f"A part of offsets [{run.offset_start}, {run.offset_end}) of {self._name} is gone with {run.object_key}",
+            run.piece.offsets_about,
+        )
 
     def _forget(self, asked: _Asked) -> None:
         asked.stored.cancel()
@@ -264,29 +259,35 @@ class _ChunkReads:
     def _find_again(self, start: int, end: int, object_key: str) -> None:
         """Put what covers [start, end) now before everything that is still to be read. Raises: DataLoss, CorruptionError."""
         at, end = max(start, self._split.offset_start), min(end, self._split.offset_end)
-        topic_id = TopicId(uuid.UUID(bytes=self._split.topic_id))
-        partition = TopicIdPartition(topic_id, PartitionIndex(self._split.partition))
-        where = f"{self._split.topic}-{self._split.partition}"
-        state = self._session.run(self._session.metadata.manifest(partition))
+        state = self._manifest()
         found: list[_Run] = []
         while at < end:
             entry = state.find(at)
             if entry is None:
                 following = state.finished[state.index_at(at) :]
                 next_start = min(following[0].base_offset, end) if following else end
-                self._lost(f"Offsets [{at}, {next_start}) of {where} are gone with {object_key}", next_start - at)
+                self._losses.report(
+                    f"Offsets [{at}, {next_start}) of {self._name} are gone with {object_key}", next_start - at
+                )
                 at = next_start
                 continue
-            key = entry.object_key(*partition)
-            if key == object_key:
-                raise CorruptionError(
-                    f"{key} is gone, although the manifest names it; `firn verify` tells what else is missing"
-                )
+            key = entry.object_key(*self._partition)
+            self._check_moved(key, object_key)
             footer = self._session.submit(self._footer(key, entry.size_bytes, entry.footer_position))
             run_end = min(int(entry.end_offset), end)
-            found.append(_Run(key, footer, None, None, True, at, run_end))
+            found.append(_Run(key, footer, None, None, at, run_end))
             at = run_end
         self._runs.extendleft(reversed(found))
+
+    @staticmethod
+    def _check_moved(key: str, missing_key: str) -> None:
+        """Raises: CorruptionError if the manifest still names an object that is missing."""
+        if key == missing_key:
+            raise missing(key)
+
+    def _manifest(self) -> ManifestState:
+        """What the manifest says now."""
+        return self._session.run(self._session.metadata.manifest(self._partition))
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -327,6 +328,7 @@ def read_tail(
     columns: Sequence[str],
     isolation: Isolation,
     split: TailSplit,
+    losses: Losses,
 ) -> Iterator[pa.RecordBatch]:
     """The records of a split that is fetched from its leader, in order.
 
@@ -334,8 +336,9 @@ def read_tail(
     """
     decoder = RecordDecoder(columns, split.topic, split.partition)
     partition = TopicPartition(split.topic, PartitionIndex(split.partition))
-    fetches = _TailFetches(brokers, partition, isolation, split)
-    session.run(fetches.open())
+    fetches = _TailFetches(brokers, partition, isolation, split, losses)
+    if not session.run(fetches.open()):
+        return
     try:
         while fetches.position < split.offset_end:
             for fetched in session.run(fetches.poll()):
@@ -363,13 +366,16 @@ class _TailFetches:
         partition: TopicPartition,
         isolation: Isolation,
         split: TailSplit,
+        losses: Losses,
     ) -> None:
         self._brokers = brokers
         self._partition = partition
         self._committed = isolation is Isolation.READ_COMMITTED
         self._split = split
+        self._losses = losses
 
-    async def open(self) -> None:
+    async def open(self) -> bool:
+        """Whether there is anything to fetch; if not, nothing stays open."""
         self._cluster = ClusterClient(self._brokers, rng=random.Random(), client_id="firn-spark")
         self._consumer = Consumer(
             self._cluster,
@@ -379,32 +385,72 @@ class _TailFetches:
         )
         self._consumer.assign({self._partition: Offset(self._split.offset_start)})
         try:
-            topic = await self._cluster.topic(self._partition.topic)
+            try:
+                await self._cluster.topic(self._partition.topic)
+            except RequestRejected as error:
+                self._refused(error)
+            self._check_topic(self.position)
         except BaseException:
             await self.close()
             raise
-        if topic.topic_id.bytes != self._split.topic_id:
-            await self.close()
-            raise DataLoss(f"Topic {self._partition.topic} was deleted and made again; run the job again")
+        if self.position < self._split.offset_end:
+            return True
+        await self.close()
+        return False
 
     @property
     def position(self) -> int:
         return self._consumer.position(self._partition)
 
     async def poll(self) -> list[FetchedBatch]:
+        """What comes next; nothing if only the position moved, perhaps over what is gone."""
         before = self.position
         try:
             batches = await self._consumer.poll(TAIL_IDLE_MS)
         except RequestRejected as error:
             if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
-                raise DataLoss(f"{error}: the records went while the job ran; run the job again") from error
-            raise
+                await self._pass_over()
+            else:
+                self._refused(error)
+            return []
+        if not self._check_topic(before):
+            return []
         if not batches and self.position == before:
             raise BrokerUnavailable(
                 f"The leader of {self._partition} gave nothing of [{before}, {self._split.offset_end}) in"
                 f" {TAIL_IDLE_MS // 1000} s"
             )
         return batches
+
+    def _check_topic(self, start: int) -> bool:
+        """Whether what was read from ``start`` on is of the planned topic: a client goes on in another of the same name unasked."""
+        topic = self._cluster.view.topics.get(self._partition.topic)
+        if topic is None or topic.topic_id.bytes == self._split.topic_id:
+            return True
+        self._lost("was deleted and made again", start, self._split.offset_end)
+        return False
+
+    def _refused(self, error: RequestRejected) -> None:
+        """Raises: DataLoss; the error itself unless it says that the topic is gone."""
+        if error.code not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
+            raise error
+        self._lost("was deleted", self.position, self._split.offset_end)
+
+    def _lost(self, why: str, start: int, end: int) -> None:
+        """Report that [start, end) is gone, and go on behind it. Raises: DataLoss."""
+        self._losses.report(
+            f"Offsets [{start}, {end}) of {self._partition} are gone from the brokers: it {why}", end - start
+        )
+        self._consumer.seek(self._partition, Offset(end))
+
+    async def _pass_over(self) -> None:
+        """The position is outside the log: go on where the log starts, or nowhere if it ends before the position."""
+        found = await self._cluster.list_offsets({self._partition: EARLIEST})
+        log_start = found[self._partition].offset
+        if log_start > self.position:
+            self._lost(f"starts at offset {log_start} now", self.position, min(log_start, self._split.offset_end))
+        else:
+            self._lost("ends before them now", self.position, self._split.offset_end)
 
     async def close(self) -> None:
         await self._consumer.close()

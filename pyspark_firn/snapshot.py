@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from app.client.cluster import EARLIEST as BROKER_EARLIEST
@@ -16,12 +16,13 @@ from app.client.cluster import ClusterClient
 from app.errors import ConfigError, CorruptionError
 from app.metadata.cluster import ClusterImage, TopicImage
 from app.metadata.manifest_state import ManifestState, SegmentEntry
-from app.objectstore.api import ObjectMissing
 from app.records.batch import iter_headers
 from app.records.record import iter_records
 from app.tiering.segment_format import SegmentFooter, check_stored_chunk, decode_footer
 from app.tiering.store_work import unfold_chunk
 from app.units import PartitionIndex, TopicIdPartition, TopicPartition
+from pyspark_firn.damage import planned_read
+from pyspark_firn.losses import Losses
 from pyspark_firn.options import EARLIEST, LATEST, AtOffset, AtTime, Isolation, ReadOptions, WhenTimeIsPastTheEnd
 from pyspark_firn.planning import PartitionRange, boundary_segments
 from pyspark_firn.pushdown import NO_NARROWING, Narrowing
@@ -65,16 +66,18 @@ class Snapshot:
     """Of the segments that planning had to look into, by segment id."""
 
 
-async def take_snapshot(session: StoreSession, options: ReadOptions, *, allow_none: bool = False) -> Snapshot:
+async def take_snapshot(
+    session: StoreSession, options: ReadOptions, *, allow_none: bool = False, may_be_gone: Collection[str] = ()
+) -> Snapshot:
     """Read the cluster log and the manifests of the partitions that ``options`` name; ask the brokers where they end.
 
-    ``allow_none``: a pattern may match no topic (yet). Raises: ConfigError, CorruptionError, StorageUnavailable,
-    BrokerUnavailable.
+    ``allow_none``: a pattern may match no topic (yet); ``may_be_gone``: named topics that need not be there. Raises: ConfigError,
+    CorruptionError, StorageUnavailable, BrokerUnavailable.
     """
     image = await session.metadata.cluster()
     if not image.cluster_id:
         raise ConfigError(f"There is no Firn cluster in {session.url}: name the bucket with the option 'store'.")
-    chosen = _chosen(image, options, session.url, allow_none=allow_none)
+    chosen = _chosen(image, options, session.url, allow_none=allow_none, may_be_gone=may_be_gone)
     turns = asyncio.Semaphore(MANIFESTS_AT_ONCE)
 
     async def read(topic: TopicImage, index: int) -> TopicPartitionState:
@@ -89,15 +92,15 @@ async def take_snapshot(session: StoreSession, options: ReadOptions, *, allow_no
 
 
 def _chosen(
-    image: ClusterImage, options: ReadOptions, url: str, *, allow_none: bool
+    image: ClusterImage, options: ReadOptions, url: str, *, allow_none: bool, may_be_gone: Collection[str]
 ) -> list[tuple[TopicImage, Sequence[int]]]:
     subscription = options.subscription
     topics = sorted(
         (topic for topic in image.topics_by_name.values() if subscription.wants(topic.name)),
         key=lambda topic: topic.name,
     )
-    for name in subscription.topics or subscription.assigned or ():
-        if image.topic(name) is None:
+    for name in subscription.names:
+        if image.topic(name) is None and name not in may_be_gone:
             raise ConfigError(f"There is no topic {name!r} in {url}.")
     if not topics and not allow_none:
         raise ConfigError(f"No topic in {url} matches {subscription.pattern!r}.")
@@ -146,38 +149,30 @@ async def read_footer(
     found = snapshot.footers.get(entry.segment_id.bytes)
     if found is None:
         key = entry.object_key(*partition)
-        try:
+        with planned_read(key):
             tail, object_bytes = await session.store.get_tail(key, entry.size_bytes - entry.footer_position)
-        except ObjectMissing:
-            raise CorruptionError(
-                f"{key} is gone, although the manifest names it: run `firn verify` to see what else is missing."
-            ) from None
-        if object_bytes != entry.size_bytes:
-            raise CorruptionError(f"{key} has {object_bytes} bytes, the manifest says {entry.size_bytes}")
-        found = snapshot.footers[entry.segment_id.bytes] = decode_footer(tail, object_bytes, key)
+            if object_bytes != entry.size_bytes:
+                raise CorruptionError(f"{key} has {object_bytes} bytes, the manifest says {entry.size_bytes}")
+            found = snapshot.footers[entry.segment_id.bytes] = decode_footer(tail, object_bytes, key)
     return found
 
 
 async def resolve_ranges(
     session: StoreSession, snapshot: Snapshot, options: ReadOptions, narrowing: Narrowing = NO_NARROWING
-) -> tuple[list[PartitionRange], list[str]]:
-    """What to read of each partition, and warnings: offsets that are gone and may be passed over.
+) -> list[PartitionRange]:
+    """What to read of each partition, without what is gone if that may be passed over.
 
-    The chunk tables that splits will need are read, too. Raises: ConfigError, CorruptionError, StorageUnavailable.
+    The chunk tables that splits will need are read, too. Raises: ConfigError, DataLoss, CorruptionError, StorageUnavailable,
+    BrokerUnavailable.
     """
     _check_named(snapshot, options.start, "starting")
     _check_named(snapshot, options.end, "ending")
-    warnings: list[str] = []
+    losses = Losses(fail=options.fail_on_data_loss)
 
     async def resolve(one: TopicPartitionState) -> PartitionRange:
         start = await _resolve(session, snapshot, one, options.start, "starting", options)
         end = await _resolve(session, snapshot, one, options.end, "ending", options)
-        if start < one.start:
-            sentence = f"{one.name} starts at offset {one.start}: {one.start - start} offsets from {start} on are gone"
-            if options.fail_on_data_loss:
-                raise ConfigError(f"{sentence}; write failOnDataLoss=false to go on without them.")
-            warnings.append(f"{sentence}.")
-            start = one.start
+        start = pass_over_expired(one, start, end, losses)
         end = max(end, start)
         found = narrowing.applied_to(
             PartitionRange(
@@ -188,8 +183,17 @@ async def resolve_ranges(
             await read_footer(session, snapshot, one.partition, entry)
         return found
 
-    ranges = list(await asyncio.gather(*(resolve(one) for one in snapshot.partitions)))
-    return ranges, warnings
+    return list(await asyncio.gather(*(resolve(one) for one in snapshot.partitions)))
+
+
+def pass_over_expired(one: TopicPartitionState, start: int, end: int, losses: Losses) -> int:
+    """Where to start reading [start, end) of a partition: its first offset, if ``start`` has gone. Raises: DataLoss."""
+    going_on = max(start, min(one.start, end))
+    if going_on > start:
+        losses.report(
+            f"Offsets [{start}, {going_on}) of {one.name} are gone: it starts at offset {one.start}", going_on - start
+        )
+    return going_on
 
 
 def _check_named(snapshot: Snapshot, place: AtOffset | AtTime, which: str) -> None:
@@ -249,15 +253,16 @@ async def find_time(
         for chunk in footer.chunks:
             if chunk.max_timestamp < timestamp_ms:
                 continue
-            stored = await session.store.get_range(key, chunk.position, chunk.position + chunk.stored_bytes)
-            check_stored_chunk(stored, chunk, key)
-            raw = memoryview(unfold_chunk(stored, chunk, key))
-            for position, header in iter_headers(raw):
-                if header.max_timestamp < timestamp_ms or header.end_offset <= one.start:
-                    continue
-                for record in iter_records(raw[position : position + header.size_bytes]):
-                    if record.timestamp >= timestamp_ms and record.offset >= one.start:
-                        return record.offset
+            with planned_read(key):
+                stored = await session.store.get_range(key, chunk.position, chunk.position + chunk.stored_bytes)
+                check_stored_chunk(stored, chunk, key)
+                raw = memoryview(unfold_chunk(stored, chunk, key))
+                for position, header in iter_headers(raw):
+                    if header.max_timestamp < timestamp_ms or header.end_offset <= one.start:
+                        continue
+                    for record in iter_records(raw[position : position + header.size_bytes]):
+                        if record.timestamp >= timestamp_ms and record.offset >= one.start:
+                            return record.offset
         following = one.state.index_at(entry.end_offset)
         finished = one.state.finished
         entry = next((later for later in finished[following:] if later.max_timestamp >= timestamp_ms), None)

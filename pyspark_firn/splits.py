@@ -15,11 +15,22 @@ class Piece(NamedTuple):
     footer_position: int
     base_offset: int
     end_offset: int
-    """Of the segment."""
+    """Of these chunks where planning knew them, else of the segment."""
     chunk_count: int
     """Of the segment."""
     chunk_start: int
     chunk_end: int
+    knows_offsets: bool
+    """Whether the offsets are those of these chunks, so that they alone say what is meant."""
+
+    @property
+    def offsets_about(self) -> int:
+        """How many offsets these chunks hold; their share of the segment's if only those are known. The shares of all pieces of a
+        segment add up to its offsets."""
+        offsets = self.end_offset - self.base_offset
+        if self.knows_offsets:
+            return offsets
+        return offsets * self.chunk_end // self.chunk_count - offsets * self.chunk_start // self.chunk_count
 
 
 class StoredSplit(InputPartition):

@@ -10,10 +10,10 @@ may come from the bucket the second. That, and Spark's log of positions, is what
 
 from __future__ import annotations
 
-import logging
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -31,16 +31,22 @@ from app.errors import ConfigError
 from app.metadata.manifest_state import ManifestState
 from pyspark_firn.batch import splits_of
 from pyspark_firn.columns import column_names
+from pyspark_firn.losses import Losses
 from pyspark_firn.options import ReadOptions
 from pyspark_firn.planning import PartitionRange, boundary_segments, segments_between
 from pyspark_firn.session import StoreSession
-from pyspark_firn.snapshot import Snapshot, TopicPartitionState, read_footer, resolve_ranges, take_snapshot
+from pyspark_firn.snapshot import (
+    Snapshot,
+    TopicPartitionState,
+    pass_over_expired,
+    read_footer,
+    resolve_ranges,
+    take_snapshot,
+)
 
 POSITION_VERSION: Final = 1
 UNKNOWN_BYTES_PER_OFFSET: Final = 1024
 """Assumed of what only brokers hold, whose sizes no manifest tells."""
-
-_logger = logging.getLogger("pyspark_firn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,20 +127,26 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         session = self._open()
-        snapshot = self._look()
-        ranges, warnings = session.run(resolve_ranges(session, snapshot, self._options))
-        for warning in warnings:
-            _logger.warning(warning)
+        snapshot = self._look(starts=True)
+        ranges = session.run(resolve_ranges(session, snapshot, self._options))
         return encode_position(_position(snapshot, {one.partition: one.start for one in ranges}))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where the next trigger ends. Raises: ConfigError if a topic is gone or is another now."""
+        """Where the next trigger ends.
+
+        Raises: DataLoss (a topic is gone or another now, brokers end before the position; unless ``failOnDataLoss`` is false),
+        CorruptionError, StorageUnavailable, BrokerUnavailable.
+        """
         before = decode_position(start)
-        snapshot = self._look()
-        self._check_identity(before, snapshot)
+        snapshot = self._look(before)
+        losses = Losses(fail=self._options.fail_on_data_loss)
+        before = _without_deleted(before, snapshot, losses)
         available: list[tuple[TopicPartitionState, int, int]] = []
         for one in snapshot.partitions:
             at = _offset_of(before, one, default=one.start)
+            if one.tail_end is not None and one.end < at:
+                losses.report(_ends_before(one, at), at - one.end)
+                at = one.end
             end = one.end
             if self._target is not None:
                 end = min(end, _offset_of(self._target, one, default=at))
@@ -191,28 +203,26 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The splits between two positions, the same records every time.
 
-        Raises: ConfigError if offsets are gone (unless ``failOnDataLoss`` is false), CorruptionError, StorageUnavailable.
+        Raises: DataLoss (unless ``failOnDataLoss`` is false), ConfigError, CorruptionError, StorageUnavailable, BrokerUnavailable.
         """
         session = self._open()
         before, after = decode_position(start), decode_position(end)
-        snapshot = self._look()
-        self._check_identity(after, snapshot)
+        snapshot = self._look(after)
+        losses = Losses(fail=self._options.fail_on_data_loss)
+        after = _without_deleted(after, snapshot, losses, since=before)
         ranges: list[PartitionRange] = []
         for one in snapshot.partitions:
             to = _offset_of(after, one, default=0)
-            at = min(_offset_of(before, one, default=one.start), to)
-            if at < min(one.start, to):
-                gone = min(one.start, to) - at
-                sentence = f"{one.name} starts at offset {one.start}: {gone} offsets from {at} on are gone"
-                if self._options.fail_on_data_loss:
-                    raise ConfigError(f"{sentence}; write failOnDataLoss=false to go on without them.")
-                _logger.warning("%s.", sentence)
-                at += gone
+            # A partition that the first position does not know is new since: all of it is to be read.
+            at = pass_over_expired(one, min(_offset_of(before, one, default=0), to), to, losses)
             if to > one.end:
-                raise ConfigError(
-                    f"{one.name} ends at offset {one.end}, yet the checkpoint has come to {to}: give the stream the brokers it"
-                    " had with the option 'tail', or another checkpoint."
-                )
+                if one.tail_end is None:
+                    raise ConfigError(
+                        f"{one.name} ends at offset {one.end}, yet the checkpoint has come to {to}: give the stream the brokers"
+                        " it had with the option 'tail', or another checkpoint."
+                    )
+                losses.report(_ends_before(one, to), to - max(at, one.end))
+                to = max(at, one.end)
             ranges.append(
                 PartitionRange(
                     topic=one.topic, partition=one.partition, start=at, end=to, tiered_end=one.state.tiered_end
@@ -243,22 +253,40 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._session = StoreSession(self._options.store, keeps_manifests=True).__enter__()
         return self._session
 
-    def _look(self) -> Snapshot:
-        session = self._open()
-        return session.run(take_snapshot(session, self._options, allow_none=True))
+    def _look(self, position: Position = MappingProxyType({}), *, starts: bool = False) -> Snapshot:
+        """The bucket as it is now. A named topic that is not there is a mistake when the stream starts; later it may have been
+        deleted, which is told apart for those in ``position``."""
+        session, options = self._open(), self._options
+        may_be_gone: Collection[str] = position.keys()
+        if not starts and not options.fail_on_data_loss:
+            may_be_gone = options.subscription.names
+        return session.run(take_snapshot(session, options, allow_none=True, may_be_gone=may_be_gone))
 
-    @staticmethod
-    def _check_identity(position: Position, snapshot: Snapshot) -> None:
-        for name, topic in position.items():
-            now = snapshot.image.topic(name)
-            if now is None:
-                raise ConfigError(
-                    f"Topic {name!r}, which the checkpoint has come to read, is gone: use another checkpoint."
-                )
-            if now.topic_id != topic.topic_id:
-                raise ConfigError(
-                    f"Topic {name!r} was deleted and made again since the checkpoint: use another checkpoint."
-                )
+
+def _without_deleted(
+    position: Position, snapshot: Snapshot, losses: Losses, *, since: Position | None = None
+) -> Position:
+    """The topics of a position that are still those they were. Raises: DataLoss if one is not.
+
+    What a deleted topic had from ``since`` up to the position is counted; how much it had beyond nobody knows any more.
+    """
+    kept: dict[str, TopicPosition] = {}
+    for name, topic in position.items():
+        now = snapshot.image.topic(name)
+        if now is not None and now.topic_id == topic.topic_id:
+            kept[name] = topic
+            continue
+        unread = None
+        if since is not None:
+            known = since[name].offsets if name in since else {}
+            unread = sum(to - min(known.get(index, 0), to) for index, to in topic.offsets.items())
+        why = "the topic was deleted" if now is None else "the topic was deleted and made again"
+        losses.report(f"Records of topic {name!r} that the stream was still to read are gone: {why}", unread)
+    return kept
+
+
+def _ends_before(one: TopicPartitionState, at: int) -> str:
+    return f"{one.name} ends at offset {one.end} on its brokers, yet the checkpoint has come to {at}: records were lost there"
 
 
 def _position(snapshot: Snapshot, offsets: Mapping[Any, int]) -> dict[str, TopicPosition]:
@@ -272,4 +300,6 @@ def _position(snapshot: Snapshot, offsets: Mapping[Any, int]) -> dict[str, Topic
 
 def _offset_of(position: Position, one: TopicPartitionState, *, default: int) -> int:
     topic = position.get(one.topic)
-    return default if topic is None else topic.offsets.get(int(one.partition.partition), default)
+    if topic is None or topic.topic_id != one.partition.topic_id:
+        return default
+    return topic.offsets.get(int(one.partition.partition), default)

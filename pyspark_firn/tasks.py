@@ -10,6 +10,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
+from pyspark_firn.damage import naming_the_mend
+from pyspark_firn.losses import Losses
 from pyspark_firn.memory import keep_freed_memory
 from pyspark_firn.options import ReadOptions
 from pyspark_firn.reading import SplitReader, read_tail
@@ -25,10 +27,12 @@ def read_split(options: ReadOptions, columns: Sequence[str], split: InputPartiti
     try:
         with StoreSession(options.store) as session:
             if isinstance(split, TailSplit):
-                yield from read_tail(session, options.tail, columns, options.isolation, split)
+                losses = Losses(fail=options.fail_on_data_loss)
+                yield from read_tail(session, options.tail, columns, options.isolation, split, losses)
                 return
             reader = SplitReader(session, columns, options.isolation, fail_on_data_loss=options.fail_on_data_loss)
-            yield from reader.read(split)
+            with naming_the_mend():
+                yield from reader.read(split)
     finally:
         if TaskContext.get() is not None:
             _leave_out_of_collections()

@@ -314,6 +314,10 @@ def footer_tail_bytes(tail: bytes | memoryview, object_bytes: int, name: str) ->
     return int(body_bytes) + TRAILER_BYTES
 
 
+class FutureFormat(CorruptionError):
+    """A footer of a format version that only later software knows."""
+
+
 class _Columns:
     """Takes padded columns off a footer body, each checked against what is left."""
 
@@ -369,7 +373,12 @@ def _decode_body(body: memoryview, start: int, name: str) -> SegmentFooter:
             raise CorruptionError(f"{name}: footer at position {start}: {what}")
 
     require(magic == FOOTER_MAGIC, "wrong magic")
-    require(version == FORMAT_VERSION, f"format version {version}, this reader knows {FORMAT_VERSION}")
+    if version > FORMAT_VERSION:
+        raise FutureFormat(
+            f"{name}: footer at position {start}: format version {version} is from the future: this software knows up to"
+            f" {FORMAT_VERSION}; upgrade it"
+        )
+    require(version == FORMAT_VERSION, f"format version {version}")
     require(flags == 0 and reserved == 0, f"unknown flags {flags:#x}, {reserved:#x}")
     require(head_bytes == HEAD_BYTES, f"head of {head_bytes} bytes")
     require(partition >= 0, f"partition {partition}")

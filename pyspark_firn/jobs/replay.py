@@ -137,7 +137,7 @@ def replay(request: ReplayRequest, *, progress: Progress | None = None) -> Repla
     parsed = parse_read_options(options, streaming=False)
     with StoreSession(request.store) as session:
         snapshot = session.run(take_snapshot(session, parsed))
-        ranges, _ = session.run(resolve_ranges(session, snapshot, parsed))
+        ranges = session.run(resolve_ranges(session, snapshot, parsed))
         splits = [split for split in splits_of(snapshot, ranges, parsed) if isinstance(split, StoredSplit)]
         log_starts = {int(one.partition.partition): one.start for one in snapshot.partitions}
         return asyncio.run(_Replay(request, parsed, splits, log_starts, session, progress).run())

@@ -82,6 +82,13 @@ class BucketBuilder:
         await self._cluster.append(self._cluster.next_sequence, records)
         return topic_id
 
+    async def delete_topic(self, topic_id: TopicId) -> None:
+        """Forget a topic in the cluster log; its objects stay, as they do until a sweeper comes."""
+        topic = self._cluster.state.image.topics_by_id[topic_id]
+        records = [topic_change(topic_id, None)]
+        records += [partition_change(topic_id, image.partition_index, None) for image in topic.partitions]
+        await self._cluster.append(self._cluster.next_sequence, records)
+
     async def manifest(self, topic_id: TopicId, partition: int) -> SegmentManifest:
         found = self._manifests.get((topic_id, partition))
         if found is None:

@@ -1,0 +1,46 @@
+"""What to say of an object that is damaged or missing: which one it is, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from app.errors import CorruptionError
+from app.objectstore.api import ObjectMissing
+from app.tiering.segment_format import FutureFormat
+from pyspark_firn.losses import DataLoss
+
+_MEND: Final = "bring the object back from a copy, or leave its offsets out; `firn verify` tells what else is damaged"
+
+
+class ObjectDamaged(CorruptionError):
+    """Its text names an object, what is wrong with it, and the mend."""
+
+
+def missing(key: str) -> ObjectDamaged:
+    """For an object that the manifest names and that is not there."""
+    return ObjectDamaged(f"{key} is gone, although the manifest names it: {_MEND}.")
+
+
+@contextmanager
+def naming_the_mend() -> Iterator[None]:
+    """For reads of an object whose errors name it. Raises: FutureFormat, ObjectDamaged, and whatever else comes."""
+    try:
+        yield
+    except (DataLoss, FutureFormat, ObjectDamaged):
+        raise  # They say what to do themselves.
+    except CorruptionError as error:
+        raise ObjectDamaged(f"{error}: {_MEND}.") from None
+
+
+@contextmanager
+def planned_read(key: str) -> Iterator[None]:
+    """For reads, while planning, of object ``key``, which a manifest has just named. Raises: as ``naming_the_mend``."""
+    with naming_the_mend():
+        try:
+            yield
+        except ObjectMissing:
+            raise missing(key) from None
+        except CorruptionError as error:
+            raise error if key in str(error) else CorruptionError(f"{key}: {error}") from None

@@ -1,0 +1,36 @@
+"""Offsets that were to be read and are gone: an error, or a warning and a count, as ``failOnDataLoss`` says."""
+
+from __future__ import annotations
+
+import logging
+
+from app.errors import CorruptionError
+
+_logger = logging.getLogger("pyspark_firn")
+
+
+class DataLoss(CorruptionError):
+    """Offsets that a read is to give, or that a checkpoint has promised, are gone."""
+
+
+class Losses:
+    """What one planning or one task has found to be gone."""
+
+    def __init__(self, *, fail: bool) -> None:
+        """``fail``: whether a loss is an error."""
+        self.fail = fail
+        self.offsets = 0
+        """How many were passed over; not all of them need have held records."""
+
+    def report(self, what: str, offsets: int | None) -> None:
+        """Count offsets that are gone, None if nobody knows how many; ``what`` is a sentence without its full stop.
+
+        Raises: DataLoss.
+        """
+        if self.fail:
+            raise DataLoss(f"{what}; write failOnDataLoss=false to go on without them.")
+        if offsets is None:
+            _logger.warning("%s (nobody knows how many offsets).", what)
+            return
+        self.offsets += offsets
+        _logger.warning("%s (%d offsets).", what, offsets)
