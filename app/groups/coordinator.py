@@ -119,9 +119,11 @@ class GroupCoordinator:
         """As ``Coordinator.look``, at the shard of a group. Raises: RequestRejected."""
         return self.shell.look(self.partition_of(group_id), read)
 
-    async def request(self, group_id: str, event: Callable[[GroupShard, Turn, Reply[R]], None]) -> R:
+    async def request(
+        self, group_id: str, event: Callable[[GroupShard, Turn, Reply[R]], None], *, nameless: bool = False
+    ) -> R:
         """As ``perform``, for an event that may be answered in a later turn."""
-        if not group_id:
+        if not group_id and not nameless:
             raise RequestRejected(ErrorCode.INVALID_GROUP_ID, "The group id is empty.")
         return await self.shell.request(self.partition_of(group_id), event)
 

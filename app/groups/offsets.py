@@ -56,12 +56,13 @@ class CommittedOffset(NamedTuple):
 
 def offset_key(group_id: str, topic: str, partition: int) -> bytes:
     """The key of an offset's record."""
-    return _key_prefix(group_id, topic) + _PARTITION.pack(partition)
+    return group_prefix(group_id) + _place(topic, partition)
 
 
-def _key_prefix(group_id: str, topic: str) -> bytes:
-    group, name = group_id.encode(), topic.encode()
-    return b"".join((NUMBER.pack(_KEY_NUMBER), _LENGTH.pack(len(group)), group, _LENGTH.pack(len(name)), name))
+def group_prefix(group_id: str) -> bytes:
+    """What the keys of a group's offsets begin with."""
+    group = group_id.encode()
+    return b"".join((NUMBER.pack(_KEY_NUMBER), _LENGTH.pack(len(group)), group))
 
 
 def _place(topic: str, partition: int) -> bytes:
@@ -159,6 +160,21 @@ class _GroupOffsets:
             self.decoded[topic] = {partition: offset}
         else:
             found[partition] = offset
+
+    def places(self) -> Iterator[bytes]:
+        """What follows the group in the key of everything that is committed or pending. Not for a group that still changes."""
+        yield from self.raw
+        for topic, partitions in self.decoded.items():
+            for partition in partitions:
+                place = _place(topic, partition)
+                if place not in self.raw:
+                    yield place
+        for topics in self.pending.values():
+            for topic, partitions in topics.items():
+                for partition in partitions:
+                    place = _place(topic, partition)
+                    if place not in self.raw and partition not in self.decoded.get(topic, ()):
+                        yield place
 
     def written_by(self, producer_id: int) -> Topics:
         """What the open transaction of a producer commits; without one, what is committed."""
@@ -290,6 +306,18 @@ class OffsetStore:
         if group.is_blank and not self._loading:
             del self._groups[group_id]
 
+    def detach(self, group_id: str) -> Iterator[bytes]:
+        """Forget everything that a group has committed, or is about to; answers what follows the group in the keys of its records,
+        for tombstones. Open transactions of the group go on, and commit what they write from now on. Raises: nothing.
+        """
+        group = self._groups.pop(group_id, None)
+        if group is None:
+            return iter(())
+        if group.pending:
+            self._groups[group_id] = rest = _GroupOffsets()
+            rest.pending = {producer_id: {} for producer_id in group.pending}
+        return group.places()
+
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
         """The marker of a producer's transaction has come; nothing happens if it committed no offsets here."""
         for group_id in self._open.pop(producer_id, ()):
@@ -346,18 +374,30 @@ class OffsetStore:
         """Groups with offsets, committed or pending."""
         return [group_id for group_id, group in self._groups.items() if group.has_offsets]
 
-    def places(self, group_id: str) -> Iterator[tuple[str, int]]:
-        """Topic and partition of everything that is committed or pending, each once. Raises: CorruptionError."""
+    def is_known(self, group_id: str, topic: str, partition: int, log_end: Offset) -> bool:
+        """Whether something is committed or pending of the partition, and nothing whose record ends beyond ``log_end``."""
         group = self._groups.get(group_id)
         if group is None:
-            return
-        seen: set[tuple[str, int]] = set()
-        for topics in (group.topics, *group.pending.values()):
-            for topic, partitions in topics.items():
-                for partition in partitions:
-                    if (topic, partition) not in seen:
-                        seen.add((topic, partition))
-                        yield topic, partition
+            return False
+        ends = [Offset(0)] if group.raw and _place(topic, partition) in group.raw else []
+        for topics in (group.decoded, *group.pending.values()):
+            committed = topics.get(topic, {}).get(partition)
+            if committed is not None:
+                ends.append(committed.log_end)
+        return bool(ends) and max(ends) <= log_end
+
+    def has(self, group_id: str, place: bytes) -> bool:
+        """Whether something is committed or pending of what follows the group in a key."""
+        group = self._groups.get(group_id)
+        if group is None or not group.has_offsets:
+            return False
+        try:
+            topic, partition = _parse_place(place)
+        except CorruptionError:
+            return place in group.raw  # nobody commits to such a place
+        return place in group.raw or any(
+            partition in topics.get(topic, ()) for topics in (group.decoded, *group.pending.values())
+        )
 
     def committed_places(self, group_id: str) -> Iterator[tuple[str, int]]:
         """Topic and partition of everything that is committed and was decoded. May be left between two steps and gone on with:

@@ -23,6 +23,7 @@ from app.groups.classic_member import CONSUMER_PROTOCOL, ClassicTimer, Join, Syn
 from app.groups.cleanup import Chore, OffsetCleanup
 from app.groups.consumer import JOINING, LEAVING, Client, ConsumerGroup, Member, MemberTimer
 from app.groups.consumer_records import KEY_TYPES, GroupEpoch, from_bytes, to_bytes
+from app.groups.deletion import DeletionDue, DeletionOfGroup, DeletionOfOffsets, Deletions
 from app.groups.group import Group, GroupType
 from app.groups.metrics import GroupCounters
 from app.groups.migration import can_downgrade, can_upgrade, downgraded, upgraded
@@ -39,8 +40,6 @@ from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from app.wire.apis.join_group import JoinGroupResponse
 from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 from app.wire.apis.sync_group import SyncGroupResponse
-
-TOMBSTONES_PER_BATCH: Final = 1_000
 
 RETRY_MS: Final = 5_000
 """After an append that failed, until what is due is tried again."""
@@ -78,6 +77,7 @@ class GroupShard:
         """Groups of which only offsets were loaded so far."""
         self._dropped: set[str] = set()
         """Groups that were deleted while loading; offsets may have been committed to them again."""
+        self._deletions = Deletions()
         self._cleanup = OffsetCleanup(self.groups, self.offsets, config, self._forget_offsets, self._forget_group)
 
     # --- loading ------------------------------------------------------------------------------------------------------
@@ -155,6 +155,7 @@ class GroupShard:
         for group in self.groups.values():
             if isinstance(group, ClassicGroup):
                 group.unloaded(turn)
+        self._deletions.unloaded(turn)
 
     def due(self, turn: Turn, key: Any) -> None:
         if isinstance(key, ClassicTimer):
@@ -169,6 +170,8 @@ class GroupShard:
             self._share_member_due(turn, key)
         elif isinstance(key, Chore):
             self._cleanup.due(turn, key)
+        elif isinstance(key, DeletionDue):
+            self._deletions.due(turn, key)
 
     # --- which groups there are ---------------------------------------------------------------------------------------
 
@@ -415,15 +418,14 @@ class GroupShard:
             raise RequestRejected(ErrorCode.NON_EMPTY_GROUP, f"Group {group_id} is not empty.")
         return group
 
-    def delete_group(self, turn: Turn, group_id: str) -> None:
-        """Delete a group without members, and its offsets.
+    def delete_group(self, turn: Turn, group_id: str, reply: Reply[ErrorCode] | None = None) -> None:
+        """Delete a group without members, and its offsets: nobody sees it any more. Tombstones that are too many for this turn
+        follow in others; ``reply``, if anybody waits, is given when all are written, or with what the first met that cannot be.
 
-        Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP; what an append raises.
+        Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP; what an append raises. Nothing is changed then.
         """
-        group = self.empty_group(group_id)
-        self._forget_offsets(turn, group_id, list(self.offsets.places(group_id)))
-        turn.append(self.tombstones(group))
-        del self.groups[group_id]
+        self._forget_group(turn, self.empty_group(group_id))
+        self._deletions.begin(turn, DeletionOfGroup(group_id, self.offsets, self._counters.offsets_deleted), reply)
 
     # --- committing -----------------------------------------------------------------------------------------------------
 
@@ -505,43 +507,43 @@ class GroupShard:
         self.offsets.end_transaction(producer_id, commit=commit)
 
     def delete_offsets(
-        self, turn: Turn, group_id: str, asked: Iterable[tuple[str, Collection[int]]]
+        self,
+        turn: Turn,
+        group_id: str,
+        asked: Iterable[tuple[str, Collection[int]]],
+        reply: Reply[ErrorCode] | None = None,
     ) -> list[tuple[str, ErrorCode]]:
-        """Delete committed offsets of topics that no member reads; a code for each topic.
+        """Delete committed offsets of topics that no member reads; a code for each topic. Those that are too many for this turn
+        follow in others; ``reply`` as for ``delete_group``.
 
-        Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP (a group whose members may read anything); what an append
-        raises.
+        Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP (a group whose members may read anything).
         """
         group = self.group(group_id)
         if isinstance(group, ClassicGroup) and not group.is_empty and group.protocol_type != CONSUMER_PROTOCOL:
             raise RequestRejected(ErrorCode.NON_EMPTY_GROUP, f"Group {group_id} is not empty.")
         codes: list[tuple[str, ErrorCode]] = []
-        gone: list[tuple[str, int]] = []
+        named: list[tuple[str, Collection[int]]] = []
         for topic, partitions in asked:
             if group.subscribes_to(topic):
                 codes.append((topic, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC))
                 continue
             codes.append((topic, ErrorCode.NONE))
-            gone += [
-                (topic, partition)
-                for partition in partitions
-                if self.offsets.get(group_id, topic, partition) is not None
-                or self.offsets.is_pending(group_id, topic, partition)
-            ]
-        self._forget_offsets(turn, group_id, gone)
+            named.append((topic, partitions))
+        places = ((topic, partition) for topic, partitions in named for partition in partitions)
+        self._deletions.begin(turn, DeletionOfOffsets(group_id, places, self.offsets, self._forget_offsets), reply)
         return codes
 
     def _forget_offsets(self, turn: Turn, group_id: str, gone: Sequence[tuple[str, int]]) -> None:
-        """Delete offsets. Raises: what an append raises; those that were written before are deleted then."""
-        for start in range(0, len(gone), TOMBSTONES_PER_BATCH):
-            some = gone[start : start + TOMBSTONES_PER_BATCH]
-            turn.append([(offset_key(group_id, topic, partition), None) for topic, partition in some])
-            for topic, partition in some:
-                self.offsets.delete(group_id, topic, partition)
-            self._counters.offsets_deleted.value += len(some)
+        """Delete some offsets. Raises: what an append raises; nothing is deleted then."""
+        if not gone:
+            return
+        turn.append([(offset_key(group_id, topic, partition), None) for topic, partition in gone])
+        for topic, partition in gone:
+            self.offsets.delete(group_id, topic, partition)
+        self._counters.offsets_deleted.value += len(gone)
 
     def _forget_group(self, turn: Turn, group: Group) -> None:
-        """Take a group without members and offsets out of the log. Raises: what an append raises."""
+        """Take a group without members, but not its offsets, out of the log. Raises: what an append raises."""
         turn.append(self.tombstones(group))
         del self.groups[group.group_id]
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from app.coordinator.shell import Turn
+from app.coordinator.shell import Reply, Turn
 from app.errors import ErrorCode, RequestRejected
 from app.groups.offsets import NO_COMMITTED_OFFSET, CommittedOffset
 from app.groups.shard import CommittedPartition, GroupShard
@@ -291,9 +291,7 @@ def refuse_fetch(request: Request, message: OffsetFetchRequest, code: ErrorCode,
 # --- OffsetDelete ---------------------------------------------------------------------------------------------------
 
 
-def delete(
-    context: Context, request: Request, message: OffsetDeleteRequest
-) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
+async def delete(context: Context, request: Request, message: OffsetDeleteRequest) -> OffsetDeleteResponse:
     """Delete committed offsets of topics that no member of the group reads. Raises: RequestRejected."""
     del request
     image = context.image
@@ -306,23 +304,25 @@ def delete(
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return codes[topic]
 
-    def event(shard: GroupShard, turn: Turn) -> OffsetDeleteResponse:
-        asked = [(topic.name, [each.partition_index for each in topic.partitions]) for topic in message.topics]
-        codes = dict(shard.delete_offsets(turn, message.group_id, [each for each in asked if each[0] in counts]))
-        return OffsetDeleteResponse(
-            topics=[
-                OffsetDeleteResponseTopic(
-                    name,
-                    [
-                        OffsetDeleteResponsePartition(partition, code_of(name, partition, codes))
-                        for partition in partitions
-                    ],
-                )
-                for name, partitions in asked
-            ]
-        )
+    asked = [(topic.name, [each.partition_index for each in topic.partitions]) for topic in message.topics]
+    codes: dict[str, ErrorCode] = {}
 
-    return context.groups.perform(message.group_id, event)
+    def event(shard: GroupShard, turn: Turn, reply: Reply[ErrorCode]) -> None:
+        there = [each for each in asked if each[0] in counts]
+        codes.update(shard.delete_offsets(turn, message.group_id, there, reply))
+
+    code = await context.groups.request(message.group_id, event)
+    if code is not ErrorCode.NONE:
+        raise RequestRejected(code, "Not all of the offsets are deleted.")
+    return OffsetDeleteResponse(
+        topics=[
+            OffsetDeleteResponseTopic(
+                name,
+                [OffsetDeleteResponsePartition(partition, code_of(name, partition, codes)) for partition in partitions],
+            )
+            for name, partitions in asked
+        ]
+    )
 
 
 def refuse_delete(
