@@ -27,7 +27,7 @@ from app.wire.apis.api_versions import ApiVersionsRequest
 from app.wire.apis.metadata import MetadataRequest
 from app.wire.framing import request_frame
 from app.wire.header import encode_request_header
-from app.wire.versions import SERVED
+from app.wire.versions import ADVERTISED, PRIVATE, SERVED
 from tests.faults.producing import link, plain_batch, produce_frame
 from tests.faults.served import Served, serving, until
 from tests.wire import reference
@@ -65,9 +65,13 @@ def corpus() -> list[bytes]:
             frames.append(framed(encode_request_header(key, version, 7, "fuzz") + body))
     for topic in ("fuzzed", "healthy"):
         frames.append(produce_frame(topic, 0, plain_batch(3)))
-    for key in (ApiKey.FIRN_METRICS, ApiKey.FIRN_TIER_STATUS, ApiKey.FIRN_TIER_SEGMENTS):
+    for key in sorted(PRIVATE):
         frames.append(framed(encode_request_header(key, 0, 7, "fuzz") + b"\x05\x91\xa1tx\x00"))
     return frames
+
+
+def test_the_corpus_has_every_api_that_the_broker_serves() -> None:
+    assert {struct.unpack_from(">h", frame, 4)[0] for frame in corpus()} >= set(ADVERTISED) | PRIVATE
 
 
 def framed(content: bytes) -> bytes:

@@ -14,7 +14,9 @@ from app.wire.apikeys import ApiKey
 from app.wire.apis.metadata import MetadataRequest
 from app.wire.framing import frame_bytes
 from app.wire.header import encode_request_header, parse_request_header
+from app.wire.versions import ADVERTISED
 
+CLIENTS = 4
 FRAMES = [
     pytest.param(bytes.fromhex(hexed), id=f"{client}-{name}")
     for client, frames in json.loads((Path(__file__).parent / "golden" / "requests.json").read_text()).items()
@@ -22,11 +24,13 @@ FRAMES = [
 ]
 
 
-ALL_TOPICS_OF_LIBRDKAFKA = bytes.fromhex("000000190003000d00000007000772646b61666b61 00 00 000000 01 00 00")
+ALL_TOPICS_OF_LIBRDKAFKA = bytes.fromhex("00 000000 01 00 00")
 """It writes the null list of topics in four bytes, of which one is read; so it ends three bytes later than it should."""
 
-RESTS = {ALL_TOPICS_OF_LIBRDKAFKA: b"\x01\0\0"}
-"""What follows a request that is longer than its fields."""
+
+def test_every_advertised_api_was_captured() -> None:
+    captured = {parse_request_header(memoryview(parameter.values[0])[4:]).api_key for parameter in FRAMES}  # type: ignore[arg-type]
+    assert captured == set(ADVERTISED)
 
 
 @pytest.mark.parametrize("frame", FRAMES)
@@ -40,13 +44,12 @@ def test_what_a_client_sent_is_read_and_written_again(frame: bytes) -> None:
     message = codec.decode_request(key, version, body)
     again = codec.encode_request(key, version, message)
     assert body[: len(again)] == again
-    assert bytes(body[len(again) :]) == RESTS.get(frame, b"")
+    assert bytes(body[len(again) :]) == (b"\x01\0\0" if body == ALL_TOPICS_OF_LIBRDKAFKA else b"")
 
 
 def test_the_topics_that_librdkafka_lists_are_all_topics() -> None:
-    assert ALL_TOPICS_OF_LIBRDKAFKA in [parameter.values[0] for parameter in FRAMES]
-    view = memoryview(ALL_TOPICS_OF_LIBRDKAFKA)[4:]
-    message = codec.decode_request(ApiKey.METADATA, 13, view[parse_request_header(view).body_start :])
+    assert (13, ALL_TOPICS_OF_LIBRDKAFKA) in of(ApiKey.METADATA)
+    message = codec.decode_request(ApiKey.METADATA, 13, memoryview(ALL_TOPICS_OF_LIBRDKAFKA))
     assert message == MetadataRequest(topics=None, allow_auto_topic_creation=False)
 
 
@@ -58,7 +61,7 @@ def of(key: ApiKey) -> list[tuple[int, memoryview]]:
         header = parse_request_header(view)
         if header.api_key == key:
             found.append((header.api_version, view[header.body_start :]))
-    assert len(found) == 3
+    assert len(found) >= CLIENTS
     return found
 
 
@@ -66,17 +69,20 @@ def test_a_produced_batch_lies_where_the_fast_reader_says() -> None:
     for version, body in of(ApiKey.PRODUCE):
         request = produce.decode_produce(version, body)
         ((topic, ((index, records),)),) = request.topics
-        assert (topic, index) == ("golden", 0)
+        assert index == 0
+        assert topic == "golden" if version < produce.TOPIC_IDS else isinstance(topic, UUID)
         assert records is not None
         ((_, batch),) = list(iter_headers(records))
         assert (batch.magic, batch.record_count, batch.size_bytes) == (2, 1, len(records))
 
 
 def test_a_fetch_asks_for_the_partition_that_the_fast_reader_says() -> None:
-    topic_id = UUID("6f1d1a2e-5f0e-4c8f-9a35-2f9f6cb5a001")
     for version, body in of(ApiKey.FETCH):
         request = fetch.decode_fetch(version, body)
+        if request.session_id > 0:
+            assert not request.topics
+            continue
         ((topic, (asked,)),) = request.topics
-        assert topic == (topic_id if version >= fetch.TOPIC_IDS else "golden")
+        assert topic == "golden" if version < fetch.TOPIC_IDS else isinstance(topic, UUID)
         assert (asked.partition, asked.fetch_offset, request.replica_id) == (0, 0, -1)
         assert request.max_wait_ms == 500

@@ -1,10 +1,10 @@
 """Write ``requests.json``: what real clients send, first frame of each API and version.
 
-    python tests/wire/golden/capture.py
+    python tests/wire/golden/capture.py        needs a JDK, and Kafka's jars (make kafka-libs)
 
-A listener answers just enough, by Firn's own codec, that librdkafka, aiokafka and kafka-python go through producing (plain
-and idempotent), fetching, creating and describing topics. Frames are kept as they came, in hexadecimal, size prefix and all.
-Run it again to take in a new version of a client; the test only reads the file.
+A proxy before a broker keeps the requests of librdkafka, aiokafka, kafka-python and the Java client, which go through
+producing (plain, idempotent and in transactions), fetching, groups of each kind and administration. Frames are kept as they
+came, in hexadecimal, size prefix and all. Run it again to take in a new version of a client; the tests only read the file.
 """
 
 from __future__ import annotations
@@ -12,98 +12,62 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import subprocess
+import tempfile
 import threading
 from collections.abc import Callable
 from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import Any
-from uuid import UUID
 
-from app.wire import codec, framing, header, negotiation
+from app.wire import codec, framing, header
 from app.wire.apikeys import ApiKey
-from app.wire.apis import (
-    api_versions,
-    create_topics,
-    describe_configs,
-    fetch,
-    find_coordinator,
-    init_producer_id,
-    list_offsets,
-    metadata,
-    produce,
-)
-from app.wire.codec import struct_name
+from loadtests.kafka_peer import kafka_libs
+from tests.faults.producing import link
+from tests.faults.served import serving
 
-FILE = Path(__file__).with_name("requests.json")
+HERE = Path(__file__).parent
+FILE = HERE / "requests.json"
 TOPIC = "golden"
-TOPIC_ID = UUID("6f1d1a2e-5f0e-4c8f-9a35-2f9f6cb5a001")
+CLIENT_S_MAX = 120.0
 
 
-class Listener:
-    """Answers requests and keeps them."""
+class Proxy:
+    """Passes everything on to a broker, and keeps the requests."""
 
     def __init__(self) -> None:
-        self.frames: dict[str, dict[str, str]] = {}
-        self.current: dict[str, str] = {}
-        self.port = 0
+        self.frames: dict[str, str] = {}
+        self.broker_port = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        frames = self.current
+        from_broker, to_broker = await asyncio.open_connection("127.0.0.1", self.broker_port)
+        answers = asyncio.create_task(self._answers(from_broker, writer))
+        frames = self.frames
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 prefix = await reader.readexactly(4)
-                frame = await reader.readexactly(framing.frame_bytes(prefix))
-                head = header.parse_request_header(frame)
-                key, version = head.api_key, head.api_version
-                if key == ApiKey.API_VERSIONS and not negotiation.is_api_versions_known(version):
-                    frames.setdefault(f"{ApiKey(key).name} {version}", (prefix + frame).hex())
-                    writer.write(negotiation.unknown_api_versions_frame(head.correlation_id))
-                    continue
-                request = codec.decode_request(key, version, frame[head.body_start :])
-                everything = " of all topics" if key == ApiKey.METADATA and request.topics is None else ""
-                frames.setdefault(f"{ApiKey(key).name} {version}{everything}", (prefix + frame).hex())
-                answer = self.answer(key, request)
-                writer.write(framing.response_frame(key, version, head.correlation_id, answer))
+                frame = prefix + await reader.readexactly(framing.frame_bytes(prefix))
+                frames.setdefault(self._name(frame), frame.hex())
+                to_broker.write(frame)
+        to_broker.close()
+        await answers
+
+    async def _answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
         writer.close()
 
-    def answer(self, key: int, request: Any) -> Any:
-        match key:
-            case ApiKey.API_VERSIONS:
-                keys = negotiation.advertised_api_keys()
-                return api_versions.ApiVersionsResponse(api_keys=keys)
-            case ApiKey.METADATA:
-                broker = metadata.MetadataResponseBroker(0, "127.0.0.1", self.port)
-                partition = metadata.MetadataResponsePartition(0, 0, 0, 0, [0], [0], [])
-                topic = metadata.MetadataResponseTopic(name=TOPIC, topic_id=TOPIC_ID, partitions=[partition])
-                return metadata.MetadataResponse(brokers=[broker], cluster_id="c", controller_id=0, topics=[topic])
-            case ApiKey.PRODUCE:
-                result = produce.PartitionProduceResponse(index=0, base_offset=0, log_start_offset=0)
-                topics = [produce.TopicProduceResponse(name=TOPIC, topic_id=TOPIC_ID, partition_responses=[result])]
-                return produce.ProduceResponse(responses=topics)
-            case ApiKey.FETCH:
-                return fetch.FetchResponse(session_id=0)
-            case ApiKey.LIST_OFFSETS:
-                found = list_offsets.ListOffsetsPartitionResponse(partition_index=0, offset=0, leader_epoch=0)
-                return list_offsets.ListOffsetsResponse(
-                    topics=[list_offsets.ListOffsetsTopicResponse(name=TOPIC, partitions=[found])]
-                )
-            case ApiKey.INIT_PRODUCER_ID:
-                return init_producer_id.InitProducerIdResponse(producer_id=7, producer_epoch=0)
-            case ApiKey.FIND_COORDINATOR:
-                return find_coordinator.FindCoordinatorResponse(error_code=15)
-            case ApiKey.CREATE_TOPICS:
-                topics = [create_topics.CreatableTopicResult(name=topic.name) for topic in request.topics]
-                return create_topics.CreateTopicsResponse(topics=topics)
-            case ApiKey.DESCRIBE_CONFIGS:
-                results = [
-                    describe_configs.DescribeConfigsResult(
-                        resource_type=item.resource_type, resource_name=item.resource_name
-                    )
-                    for item in request.resources
-                ]
-                return describe_configs.DescribeConfigsResponse(results=results)
-        module = __import__(f"app.wire.apis.{ApiKey(key).name.lower()}", fromlist=["x"])
-        return getattr(module, struct_name(key, False))()
+    def _name(self, frame: bytes) -> str:
+        head = header.parse_request_header(frame[4:])
+        key, version = head.api_key, head.api_version
+        name = f"{ApiKey(key).name} {version}"
+        if key == ApiKey.METADATA:
+            request = codec.decode_request(key, version, frame[4 + head.body_start :])
+            return name if request.topics is not None else f"{name} of all topics"
+        if key == ApiKey.FETCH:
+            request = codec.decode_request(key, version, frame[4 + head.body_start :])
+            return name if request.topics else f"{name} of a session"
+        return name
 
 
 def librdkafka(address: str) -> None:
@@ -114,6 +78,14 @@ def librdkafka(address: str) -> None:
         producer = Producer({"bootstrap.servers": address, "enable.idempotence": idempotent, "compression.type": "lz4"})
         producer.produce(TOPIC, b"value", b"key", headers={"h": b"v"})
         producer.flush(5)
+    producer = Producer({"bootstrap.servers": address, "transactional.id": "t"})
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    producer.produce(TOPIC, b"value", partition=0)
+    metadata = Consumer({"bootstrap.servers": address, "group.id": "g"})
+    producer.send_offsets_to_transaction([TopicPartition(TOPIC, 0, 1)], metadata.consumer_group_metadata(), 10)
+    producer.commit_transaction(10)
+    metadata.close()
     consumer = Consumer({"bootstrap.servers": address, "group.id": "g", "enable.auto.commit": False})
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
     consumer.poll(1.5)
@@ -124,6 +96,7 @@ def librdkafka(address: str) -> None:
     for future in [
         *admin.create_topics([NewTopic("new", 2, 1, config={"segment.bytes": "1048576"})]).values(),
         *admin.describe_configs([ConfigResource(ResourceType.TOPIC, TOPIC)]).values(),
+        *admin.alter_configs([ConfigResource(ResourceType.TOPIC, TOPIC, {"retention.ms": "86400000"})]).values(),
         *admin.delete_topics(["old"]).values(),
         admin.describe_cluster(),
     ]:
@@ -177,18 +150,35 @@ def aio_kafka(address: str) -> None:
 def run(client: Callable[[str], None], address: str) -> None:
     thread = threading.Thread(target=client, args=(address,), daemon=True)
     thread.start()
-    thread.join(25)
+    thread.join(CLIENT_S_MAX)
+
+
+def java(address: str) -> None:
+    classpath = f"{kafka_libs()}/*"
+    subprocess.run(["java", "-cp", classpath, str(HERE / "Requests.java"), address, TOPIC], check=True)
 
 
 async def main() -> None:
-    listener = Listener()
-    server = await asyncio.start_server(listener.serve, "127.0.0.1", 0)
-    listener.port = server.sockets[0].getsockname()[1]
-    for package, client in (("confluent-kafka", librdkafka), ("aiokafka", aio_kafka), ("kafka-python", kafka_python)):
-        listener.frames[f"{package} {version_of(package)}"] = listener.current = {}
-        await asyncio.to_thread(run, client, f"127.0.0.1:{listener.port}")
-    frames = {client: dict(sorted(frames.items())) for client, frames in listener.frames.items()}
-    FILE.write_text(json.dumps(frames, indent=1) + "\n")
+    proxy = Proxy()
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    java_version = next(kafka_libs().glob("kafka-clients-*.jar")).stem.removeprefix("kafka-clients-")
+    clients: list[tuple[str, Callable[[str], None]]] = [
+        (f"confluent-kafka {version_of('confluent-kafka')}", librdkafka),
+        (f"aiokafka {version_of('aiokafka')}", aio_kafka),
+        (f"kafka-python {version_of('kafka-python')}", kafka_python),
+        (f"kafka-clients {java_version}", java),
+    ]
+    found = {}
+    for name, client in clients:
+        # A broker for each, so that all of them begin at the same offsets.
+        with tempfile.TemporaryDirectory() as directory, serving(Path(directory), "--advertise", address) as broker:
+            async with link(broker.port) as connection:
+                await connection.create_topic(TOPIC)
+            proxy.frames, proxy.broker_port = {}, broker.port
+            await asyncio.to_thread(run, client, address)
+            found[name] = dict(sorted(proxy.frames.items()))
+    FILE.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
