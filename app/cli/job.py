@@ -30,7 +30,12 @@ def archive(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     store: Store,
     to: Annotated[
-        str, typer.Option("--to", metavar="URL", help="Where the files go: file:///path or s3://bucket/prefix.")
+        str,
+        typer.Option(
+            "--to",
+            metavar="URL",
+            help="Where the files go, or with --iceberg a new table: file:///path or s3://bucket/…",
+        ),
     ] = "",
     iceberg: Annotated[
         str, typer.Option("--iceberg", metavar="NAMESPACE.TABLE", help="An Iceberg table instead of a folder of files.")
@@ -56,8 +61,8 @@ def archive(
 
     Each record once: safe to repeat and to kill. Run it more often than retention deletes.
     """
-    if bool(to) == bool(iceberg):
-        raise ConfigError("Say where to archive to: either --to or --iceberg.")
+    if not to and not iceberg:
+        raise ConfigError("Say where to archive to: --to, or --iceberg.")
     with _needing_spark_extra():
         from pyspark_firn.jobs.archive import ValuesWanted, archive_iceberg, archive_parquet
         from pyspark_firn.jobs.running import ProcessRunner
@@ -65,14 +70,16 @@ def archive(
     wanted = ValuesWanted(value, text or None) if value else None
     runner = ProcessRunner(workers)
     with _reporting("archive", shown=not as_json) as report:
-        if to:
+        if not iceberg:
             summary = archive_parquet(
                 store, topic, to, runner, part_bytes=file_mib * MIB, values=wanted, progress=report
             )
         else:
             with _needing_spark_extra():
-                from pyspark_firn.jobs.iceberg import local_catalog
-            properties = parse_assignments(catalog, "--catalog") if catalog else local_catalog(warehouse)
+                from pyspark_firn.jobs.iceberg import local_catalog, warehouse_at
+            properties = dict(parse_assignments(catalog, "--catalog")) if catalog else local_catalog(warehouse)
+            if to:
+                properties |= warehouse_at(to)
             summary = archive_iceberg(
                 store, topic, iceberg, properties, runner, part_bytes=file_mib * MIB, values=wanted, progress=report
             )

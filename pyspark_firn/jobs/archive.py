@@ -35,8 +35,9 @@ from pyspark_firn.jobs.archive_plan import (
     decode_document,
     decode_plan,
 )
-from pyspark_firn.jobs.parquet_files import DayWriter, WrittenFile, file_system
+from pyspark_firn.jobs.parquet_files import DayWriter, WrittenFile
 from pyspark_firn.jobs.running import Runner
+from pyspark_firn.jobs.targets import sweep, target_at
 from pyspark_firn.jobs.values import (
     SAMPLE_RECORDS,
     ValueDecoder,
@@ -103,6 +104,8 @@ class PartTask:
     bad_target: str = ""
     """Where records go whose value cannot be decoded; empty: they are there already."""
     bad_folder: str = ""
+    io_properties: Mapping[str, str] | None = None
+    """How the catalog of an Iceberg table has its files written; None for a folder of files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,17 +118,16 @@ class PartDone:
 def write_part(task: PartTask) -> PartDone:
     """Read one part and write its files. Repeatable. Raises: CorruptionError, StorageUnavailable, OSError."""
     keep_freed_memory()
-    files, root = file_system(parse_store_url(task.target))
     name = f"{task.part.partition:05d}-{task.part.start:020d}-{task.part.end:020d}"
     if task.split is None:
         return PartDone(task.part, ())
     schema = arrow_schema(COLUMNS)
     decoder = ValueDecoder(task.shape, schema) if task.shape is not None else None
-    good = DayWriter(files, f"{root}/{task.folder}", name, decoder.good_schema if decoder else schema)
+    target = target_at(task.target, task.io_properties)
+    good = DayWriter(target, task.folder, name, decoder.good_schema if decoder else schema)
     bad: DayWriter | None = None
     if decoder is not None and task.bad_target:
-        bad_file_system, bad_root = file_system(parse_store_url(task.bad_target))
-        bad = DayWriter(bad_file_system, f"{bad_root}/{task.bad_folder}", name, decoder.bad_schema)
+        bad = DayWriter(target_at(task.bad_target, task.io_properties), task.bad_folder, name, decoder.bad_schema)
     try:
         with StoreSession(task.store) as session:
             reader = SplitReader(session, COLUMNS, Isolation.READ_COMMITTED, fail_on_data_loss=True)
@@ -191,6 +193,8 @@ def archive_parquet(
                 if progress is not None:
                     progress(len(finished), len(tasks))
             _put_commit(sink, topic, run, plan, finished, _ends(done))
+            for folder in (topic, f"{topic}{BAD_SUFFIX}"):
+                sweep(target, folder)
             _count(summary, finished)
             summary.ends = _ends(done) | plan.ends()
             if not resumed:
@@ -449,7 +453,9 @@ def archive_iceberg(
             target, folder = address_of(table), f"data/{topic}"
             bad_target = address_of(bad_table) if bad_table is not None and until is None else ""
             tasks = [
-                replace(task, shape=shape, bad_target=bad_target, bad_folder=folder)
+                replace(
+                    task, shape=shape, bad_target=bad_target, bad_folder=folder, io_properties=dict(table.io.properties)
+                )
                 for task in _tasks(source, snapshot, store, target, folder, plan)
             ]
             finished: list[PartDone] = []
@@ -464,6 +470,8 @@ def archive_iceberg(
             add_files(
                 table, [f"{target}/{folder}/{file.path}" for one in finished for file in one.files], topic_id, ends
             )
+            for address in {target, bad_target} - {""}:
+                sweep(address, folder)
             _count(summary, finished)
             summary.ends = ends
             if until is None:

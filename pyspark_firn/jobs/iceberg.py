@@ -7,17 +7,23 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+from obstore.fsspec import FsspecStore
+from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform
 
 from app.errors import ConfigError
+from app.objectstore.url import DirectoryLocation, S3Location, parse_store_url
 from pyspark_firn.jobs.archive_plan import decode_document
+from pyspark_firn.jobs.targets import CLIENT_OPTIONS, bucket_config, credentials_of
 from pyspark_firn.jobs.values import ValueShape, decode_shape
 
 PROPERTY_PREFIX: Final = "firn.archive."
 
+STORE_PROPERTY: Final = "firn.store"
 SHAPE_PROPERTY: Final = f"{PROPERTY_PREFIX}shape"
 DAY: Final = "timestamp_day"
 
@@ -86,6 +92,33 @@ def local_catalog(folder: Path) -> dict[str, str]:
     """The catalog when none is named: SQLite in ``folder``, tables beside it."""
     folder.mkdir(parents=True, exist_ok=True)
     return {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": folder.resolve().as_uri()}
+
+
+def warehouse_at(url: str) -> dict[str, str]:
+    """Properties of a catalog whose new tables go to an address like a store's. Raises: ConfigError."""
+    location = parse_store_url(url)
+    if isinstance(location, DirectoryLocation):
+        return {"warehouse": location.path.as_uri()}
+    return {"warehouse": str(location), "py-io-impl": f"{__name__}.{StoreFileIO.__name__}", STORE_PROPERTY: url}
+
+
+class StoreFileIO(PyArrowFileIO):
+    """Files of Iceberg in S3, reached and encrypted as the property ``firn.store`` says, an address like a store's.
+
+    Arrow's own S3 has no word for encryption.
+    """
+
+    def _initialize_fs(self, scheme: str, netloc: str | None = None) -> FileSystem:
+        location = parse_store_url(self.properties[STORE_PROPERTY])
+        if scheme != "s3" or not isinstance(location, S3Location):
+            return super()._initialize_fs(scheme, netloc)
+        reached = FsspecStore(
+            "s3",
+            config=bucket_config(location),
+            client_options=CLIENT_OPTIONS,
+            credential_provider=credentials_of(location),
+        )
+        return PyFileSystem(FSSpecHandler(reached))
 
 
 def property_names(topic_id: str, ends: Mapping[int, int]) -> dict[str, Any]:

@@ -1,28 +1,23 @@
 """One part of an archive as Parquet files: one for each day of its records.
 
-A file is written under a name that readers pass over, no other attempt's, and moved to its own when it is whole; S3 shows an
-object only when it is whole, so there the name is its own from the start. Writing a part again replaces its files by the same
-ones, also while another attempt is at it. Only an attempt that is killed leaves such a file behind.
+A file shows only when it is whole, under its own name; writing a part again replaces its files by the same ones, also while
+another attempt is at it.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
-from urllib.parse import urlsplit
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyarrow import fs
 
 from app.limits import MIB
-from app.objectstore.url import DirectoryLocation, StoreLocation
+from pyspark_firn.jobs.targets import Target
 
 DAY_US: Final = 86_400_000_000
 ROW_GROUP_BYTES: Final = 32 * MIB
@@ -37,40 +32,21 @@ class WrittenFile:
     """A file of an archive."""
 
     path: str
-    """Below the archive's root, or whole where files belong to a table."""
+    """Below the archive's folder."""
     day: str
     records: int
     bytes: int
 
 
-def file_system(location: StoreLocation) -> tuple[fs.FileSystem, str]:
-    """How Arrow reaches an address of a store, and the root in it."""
-    if isinstance(location, DirectoryLocation):
-        return fs.LocalFileSystem(), str(location.path)
-    options: dict[str, Any] = {}
-    if location.region is not None:
-        options["region"] = location.region
-    if location.endpoint is not None:
-        parts = urlsplit(location.endpoint)
-        options |= {"endpoint_override": parts.netloc, "scheme": parts.scheme}
-    return fs.S3FileSystem(**options), f"{location.bucket}/{location.prefix}".rstrip("/")
-
-
 class _DayFile:
     """The file of one day under way."""
 
-    def __init__(self, files: fs.FileSystem, path: str, schema: pa.Schema) -> None:
-        self._files = files
+    def __init__(self, target: Target, folder: str, path: str, schema: pa.Schema) -> None:
         self.path = path
-        self._is_local = isinstance(files, fs.LocalFileSystem)
-        folder, _, name = path.rpartition("/")
-        if self._is_local:
-            files.create_dir(folder, recursive=True)
-        self._written_to = f"{folder}/_{name}.{uuid.uuid4().hex}.tmp" if self._is_local else path
+        self._file = target.create(f"{folder}/{path}")
         self._writer = pq.ParquetWriter(
-            self._written_to,
+            self._file.sink,
             schema,
-            filesystem=files,
             compression="zstd",
             compression_level=ZSTD_LEVEL,
             use_dictionary=["topic", "partition", "timestampType"],
@@ -97,22 +73,18 @@ class _DayFile:
         """Make it visible; answers its bytes."""
         self._flush()
         self._writer.close()
-        if self._written_to != self.path:
-            self._files.move(self._written_to, self.path)
-        return int(self._files.get_file_info(self.path).size)
+        return self._file.publish()
 
     def discard(self) -> None:
         """Remove what nobody will finish."""
-        if self._written_to != self.path:
-            with suppress(FileNotFoundError):
-                self._files.delete_file(self._written_to)
+        self._file.discard()
 
 
 class DayWriter:
-    """Writes record batches with a ``timestamp`` column as ``<root>/date=<day>/<name>[-<n>].parquet``."""
+    """Writes record batches with a ``timestamp`` column as ``<folder>/date=<day>/<name>[-<n>].parquet``."""
 
-    def __init__(self, files: fs.FileSystem, root: str, name: str, schema: pa.Schema) -> None:
-        self._files, self._root, self._name, self._schema = files, root, name, schema
+    def __init__(self, target: Target, folder: str, name: str, schema: pa.Schema) -> None:
+        self._target, self._folder, self._name, self._schema = target, folder, name, schema
         self._opened: dict[int, _DayFile] = {}
         self._count: dict[int, int] = {}
         self._done: list[WrittenFile] = []
@@ -129,8 +101,8 @@ class DayWriter:
                 number = self._count.get(day, 0)
                 self._count[day] = number + 1
                 suffix = f"-{number}" if number else ""
-                path = f"{self._root}/date={_day_name(day)}/{self._name}{suffix}.parquet"
-                file = self._opened[day] = _DayFile(self._files, path, self._schema)
+                path = f"date={_day_name(day)}/{self._name}{suffix}.parquet"
+                file = self._opened[day] = _DayFile(self._target, self._folder, path, self._schema)
             file.add(part)
 
     def close(self) -> list[WrittenFile]:
@@ -149,7 +121,7 @@ class DayWriter:
         file = self._opened[day]
         size = file.close()
         del self._opened[day]
-        self._done.append(WrittenFile(file.path.removeprefix(f"{self._root}/"), _day_name(day), file.records, size))
+        self._done.append(WrittenFile(file.path, _day_name(day), file.records, size))
 
 
 def _by_day(batch: pa.RecordBatch) -> Mapping[int, pa.RecordBatch]:

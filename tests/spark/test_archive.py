@@ -17,6 +17,7 @@ from app.records.builder import build_batch
 from app.units import Offset
 from pyspark_firn.jobs.archive import archive_iceberg, archive_parquet
 from pyspark_firn.jobs.running import ProcessRunner
+from pyspark_firn.jobs.targets import Folder
 from pyspark_firn.reading import SplitReader
 from tests.spark.conftest import Topic
 from tests.support.buckets import BucketBuilder
@@ -214,3 +215,16 @@ def test_an_attempt_that_fails_leaves_no_file(topic: Topic, tmp_path: Path, monk
     with pytest.raises(CorruptionError):
         archive_parquet(topic.store, "t", (tmp_path / "lake").as_uri(), ProcessRunner(1))
     assert not list((tmp_path / "lake" / "t").rglob("date=*/*"))
+
+
+def test_files_of_killed_writers_go_and_those_of_living_ones_stay(topic: Topic, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    left = lake / "t" / "date=2023-11-14" / "_00000-0-9.parquet.0123.tmp"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"PAR1")
+    living = Folder(lake).create("t/date=2023-11-14/00001-0-9.parquet")
+    Path(str(living.sink)).write_bytes(b"whole")
+    archive_parquet(topic.store, "t", lake.as_uri(), ProcessRunner(1))
+    assert not left.exists()
+    assert living.publish() == 5
+    assert not list(lake.rglob("*.tmp"))

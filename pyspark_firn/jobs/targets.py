@@ -1,0 +1,239 @@
+"""Where the files of an archive go: a folder, a bucket, or wherever the catalog of an Iceberg table says.
+
+A file has no name until it is whole. In a folder it is written beside its place under a name that readers pass over, held by a
+lock, and moved; what a killed writer leaves is a file that nobody holds (``sweep``). For anything else it is written to an
+unnamed file of this machine, which goes with its process, and sent in one piece.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final, Protocol
+
+import obstore
+from botocore.session import Session
+from obstore.exceptions import BaseError
+from obstore.store import S3Store as Bucket
+
+from app.errors import ConfigError, StorageUnavailable
+from app.objectstore.url import DirectoryLocation, S3Location, parse_store_url
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, S3Config, S3Credential
+
+CONNECT_TIMEOUT: Final = timedelta(seconds=5)
+REQUEST_TIMEOUT: Final = timedelta(seconds=60)
+CREDENTIALS_MEND: Final = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this machine a role"
+CREDENTIALS_KEPT: Final = timedelta(seconds=60)
+"""How long obstore uses a copy of them."""
+REGION_DEFAULT: Final = "us-east-1"
+"""What servers other than AWS call themselves; a signature must name one."""
+TEMPORARY_SUFFIX: Final = ".tmp"
+
+
+class NewFile(Protocol):
+    """A file under way."""
+
+    @property
+    def sink(self) -> str | IO[bytes]:
+        """What to write to."""
+        ...
+
+    def publish(self) -> int:
+        """Everything is written and closed, or flushed: give it its name. Answers its bytes.
+
+        Raises: OSError, StorageUnavailable.
+        """
+        ...
+
+    def discard(self) -> None:
+        """Nobody will finish it."""
+        ...
+
+
+class Target(Protocol):
+    """A root below which files are made."""
+
+    def create(self, path: str) -> NewFile:
+        """A file that will be at ``path``, in the place of one that may be there. Raises: OSError."""
+        ...
+
+
+def target_at(url: str, io_properties: Mapping[str, str] | None = None) -> Target:
+    """The target at an address like a store's; ``io_properties`` are an Iceberg table's, whose files go there.
+
+    Raises: ConfigError.
+    """
+    if io_properties is not None and not url.startswith("file:"):
+        return TableFiles(url, io_properties)
+    location = parse_store_url(url)
+    return Folder(location.path) if isinstance(location, DirectoryLocation) else BucketPrefix(location)
+
+
+# --- a folder -------------------------------------------------------------------------------------------------------
+
+
+class Folder:
+    """Target in a directory."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def create(self, path: str) -> NewFile:
+        return _HeldFile(self._root / path)
+
+
+class _HeldFile:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._written = path.with_name(f"_{path.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
+        self._lock = os.open(self._written, os.O_CREAT | os.O_EXCL | os.O_RDWR)
+        with suppress(OSError):  # A file system without locks keeps what killed writers leave.
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    @property
+    def sink(self) -> str | IO[bytes]:
+        return str(self._written)
+
+    def publish(self) -> int:
+        size = self._written.stat().st_size
+        self._written.rename(self._path)
+        os.close(self._lock)
+        return size
+
+    def discard(self) -> None:
+        self._written.unlink(missing_ok=True)
+        os.close(self._lock)
+
+
+def sweep(url: str, folder: str) -> int:
+    """Remove what killed writers have left in the folders of ``folder`` at an address; answers how many. Raises: OSError."""
+    if not url.startswith("file:"):
+        return 0  # Nothing but a folder shows what is not whole.
+    location = parse_store_url(url)
+    assert isinstance(location, DirectoryLocation)
+    removed = 0
+    for path in (location.path / folder).glob(f"*/_*{TEMPORARY_SUFFIX}"):
+        with suppress(FileNotFoundError):
+            opened = os.open(path, os.O_RDWR)
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+                removed += 1
+            except BlockingIOError:
+                continue  # Its writer lives.
+            finally:
+                os.close(opened)
+    return removed
+
+
+# --- anything else --------------------------------------------------------------------------------------------------
+
+
+class BucketPrefix:
+    """Target in S3, by all that a store's address says: endpoint, region, path style, encryption."""
+
+    def __init__(self, location: S3Location) -> None:
+        self._location = location
+        self._bucket = Bucket(
+            location.bucket,
+            config=bucket_config(location),
+            client_options=CLIENT_OPTIONS,
+            credential_provider=credentials_of(location),
+        )
+
+    def create(self, path: str) -> NewFile:
+        return _UnnamedFile(lambda file: self._send(path, file))
+
+    def _send(self, path: str, file: IO[bytes]) -> None:
+        try:
+            obstore.put(self._bucket, f"{self._location.prefix}{path}", file)
+        except (BaseError, OSError) as error:
+            raise StorageUnavailable(f"{self._location}/{path} cannot be written: {error}") from error
+
+
+class TableFiles:
+    """Target of an Iceberg table: its catalog's properties say how files are written."""
+
+    def __init__(self, address: str, io_properties: Mapping[str, str]) -> None:
+        from pyiceberg.io import load_file_io
+
+        self._address = address
+        self._io = load_file_io(dict(io_properties), address)
+
+    def create(self, path: str) -> NewFile:
+        return _UnnamedFile(lambda file: self._send(path, file))
+
+    def _send(self, path: str, file: IO[bytes]) -> None:
+        with self._io.new_output(f"{self._address}/{path}").create(overwrite=True) as output:
+            shutil.copyfileobj(file, output)
+
+
+class _UnnamedFile:
+    def __init__(self, send: Callable[[IO[bytes]], None]) -> None:
+        self._send = send
+        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="firn-archive-")  # noqa: SIM115 - it outlives this call
+
+    @property
+    def sink(self) -> str | IO[bytes]:
+        return self._file
+
+    def publish(self) -> int:
+        with self._file:
+            size = self._file.seek(0, os.SEEK_END)
+            self._file.seek(0)
+            self._send(self._file)
+        return size
+
+    def discard(self) -> None:
+        self._file.close()
+
+
+CLIENT_OPTIONS: Final[ClientConfig] = {
+    "allow_http": True,
+    "connect_timeout": CONNECT_TIMEOUT,
+    "timeout": REQUEST_TIMEOUT,
+}
+
+
+def bucket_config(location: S3Location) -> S3Config:
+    """How obstore reaches an address of a store, and how it encrypts."""
+    config: S3Config = {
+        "region": location.region or Session().get_config_variable("region") or REGION_DEFAULT,
+        "virtual_hosted_style_request": not location.path_style,
+    }
+    if location.endpoint is not None:
+        scheme, _, host = location.endpoint.partition("://")
+        config["endpoint"] = location.endpoint if location.path_style else f"{scheme}://{location.bucket}.{host}"
+    if location.sse is not None:
+        config["server_side_encryption"] = location.sse
+    if location.kms_key_id is not None:
+        config["sse_kms_key_id"] = location.kms_key_id
+    return config
+
+
+def credentials_of(location: S3Location) -> Callable[[], S3Credential]:
+    """A source of credentials from the usual AWS chain, as the broker finds them. Raises: ConfigError."""
+    found = Session().get_credentials()
+    if found is None:
+        raise ConfigError(f"There are no credentials for {location}: {CREDENTIALS_MEND}.")
+
+    def provide() -> S3Credential:
+        frozen = found.get_frozen_credentials()  # Renewed in time by botocore itself.
+        return {
+            "access_key_id": frozen.access_key,
+            "secret_access_key": frozen.secret_key,
+            "token": frozen.token,
+            "expires_at": datetime.now(UTC) + CREDENTIALS_KEPT,
+        }
+
+    return provide
