@@ -5,6 +5,7 @@ Spark finds this package by its name: where ``firn[spark]`` is installed, ``spar
 
 from __future__ import annotations
 
+from pyspark_firn.shadowing import require_firn
 from pyspark_firn.source import FirnDataSource as DefaultSource
 
 __all__ = ["DefaultSource", "count"]
@@ -14,8 +15,9 @@ def count(store: str, topic: str) -> int:
     """Records of a topic in the store, from its manifests alone: no segment is read.
 
     Counts what batches say, so markers of transactions and aborted records are in it. Raises: ConfigError, CorruptionError,
-    StorageUnavailable.
+    StorageUnavailable, FirnAppShadowed.
     """
+    require_firn()
     from pyspark_firn.counting import count_records
 
     return count_records(store, topic)

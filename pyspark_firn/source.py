@@ -1,7 +1,7 @@
 """``format("firn")``: what Spark calls, thin. Spark makes one of these in a Python process of its own for every query.
 
-Nothing of Firn but this module is imported until a reader or a writer is made: Spark imports every package named ``pyspark_*``
-only to see what there is, and a mistake there would cost its user every other data source, too.
+Nothing of Firn but this module and ``shadowing.py`` is imported until a reader or a writer is made: Spark imports every package
+named ``pyspark_*`` only to see what there is, and a mistake there would cost its user every other data source, too.
 """
 
 from __future__ import annotations
@@ -20,25 +20,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pyspark_firn.shadowing import require_firn
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_firn.options import ReadOptions
-
-
-class FirnAppShadowed(ImportError):
-    """Another package is in the place of Firn's own."""
-
-
-def require_firn() -> None:
-    """Raises: FirnAppShadowed, if a package of the user's is found under the name of Firn's ``app``."""
-    import app
-
-    if not (app.__doc__ or "").startswith("Firn:"):
-        raise FirnAppShadowed(
-            f"The package 'app' is {getattr(app, '__file__', None) or list(app.__path__)}, not Firn's: Firn's modules live in a"
-            " package of that name, so rename yours, or put it behind site-packages on sys.path."
-        )
 
 
 class FirnDataSource(DataSource):

@@ -154,22 +154,3 @@ def run_script(script: str, *arguments: str, **environment: str) -> subprocess.C
 def test_code_and_options_travel_to_executors_of_their_own(tmp_path: Path) -> None:
     done = run_script(LOCAL_CLUSTER, str(tmp_path / "bucket"))
     assert done.returncode == 0, done.stdout[-4000:]
-
-
-SHADOWED = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import pyspark_firn
-try:
-    pyspark_firn.DefaultSource({"store": "file:///nowhere", "subscribe": "t"})
-except ImportError as error:
-    print(error)
-"""
-
-
-def test_a_users_own_package_named_app_is_told_of_in_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "app").mkdir()
-    (tmp_path / "app" / "__init__.py").write_text("")
-    done = run_script(SHADOWED, str(tmp_path))
-    assert done.returncode == 0, done.stdout
-    assert "not Firn's: Firn's modules live in a package of that name, so rename yours" in done.stdout

@@ -132,6 +132,34 @@ def test_a_read_that_is_left_half_done_lets_the_interpreter_end_in_peace(topic: 
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 
+SHADOWED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import pyspark_firn
+exec(sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        'pyspark_firn.DefaultSource({"store": "file:///nowhere", "subscribe": "t"})',
+        'pyspark_firn.count("file:///nowhere", "t")',
+        "from pyspark_firn.jobs.archive import archive_parquet",
+    ],
+    ids=["source", "count", "job"],
+)
+def test_a_users_own_package_named_app_is_told_of_in_a_sentence(tmp_path: Path, use: str) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__init__.py").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-c", SHADOWED, str(tmp_path), use], capture_output=True, text=True, timeout=120, check=False
+    )
+    last = done.stderr.splitlines()[-1]
+    assert "FirnAppShadowed: The package 'app' is " in last
+    assert "not Firn's: Firn's modules live in a package of that name, so rename yours" in last
+
+
 def test_counts_come_from_metadata(topic: Topic) -> None:
     for path in (topic.path / "data").rglob("*.seg"):
         path.unlink()
