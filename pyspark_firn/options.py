@@ -263,8 +263,9 @@ def _time(name: str, text: str) -> int:
             f"The option {name!r} is {text!r}: write milliseconds since 1970 or a time like 2013-07-01T00:00:00Z."
         ) from None
     if moment.tzinfo is None:
+        whole = moment.isoformat()
         raise ConfigError(
-            f"The option {name!r} is {text!r}, without a time zone: add one, as in {text}Z or {text}+02:00."
+            f"The option {name!r} is {text!r}, without a time zone: add one, as in {whole}Z or {whole}+02:00."
         )
     return round(moment.timestamp() * 1000)
 
