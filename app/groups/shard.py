@@ -323,6 +323,11 @@ class GroupShard:
             raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group.")
         return group
 
+    def is_shared(self, group_id: str, topic: str) -> bool:
+        """Whether members of a share group of that id subscribe to the topic."""
+        group = self.groups.get(group_id)
+        return isinstance(group, ShareGroup) and group.subscribes_to(topic)
+
     def share_heartbeat(
         self, turn: Turn, request: ShareGroupHeartbeatRequest, client: Client
     ) -> ShareGroupHeartbeatResponse:

@@ -8,6 +8,7 @@ says.
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -37,8 +38,18 @@ class ShareKey(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What is hashed to find the partition of ``__share_group_state``."""
-        return f"{self.group_id}:{self.topic_id}:{self.partition}"
+        """What is hashed to find the partition of ``__share_group_state``, and how clients name it: the topic's id as Kafka
+        writes it, in base64."""
+        topic_id = urlsafe_b64encode(self.topic_id.bytes).rstrip(b"=").decode()
+        return f"{self.group_id}:{topic_id}:{self.partition}"
+
+    @classmethod
+    def parse(cls, name: str) -> ShareKey:
+        """The share-partition of a name; there may be colons in the group's id. Raises: ValueError if it is none."""
+        group_id, topic_id, partition = name.rsplit(":", 2)
+        if not group_id.strip():
+            raise ValueError("the group's id is empty")
+        return cls(group_id, UUID(bytes=urlsafe_b64decode(topic_id + "==")), int(partition))
 
 
 class ShareSettings(NamedTuple):

@@ -25,8 +25,9 @@ SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """What KIP-511 allows as a client's name and version, which end up in metrics and logs."""
 
 
-FEATURES: Final = {"group.version": 1, "transaction.version": 2}
-"""Protocols of clients that are switched on, and at which level: consumer groups of KIP-848, transactions of KIP-890."""
+FEATURES: Final = {"group.version": 1, "share.version": 1, "transaction.version": 2}
+"""Protocols of clients that are switched on, and at which level: consumer groups of KIP-848, share groups of KIP-932,
+transactions of KIP-890."""
 FEATURES_EPOCH: Final = 0
 """It would rise with every change of a level; nothing changes them here."""
 LEVEL_0_FROM: Final = 4

@@ -1,4 +1,5 @@
-"""FindCoordinator (key 10): which broker coordinates a group or a transactional id: the one that leads its partition.
+"""FindCoordinator (key 10): which broker coordinates a group, a transactional id or a share-partition: the one that leads its
+partition of the internal topic.
 
 The internal topic is made when somebody first asks, as Kafka does; unlike there, the first answer waits until it is there.
 """
@@ -7,8 +8,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.coordinator.topics import CONSUMER_OFFSETS, TRANSACTION_STATE, InternalTopic, ensure_topic, partition_for
+from app.coordinator.topics import (
+    CONSUMER_OFFSETS,
+    SHARE_GROUP_STATE,
+    TRANSACTION_STATE,
+    InternalTopic,
+    ensure_topic,
+    partition_for,
+)
 from app.errors import ErrorCode, FirnError, RequestRejected
+from app.groups.share_state import ShareKey
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.metadata.cluster import BrokerImage, TopicImage
@@ -20,23 +29,27 @@ TRANSACTION: Final = 1
 SHARE: Final = 2
 KEYS_IN_A_LIST_FROM: Final = 4
 """First version that asks for many keys at once (KIP-699)."""
-_KINDS: Final = {GROUP: "consumer groups", TRANSACTION: "transactions", SHARE: "share groups"}
-_TOPICS: Final[dict[int, InternalTopic]] = {GROUP: CONSUMER_OFFSETS, TRANSACTION: TRANSACTION_STATE}
-"""Kinds of key that are served, and where what is coordinated is kept."""
+SHARE_FROM: Final = 6
+"""First version that may ask for share-partitions (KIP-932)."""
+_TOPICS: Final[dict[int, InternalTopic]] = {
+    GROUP: CONSUMER_OFFSETS,
+    TRANSACTION: TRANSACTION_STATE,
+    SHARE: SHARE_GROUP_STATE,
+}
+"""Kinds of key, and where what is coordinated is kept."""
 
 
 async def handle(context: Context, request: Request, message: FindCoordinatorRequest) -> FindCoordinatorResponse:
     """The leader of the partition that each key belongs to.
 
-    Raises: RequestRejected INVALID_REQUEST for a kind of key that there is not; COORDINATOR_NOT_AVAILABLE for one that this
-    broker does not serve, or while the internal topic cannot be made: clients say it and try again.
+    Raises: RequestRejected INVALID_REQUEST for a kind of key that there is not (in this version); COORDINATOR_NOT_AVAILABLE
+    while the internal topic cannot be made: clients say it and try again.
     """
-    kind = _KINDS.get(message.key_type)
-    if kind is None:
-        raise RequestRejected(ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {message.key_type}")
     internal = _TOPICS.get(message.key_type)
     if internal is None:
-        raise RequestRejected(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"this broker does not serve {kind}")
+        raise RequestRejected(ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {message.key_type}")
+    if message.key_type == SHARE and request.api_version < SHARE_FROM:
+        raise RequestRejected(ErrorCode.INVALID_REQUEST, f"share-partitions are found from version {SHARE_FROM} on")
     try:
         topic = await ensure_topic(context.controller, internal)
     except RequestRejected:
@@ -49,6 +62,8 @@ async def handle(context: Context, request: Request, message: FindCoordinatorReq
     response = FindCoordinatorResponse()
     for key in message.coordinator_keys:
         try:
+            if message.key_type == SHARE:
+                _check_share_key(key)
             broker = _coordinator(context, topic, key)
         except RequestRejected as error:
             response.coordinators.append(_refused(key, error.code, str(error)))
@@ -57,6 +72,16 @@ async def handle(context: Context, request: Request, message: FindCoordinatorReq
                 Coordinator(key, broker.broker_id, broker.host, broker.port, ErrorCode.NONE, None)
             )
     return response
+
+
+def _check_share_key(key: str) -> None:
+    """Raises: RequestRejected INVALID_REQUEST."""
+    try:
+        ShareKey.parse(key)
+    except ValueError as error:
+        raise RequestRejected(
+            ErrorCode.INVALID_REQUEST, f"{key!r} is not the group, topic id and number of a share-partition: {error}"
+        ) from error
 
 
 def _coordinator(context: Context, topic: TopicImage, key: str) -> BrokerImage:

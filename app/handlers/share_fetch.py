@@ -373,9 +373,17 @@ class _Fetching:
         return log.last_stable_offset if self._settings.committed else log.high_watermark
 
     async def _shared(self, log: PartitionLog, key: ShareKey) -> SharePartition:
-        """The share-partition, begun now if the group has not read it before. Raises: FirnError."""
+        """The share-partition, begun now if the group has not read it before.
+
+        Raises: FirnError; RequestRejected UNKNOWN_SERVER_ERROR, on which clients try again, if no member of the group subscribes to
+        the topic: Kafka answers so while the state of a share-partition was not made, which it is for members that subscribe.
+        """
         shares = self._context.shares
         if shares.find(key) is None:
+            if not self._context.groups.look(key.group_id, lambda shard: shard.is_shared(key.group_id, log.topic)):
+                raise RequestRejected(
+                    ErrorCode.UNKNOWN_SERVER_ERROR, f"No member of share group {key.group_id} subscribes to {log.topic}."
+                )
             start = await self._begins_at(log)
             await _done(shares.perform(key, lambda shard, turn: shard.begin(turn, key, start)))
         found = shares.find(key)

@@ -15,6 +15,7 @@ import pytest
 from app.configs import Durability, TopicConfig
 from app.coordinator.partition import CoordinatedLog, ReplayedBatch
 from app.errors import ErrorCode, StorageUnavailable
+from app.groups.share_state import ShareKey
 from app.groups.share_window import Acquired
 from app.handlers.share_fetch import _Fetching, in_batches
 from app.hot.descriptors import DescriptorCache, FileHandle
@@ -162,6 +163,34 @@ async def workers(broker: RunningBroker, *names: str) -> AsyncIterator[list[Work
     finally:
         for connection, _ in made:
             await connection.__aexit__(None, None, None)
+
+
+async def test_who_keeps_a_share_partition_is_found_by_clients_that_may_know_of_them(tmp_path: Path) -> None:
+    topic = "AAAAAAAAAAAAAAAAAAAAAQ"
+    names = [f"g:{topic}:3", f"g:h:{topic}:3"]
+    strange = ["", "g", f"g:{topic}", "g:not a topic:3", f"g:{topic}:x", f" :{topic}:3"]
+    assert [ShareKey.parse(name).name for name in names] == names
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        for version in range(1, 7):
+            asked = FindCoordinatorRequest(key=names[0], key_type=2, coordinator_keys=names + strange)
+            answer = await client.ask(ApiKey.FIND_COORDINATOR, version, asked)
+            found = answer.coordinators if version >= 4 else [answer]
+            if version < 6:
+                assert {each.error_code for each in found} == {ErrorCode.INVALID_REQUEST}
+            else:
+                assert [each.error_code for each in found] == [0, 0] + [ErrorCode.INVALID_REQUEST] * len(strange)
+                assert [each.node_id for each in found[:3]] == [1, 1, -1]
+
+
+async def test_what_no_member_of_the_group_subscribes_to_is_not_begun(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        for topic in ("t", "u"):
+            await broker.create_topic(topic, 1)
+        async with workers(broker, "a") as (a,):
+            answer = await a.ask("u")
+            assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+            assert "subscribes to u" in answer.responses[0].partitions[0].error_message
+            assert not broker.node.shares.topics_of(GROUP)
 
 
 @pytest.mark.parametrize("durability", [Durability.MEMORY, Durability.DISK])

@@ -259,4 +259,7 @@ async def test_a_private_or_unserved_key_is_not_advertised(start, connect):
     assert keys[1] == (4, 18)
     assert max(keys) < 1000
     levels = {feature.name: feature.max_version_level for feature in answer.finalized_features}
-    assert (levels, answer.finalized_features_epoch) == ({"group.version": 1, "transaction.version": 2}, 0)
+    assert (levels, answer.finalized_features_epoch) == (
+        {"group.version": 1, "share.version": 1, "transaction.version": 2},
+        0,
+    )
