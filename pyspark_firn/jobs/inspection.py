@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -376,4 +377,7 @@ def _page(found: Inspection, seal: str, made: datetime) -> str:
 
 
 def _time(timestamp_ms: int) -> str:
-    return "–" if timestamp_ms < 0 else f"{datetime.fromtimestamp(timestamp_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+    if timestamp_ms < 0:
+        return "–"
+    # Python's own dates end with the year 9999.
+    return str(np.datetime_as_string(np.datetime64(timestamp_ms, "ms"), unit="s")).replace("T", " ")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
@@ -134,4 +133,5 @@ def _by_day(batch: pa.RecordBatch) -> Mapping[int, pa.RecordBatch]:
 
 
 def _day_name(day: int) -> str:
-    return datetime.fromtimestamp(day * 86_400, UTC).strftime("%Y-%m-%d")
+    # A record may bear any time, and Python's own dates end with the year 9999.
+    return str(np.datetime64(day, "D"))

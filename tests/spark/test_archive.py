@@ -228,3 +228,18 @@ def test_files_of_killed_writers_go_and_those_of_living_ones_stay(topic: Topic, 
     assert not left.exists()
     assert living.publish() == 5
     assert not list(lake.rglob("*.tmp"))
+
+
+def test_records_from_beyond_the_year_9999_are_archived_under_their_day(tmp_path: Path) -> None:
+    async def make() -> Topic:
+        bucket = await BucketBuilder.open(tmp_path / "bucket")
+        topic = Topic(tmp_path / "bucket", "t", await bucket.create_topic("t"))
+        times = (-1, 253_402_300_799_999, 253_402_300_800_000)
+        await bucket.add_segment(topic.topic_id, 0, [build_batch([(time, None, b"v", ()) for time in times])])
+        return topic
+
+    topic = asyncio.run(make())
+    summary = archive_parquet(topic.store, "t", (tmp_path / "lake").as_uri(), ProcessRunner(1))
+    assert summary.records == 3
+    days = {path.parent.name for path in (tmp_path / "lake" / "t").rglob("*.parquet")}
+    assert days == {"date=1969-12-31", "date=9999-12-31", "date=10000-01-01"}
