@@ -10,6 +10,12 @@ to end it. The commit of a micro-batch is a record, the *intent*, in a compacted
 transactions batch n is made of. Only when that is acknowledged is each transaction committed. A batch that is repeated finds its
 own intent: its tasks write nothing, and the commit ends the transactions that the first attempt could not end.
 
+**What is kept.** A coordinator remembers a transactional id for a week (``transactional.id.expiration.ms``), so tasks do not make
+one for every batch: the intent also says which id each task's winner used, and in the batch after it the first attempt at that
+task takes it again. Nobody else can hold it: the winner is done, and what another attempt or another run of the query has used
+is never handed on. (Only a stage that Spark runs again may see two first attempts; the later one then fences the other, and
+the batch fails before its intent.) The topic of intents is made of small segments, so that compaction keeps it small.
+
 **The window.** An open transaction is aborted by its coordinator ``transactionTimeout`` after its first record. One that is over
 when the batch is to be committed fails the batch before its intent, and it is written again when the query is started again. But
 if the driver dies after writing an intent and comes back only after that time, the transactions are gone and cannot be written
@@ -24,7 +30,7 @@ import json
 import logging
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
@@ -42,6 +48,7 @@ from app.client.consumer import Consumer
 from app.client.producer import Acknowledged, Producer
 from app.client.transactions import Transaction, begin_transaction, end_transaction, is_open
 from app.errors import ConfigError, CorruptionError, ErrorCode, FirnError, RequestRejected
+from app.limits import MIB
 from app.records.compression import CODEC_NAMES, Codec
 from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 from pyspark_firn.options import parse_addresses
@@ -54,7 +61,15 @@ SENDS_AT_ONCE: Final = 10_000
 """Records that wait for their acknowledgement before the next rows are taken."""
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
+RUN_ID: Final = "spark.jobGroup.id"
+"""Spark makes the run of a streaming query its job group."""
 INTENT_VERSION: Final = 1
+COMMIT_TOPIC_CONFIGS: Final[Mapping[str, str]] = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(MIB),
+    "min.cleanable.dirty.ratio": "0.1",
+}
+"""Every task reads the topic: it must stay small, and only whole segments are compacted."""
 
 _OVER: Final = frozenset(
     {
@@ -207,6 +222,15 @@ class FirnWriter(DataSourceArrowWriter):
 # --- stream ---------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The place of a task in a run of a query, where its transactional id is handed on from batch to batch."""
+
+    run_id: str
+    task: int
+    is_first_attempt: bool
+
+
 @dataclass
 class OpenTransaction(WriterCommitMessage):
     """What a task of a micro-batch leaves behind."""
@@ -216,6 +240,9 @@ class OpenTransaction(WriterCommitMessage):
     """Transactional id, producer id, epoch; None: it wrote nothing."""
     already_intended: bool = False
     """The batch had an intent when the task began."""
+    slot: Slot | None = None
+    transactional_id: str = ""
+    """What the next batch's first attempt may use, if this attempt wins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +251,9 @@ class Intent:
 
     batch_id: int
     transactions: tuple[Transaction, ...]
+    run_id: str = ""
+    handed_on: Mapping[int, str] = field(default_factory=dict)
+    """Transactional id by task, for the next batch of the same run."""
 
     def encode(self) -> bytes:
         return json.dumps(
@@ -231,6 +261,8 @@ class Intent:
                 "version": INTENT_VERSION,
                 "batch": self.batch_id,
                 "transactions": [list(one) for one in self.transactions],
+                "run": self.run_id,
+                "ids": self.handed_on,
             }
         ).encode()
 
@@ -248,8 +280,9 @@ def decode_intent(data: bytes, query_id: str) -> Intent:
         transactions = tuple(
             _transaction(str(name), int(producer), int(epoch)) for name, producer, epoch in found["transactions"]
         )
-        return Intent(int(found["batch"]), transactions)
-    except (ValueError, KeyError, TypeError) as error:
+        handed_on = {int(task): str(name) for task, name in found.get("ids", {}).items()}
+        return Intent(int(found["batch"]), transactions, str(found.get("run", "")), handed_on)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptionError(f"The intent of query {query_id} is damaged: {error!r}") from None
 
 
@@ -267,21 +300,39 @@ class FirnStreamWriter(DataSourceStreamArrowWriter):
         query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         assert query_id is not None
         assert batch_id is not None
-        attempt = f"{context.partitionId()}-{context.taskAttemptId()}"
-        return asyncio.run(self.write_attempt(iterator, query_id, int(batch_id), attempt))
+        run_id = context.getLocalProperty(RUN_ID)
+        assert run_id is not None
+        slot = Slot(run_id, context.partitionId(), is_first_attempt=context.attemptNumber() == 0)
+        # Spark counts attempts anew in every run.
+        attempt = f"{run_id}-{slot.task}-{context.taskAttemptId()}"
+        return asyncio.run(self.write_attempt(iterator, query_id, int(batch_id), attempt, slot=slot))
 
     async def write_attempt(
-        self, batches: Iterator[pa.RecordBatch], query_id: str, batch_id: int, attempt: str
+        self,
+        batches: Iterator[pa.RecordBatch],
+        query_id: str,
+        batch_id: int,
+        attempt: str,
+        *,
+        slot: Slot | None = None,
     ) -> OpenTransaction:
-        """One attempt at one part of micro-batch ``batch_id``; its transaction stays open. Raises: FirnError."""
+        """One attempt at one part of micro-batch ``batch_id``; its transaction stays open.
+
+        Args:
+            attempt: told apart from every other attempt of the query.
+            slot: where a transactional id is taken from and handed on to; without one it is new and nobody's after.
+
+        Raises: FirnError.
+        """
         async with _cluster(self._options) as cluster:
             intent = await read_intent(cluster, self._options.commit_topic, query_id)
             if intent is not None and intent.batch_id >= batch_id:
                 return OpenTransaction(query_id, None, already_intended=True)
+            name = _handed_on(intent, batch_id, slot) or f"firn-{query_id}-{batch_id}-{attempt}"
+            nothing = OpenTransaction(query_id, None, slot=slot, transactional_id=name)
             first = next(batches, None)
             if first is None:
-                return OpenTransaction(query_id, None)
-            name = f"firn-{query_id}-{batch_id}-{attempt}"
+                return nothing
             transaction = await begin_transaction(cluster, name, timeout_ms=self._options.transaction_timeout_ms)
             try:
                 async with Producer(
@@ -293,10 +344,9 @@ class FirnStreamWriter(DataSourceStreamArrowWriter):
                 await self._abandon(cluster, transaction)
                 raise
             if count == 0:  # It was begun, but nothing has joined it: there is nothing to end.
-                return OpenTransaction(query_id, None)
-        return OpenTransaction(
-            query_id, (transaction.transactional_id, int(transaction.producer_id), int(transaction.producer_epoch))
-        )
+                return nothing
+        opened = (transaction.transactional_id, int(transaction.producer_id), int(transaction.producer_epoch))
+        return OpenTransaction(query_id, opened, slot=slot, transactional_id=name)
 
     @staticmethod
     async def _abandon(cluster: ClusterClient, transaction: Transaction) -> None:
@@ -328,10 +378,12 @@ class FirnStreamWriter(DataSourceStreamArrowWriter):
                 assert intent is not None
                 if intent.batch_id > batch_id:
                     return
-            elif not opened:
-                return
             else:
-                intent = Intent(batch_id, tuple(opened))
+                slots = {one.slot.task: one.transactional_id for one in messages if one.slot is not None}
+                if not opened and not slots:
+                    return
+                run_id = next((one.slot.run_id for one in messages if one.slot is not None), "")
+                intent = Intent(batch_id, tuple(opened), run_id, slots)
                 await self._check_open(cluster, intent)
                 await self._write_intent(cluster, query_id, intent)
             failures: list[FirnError] = []
@@ -402,6 +454,14 @@ class FirnStreamWriter(DataSourceStreamArrowWriter):
                 await self._abandon(cluster, transaction)
 
 
+def _handed_on(newest: Intent | None, batch_id: int, slot: Slot | None) -> str | None:
+    """The transactional id that the batch before has left for this attempt, if any."""
+    if slot is None or not slot.is_first_attempt or newest is None:
+        return None
+    is_next = newest.batch_id == batch_id - 1 and newest.run_id == slot.run_id
+    return newest.handed_on.get(slot.task) if is_next else None
+
+
 def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield first
     yield from rest
@@ -410,7 +470,7 @@ def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[
 async def ensure_commit_topic(cluster: ClusterClient, name: str) -> None:
     """Make the topic of intents if there is none. Raises: RequestRejected, BrokerUnavailable."""
     try:
-        await AdminClient(cluster).create_topic(name, partitions_count=1, configs={"cleanup.policy": "compact"})
+        await AdminClient(cluster).create_topic(name, partitions_count=1, configs=COMMIT_TOPIC_CONFIGS)
     except RequestRejected as error:
         if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -17,7 +18,17 @@ from app.client.consumer import Consumer
 from app.client.transactions import Transaction, end_transaction
 from app.errors import BrokerUnavailable, ConfigError, CorruptionError, ErrorCode, RequestRejected
 from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
-from pyspark_firn.writing import FirnStreamWriter, OpenTransaction, WriteOptions, parse_write_options
+from app.wire.apikeys import ApiKey
+from app.wire.apis.list_transactions import ListTransactionsRequest
+from pyspark_firn.writing import (
+    FirnStreamWriter,
+    Intent,
+    OpenTransaction,
+    Slot,
+    WriteOptions,
+    parse_write_options,
+    read_intent,
+)
 from tests.support.broker import RunningBroker, running_broker
 
 SCHEMA = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -150,7 +161,7 @@ async def test_a_part_whose_batches_are_empty_has_nothing_to_commit(tmp_path: Pa
     async with served(tmp_path) as (broker, options):
         writer = FirnStreamWriter(options)
         empty = await writer.write_attempt(rows(0, 0), "query", 0, "0-1")
-        assert empty == OpenTransaction("query", None)
+        assert empty.transaction is None
         await writer.commit_batch([empty, await writer.write_attempt(rows(0, 5), "query", 0, "1-1")], 0)
         assert await committed(broker) == values(0, 5)
 
@@ -260,6 +271,78 @@ async def test_an_abort_that_cannot_read_the_intent_leaves_the_transactions_alon
             await writer.abort_batch(opened, 0)
         await writer.commit_batch(opened, 0)
         assert await committed(broker) == values(0, 5)
+
+
+async def write_batch(writer: FirnStreamWriter, batch: int, run: str = "run", *, attempts: int = 1) -> list[str]:
+    """A micro-batch of two tasks, the second of which has rows in every other one; answers the ids of its winners."""
+    opened = []
+    for task in (0, 1):
+        given = rows(batch, batch + 1) if task == 0 or batch % 2 == 0 else iter(())
+        for number in range(attempts):
+            slot = Slot(run, task, is_first_attempt=number == 0)
+            last = await writer.write_attempt(given, "query", batch, f"{run}-{batch}-{task}-{number}", slot=slot)
+        opened.append(last)
+    await writer.commit_batch(opened, batch)
+    return [one.transactional_id for one in opened]
+
+
+async def transactional_ids(broker: RunningBroker) -> set[str]:
+    async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster:
+        connection = await cluster.any_broker()
+        answer = await connection.request(ApiKey.LIST_TRANSACTIONS, ListTransactionsRequest(), timeout_ms=10_000)
+        return {one.transactional_id for one in answer.transaction_states}
+
+
+async def test_transactional_ids_are_used_again_batch_after_batch(tmp_path: Path) -> None:
+    async with served(tmp_path) as (broker, options):
+        writer = FirnStreamWriter(options)
+        first = await write_batch(writer, 0)
+        for batch in range(1, 8):
+            assert await write_batch(writer, batch) == first
+        assert len(await transactional_ids(broker)) == 2
+        assert sorted(await committed(broker)) == sorted(b"v%d" % n for n in range(8) for _ in range(2 - n % 2))
+
+
+async def test_an_id_that_another_attempt_or_run_may_hold_is_not_used_again(tmp_path: Path) -> None:
+    async with served(tmp_path) as (broker, options):
+        writer = FirnStreamWriter(options)
+        first = await write_batch(writer, 0)
+        # The driver died: an executor of its own may be at work still.
+        other = await write_batch(writer, 1, "other run")
+        assert not set(first) & set(other)
+        slow = await writer.write_attempt(
+            rows(90, 91), "query", 2, "lost", slot=Slot("other run", 0, is_first_attempt=True)
+        )
+        assert slow.transactional_id == other[0]
+        again = await writer.write_attempt(
+            rows(2, 3), "query", 2, "won", slot=Slot("other run", 0, is_first_attempt=False)
+        )
+        await writer.commit_batch([again], 2)
+        following = await writer.write_attempt(
+            rows(3, 4), "query", 3, "next", slot=Slot("other run", 0, is_first_attempt=True)
+        )
+        assert following.transactional_id == again.transactional_id not in {slow.transactional_id, *first}
+        await writer.commit_batch([following], 3)
+        await time_out(broker, slow)
+        assert sorted(await committed(broker)) == [b"v0", b"v0", b"v1", b"v2", b"v3"]
+
+
+async def test_the_topic_of_intents_stays_small(tmp_path: Path) -> None:
+    async with served(tmp_path, log_cleaner_backoff_ms=20) as (broker, options):
+        writer = FirnStreamWriter(options)
+        transactions = tuple(Transaction(f"{n:0200d}", ProducerId(n), ProducerEpoch(0)) for n in range(1000))
+        async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster:
+            for batch in range(40):
+                await writer._write_intent(cluster, f"query {batch % 2}", Intent(batch, transactions))
+            written = 40 * len(Intent(0, transactions).encode())
+            log = broker.log(options.commit_topic)
+            async with asyncio.timeout(60):
+                while sum(path.stat().st_size for path in Path(log.path).glob("*.log")) > written / 3:
+                    await asyncio.sleep(0.02)
+            for query in (0, 1):
+                newest = await read_intent(cluster, options.commit_topic, f"query {query}")
+                assert newest is not None
+                assert newest.batch_id == 38 + query
 
 
 async def time_out(broker: RunningBroker, message: OpenTransaction) -> None:
