@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.cli.output import count_text, say, time_text
+from app.cli.output import count_text, progress, say, time_text
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, connected, parse_moment, run_async
 from app.errors import ConfigError, ErrorCode, RequestRejected
 from app.units import Offset, PartitionIndex, TopicPartition
@@ -171,23 +171,33 @@ async def _print(
     from app.client.consumer import Consumer
 
     left = -1 if count is None else count
+    ahead = None if ends is None else sum(max(ends[one] - start, 0) for one, start in positions.items())
+    total = count if ahead is None or (count is not None and count < ahead) else ahead
+    reached = dict(positions)
+    # A bar among the records on one screen would be in their way.
+    shown = not sys.stdout.isatty() and total is not None
     # What retention deletes under a slow reader is skipped: its records are gone for everybody.
     async with Consumer(cluster, read_committed=read_committed, reset_to=EARLIEST) as consumer:
-        consumer.assign(positions)
-        _unassign_finished(consumer, ends)
-        while consumer.assignment and left:
-            out: list[bytes] = []
-            for batch in await consumer.poll(POLL_MS):
-                topic, partition = batch.partition
-                end = None if ends is None else ends[batch.partition]
-                for record in batch.records():
-                    if not left or (end is not None and record.offset >= end):
-                        break
-                    out.append(formatter(topic, partition, record))
-                    left -= 1
-            if out:
-                _write(b"".join(out))
+        with progress("consume", total=total, shown=shown, counted="records") as report:
+            consumer.assign(positions)
             _unassign_finished(consumer, ends)
+            while consumer.assignment and left:
+                out: list[bytes] = []
+                for batch in await consumer.poll(POLL_MS):
+                    topic, partition = batch.partition
+                    end = None if ends is None else ends[batch.partition]
+                    for record in batch.records():
+                        if not left or (end is not None and record.offset >= end):
+                            break
+                        out.append(formatter(topic, partition, record))
+                        left -= 1
+                    at = consumer.position(batch.partition)
+                    reached[batch.partition] = at if end is None else min(at, end)
+                if out:
+                    _write(b"".join(out))
+                _unassign_finished(consumer, ends)
+                passed = sum(reached[one] - start for one, start in positions.items())
+                report(count - left if count is not None and total == count else passed, total, "")
     return 0
 
 

@@ -96,21 +96,34 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def progress(description: str, *, total: int | None, shown: bool) -> Iterator[Callable[[int, int | None, str], None]]:
+def progress(
+    description: str, *, total: int | None, shown: bool, counted: str = ""
+) -> Iterator[Callable[[int, int | None, str], None]]:
     """A progress bar on standard error while the block runs, if it is a terminal and ``shown``.
 
-    The block calls what it is given with how far it is and how far it has to go (in bytes; None is not known), and a note.
+    The block calls what it is given with how far it is and how far it has to go (in bytes, or in what is ``counted``; None is not
+    known), and a note.
     """
     if not shown or not sys.stderr.isatty():
         yield lambda done, total, note: None
         return
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        TextColumn,
+        TransferSpeedColumn,
+    )
 
+    amounts: list[ProgressColumn] = [DownloadColumn(binary_units=True), TransferSpeedColumn()]
+    if counted:
+        amounts = [MofNCompleteColumn(), TextColumn(counted)]
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=30),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
+        *amounts,
         TextColumn("{task.fields[note]}"),
     )
     with Progress(*columns, console=console(error=True), transient=True) as bars:

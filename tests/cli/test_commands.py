@@ -111,6 +111,24 @@ async def test_consume_begins_and_stops_where_it_is_told(firn: Firn, tmp_path: P
     assert (past.out, "t-0 ends at offset 9" in past.err) == ("", True)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "far"), [((), "9/9"), (("--until", "6"), "6/6"), (("-n", "4"), "4/4"), (("-f", "-n", "5"), "5/5")]
+)
+async def test_consume_shows_how_far_it_is_where_its_output_goes_elsewhere(
+    firn: Firn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], far: str
+) -> None:
+    (tmp_path / "lines").write_text("value\n" * 9)
+    await firn("produce", "t", str(tmp_path / "lines"))
+    assert far not in (await firn("consume", "t", *arguments)).err
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    done = await firn("consume", "t", *arguments)
+    assert done.out == "value\n" * int(far[0])
+    assert far in done.err
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert (await firn("consume", "t", *arguments)).err == ""
+
+
 async def test_consume_as_json_is_a_line_per_record_and_keeps_bytes(firn: Firn, tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"k:v\xff\nk:\n")
     await firn("produce", "t", str(tmp_path / "lines"), "-k", ":", "--timestamp", "@5", "--empty-is-null")
