@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
@@ -15,6 +15,7 @@ from pyspark_firn.planning import PartitionRange
 T = TypeVar("T")
 
 OFFSETS_END: Final = 1 << 63
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,8 @@ def narrowing_of(filters: Sequence[Filter]) -> Narrowing:
             case "timestamp", EqualTo() | GreaterThan() | GreaterThanOrEqual():
                 moment = one.value
                 if isinstance(moment, datetime) and moment.tzinfo is not None:
-                    since = max(since or 0, int(moment.timestamp() * 1000))
+                    milliseconds = (moment - _EPOCH) // timedelta(milliseconds=1)
+                    since = milliseconds if since is None else max(since, milliseconds)
             case _:
                 continue
     return Narrowing(offset_start=start, offset_end=end, partitions=partitions, topics=topics, timestamp_min=since)
