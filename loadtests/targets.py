@@ -80,6 +80,16 @@ def _starts() -> tuple[Target, ...]:
     )
 
 
+def _memory(case: str, system: str = "Firn") -> Target:
+    """What the broker's processes held together under a load; older results have only what the broker held when it ended."""
+
+    def value(results: Results) -> float:
+        figures = results.figures(case, system)
+        return float(figures["peak_memory_mb"] if "peak_memory_mb" in figures else figures["memory_mb"])
+
+    return Target(f"{case}: memory", value, 300, False, "MB")
+
+
 BESIDE = "beside a cold replay, Firn"
 REBALANCE = "1,000 members, a tenth replaced"
 ONE, BARE_S3 = "cold fetch, 1 partition", "bare client"
@@ -150,6 +160,11 @@ TARGETS = (
         False,
     ),
     *_starts(),
+    *(
+        _memory(case)
+        for case in ("produce 1 KB", "produce 16 KB", "produce 1 MB", "hot fetch", ONE, "cold fetch, 8 partitions")
+    ),
+    _memory(BESIDE, "beside"),
     Target("broker, at rest", _value("at rest", "memory_mb"), 100, False, "MB"),
     Target("1,000 idle connections more", _value("at rest", "with_1000_mb"), 50, False, "MB"),
     Target("upload while producing", _value("upload while producing", "mb_per_s"), 500, True, "MB/s"),

@@ -129,6 +129,13 @@ def test_a_target_is_judged_by_what_was_measured_and_left_out_if_it_was_not() ->
     assert [v.met for v in verdicts(results(200.0))] == [False, True]
 
 
+def test_memory_under_load_is_judged_by_its_highest_where_that_was_taken() -> None:
+    for figures, met in (({"memory_mb": 299.0}, True), ({"memory_mb": 1.0, "peak_memory_mb": 301.0}, False)):
+        measured = results()
+        measured.groups["produce"].cases[0].systems["Firn"].update(figures)
+        assert {v.target.name: v.met for v in verdicts(measured)}["produce 1 KB: memory"] is met
+
+
 def test_the_page_has_losers_notes_conditions_and_ratios(tmp_path: Path) -> None:
     page = text(results(50.0), tmp_path / "one.json", {"produce": Path("results/one/produce.svg")})
     assert "**MISSED** | produce 1 KB: rate against Kafka | 0.50 x" in page
