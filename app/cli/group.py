@@ -1,11 +1,11 @@
-"""``firn group``: look at consumer groups, put them to other offsets, remove them."""
+"""``firn group``: look at consumer and share groups, put them to other offsets, remove them."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -15,17 +15,17 @@ from app.errors import ConfigError, ErrorCode, RequestRejected
 
 if TYPE_CHECKING:
     from app.client.cluster import ClusterClient
-    from app.client.groups import Committed, GroupMember, GroupView
+    from app.client.groups import Committed, GroupMember, GroupView, ShareProgress
     from app.units import TopicPartition
 
-app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
+app = typer.Typer(help="List, describe, reset and delete groups.", no_args_is_help=True)
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
 
 
 @app.command("list")
 def list_groups(bootstrap: Bootstrap = BOOTSTRAP_DEFAULT, as_json: Json = False) -> None:
-    """List consumer groups and what state they are in."""
+    """List groups, of every type, and what state they are in."""
 
     async def work() -> None:
         from app.client.groups import GroupClient
@@ -62,18 +62,34 @@ def describe(group: Group, bootstrap: Bootstrap = BOOTSTRAP_DEFAULT, as_json: Js
 
     async def work() -> None:
         from app.client.cluster import LATEST
-        from app.client.groups import GroupClient
+        from app.client.groups import SHARE_TYPE, GroupClient
 
         async with connected(bootstrap) as cluster:
             client = GroupClient(cluster)
             view = await client.describe(group)
-            committed = await client.committed(group)
-            owners = {partition: member for member in view.members for partition in member.partitions}
-            ends = await _offsets(cluster, {*committed, *owners}, LATEST)
+            readers: dict[TopicPartition, list[GroupMember]] = {}
+            for member in view.members:
+                for partition in member.partitions:
+                    readers.setdefault(partition, []).append(member)
+            if view.group_type == SHARE_TYPE:
+                progress: Mapping[TopicPartition, Committed | ShareProgress] = await client.share_progress(group)
+            else:
+                progress = await client.committed(group)
+            ends = await _offsets(cluster, {*progress, *readers}, LATEST)
+        rows = [
+            _Row(
+                partition,
+                progress[partition].offset if partition in progress else None,
+                ends.get(partition),
+                _lag(progress.get(partition), ends.get(partition)),
+                readers.get(partition, []),
+            )
+            for partition in sorted({*progress, *readers})
+        ]
         if as_json:
-            print_json(_description(view, committed, owners, ends))
+            print_json(_description(view, rows))
         else:
-            _show(view, committed, owners, ends)
+            _show(view, rows)
 
     run_async(work)
 
@@ -113,32 +129,31 @@ def reset(
 
         async with connected(bootstrap) as cluster:
             client = GroupClient(cluster)
-            committed = await client.committed(group)
-            chosen = set(committed) if all_topics else await _chosen(cluster, topics or ())
+            is_share = await client.is_share(group)
+            progress = await (client.share_progress(group) if is_share else client.committed(group))
+            before = {partition: each.offset for partition, each in progress.items()}
+            chosen = set(before) if all_topics else await _chosen(cluster, topics or ())
             if not chosen:
                 raise ConfigError(f"Group {group} has no offsets; name a topic with --topic.")
-            wanted = await _wanted(cluster, chosen, committed, to, shift_by)
+            wanted = await _wanted(cluster, chosen, before, to, shift_by)
             if execute:
                 try:
-                    await client.commit(group, wanted)
+                    await (client.alter_share_progress if is_share else client.commit)(group, wanted)
                 except RequestRejected as error:
-                    if error.code is not ErrorCode.UNKNOWN_MEMBER_ID:
+                    if error.code not in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NON_EMPTY_GROUP):
                         raise
                     raise RequestRejected(
                         ErrorCode.NON_EMPTY_GROUP, f"Group {group} has members: stop them before it is reset."
                     ) from error
-        rows = [
-            (partition, committed[partition].offset if partition in committed else None, offset)
-            for partition, offset in sorted(wanted.items())
-        ]
+        rows = [(partition, before.get(partition), offset) for partition, offset in sorted(wanted.items())]
         if as_json:
             print_json(
                 {
                     "group": group,
                     "executed": execute,
                     "offsets": [
-                        {"topic": topic, "partition": index, "offset_before": before, "offset": offset}
-                        for (topic, index), before, offset in rows
+                        {"topic": topic, "partition": index, "offset_before": was, "offset": offset}
+                        for (topic, index), was, offset in rows
                     ],
                 }
             )
@@ -146,8 +161,8 @@ def reset(
         print_table(
             ("TOPIC", ">PARTITION", ">OFFSET", ">NEW OFFSET"),
             [
-                (topic, str(index), "–" if before is None else count_text(before), count_text(offset))
-                for (topic, index), before, offset in rows
+                (topic, str(index), "–" if was is None else count_text(was), count_text(offset))
+                for (topic, index), was, offset in rows
             ],
         )
         say(f"Group {group} is reset." if execute else "Nothing is changed yet: add --execute to do it.")
@@ -227,7 +242,7 @@ async def _chosen(cluster: ClusterClient, texts: Iterable[str]) -> set[TopicPart
 async def _wanted(
     cluster: ClusterClient,
     chosen: Iterable[TopicPartition],
-    committed: Mapping[TopicPartition, Committed],
+    before: Mapping[TopicPartition, int],
     to: str | None,
     shift_by: int | None,
 ) -> dict[TopicPartition, int]:
@@ -237,10 +252,10 @@ async def _wanted(
     starts = await _offsets(cluster, chosen, EARLIEST)
     ends = await _offsets(cluster, chosen, LATEST)
     if shift_by is not None:
-        lacking = next((partition for partition in chosen if partition not in committed), None)
+        lacking = next((partition for partition in chosen if partition not in before), None)
         if lacking is not None:
             raise ConfigError(f"{lacking} has no committed offset to shift from; use --to.")
-        aims = {partition: committed[partition].offset + shift_by for partition in ends}
+        aims = {partition: before[partition] + shift_by for partition in ends}
     elif to == "earliest":
         aims = starts
     elif to == "latest":
@@ -257,12 +272,28 @@ async def _wanted(
 # --- what is shown --------------------------------------------------------------------------------------------------
 
 
-def _description(
-    view: GroupView,
-    committed: Mapping[TopicPartition, Committed],
-    owners: Mapping[TopicPartition, GroupMember],
-    ends: Mapping[TopicPartition, int],
-) -> dict[str, Any]:
+class _Row(NamedTuple):
+    """One partition of a group."""
+
+    partition: TopicPartition
+    offset: int | None
+    """Where the group goes on; of a share group, before which all is done with. None if it has not begun."""
+    end_offset: int | None
+    lag: int | None
+    readers: list[GroupMember]
+
+
+def _lag(progress: Committed | ShareProgress | None, end_offset: int | None) -> int | None:
+    """Records that are still to be read, or to be done with; None if that is not known."""
+    from app.client.groups import ShareProgress
+
+    if isinstance(progress, ShareProgress) and progress.lag is not None:
+        return progress.lag
+    return None if progress is None or end_offset is None else max(0, end_offset - progress.offset)
+
+
+def _description(view: GroupView, rows: Sequence[_Row]) -> dict[str, Any]:
+    is_share = view.group_type == "share"
     return {
         "group": view.group_id,
         "type": view.group_type,
@@ -280,33 +311,23 @@ def _description(
         ],
         "offsets": [
             {
-                "topic": partition.topic,
-                "partition": partition.partition,
-                "offset": committed[partition].offset if partition in committed else None,
-                "end_offset": ends.get(partition),
-                "lag": _lag(partition, committed, ends),
-                "member_id": owners[partition].member_id if partition in owners else None,
+                "topic": row.partition.topic,
+                "partition": row.partition.partition,
+                "offset": row.offset,
+                "end_offset": row.end_offset,
+                "lag": row.lag,
             }
-            for partition in sorted({*committed, *owners})
+            | (
+                {"member_ids": [member.member_id for member in row.readers]}
+                if is_share
+                else {"member_id": row.readers[0].member_id if row.readers else None}
+            )
+            for row in rows
         ],
     }
 
 
-def _lag(
-    partition: TopicPartition, committed: Mapping[TopicPartition, Committed], ends: Mapping[TopicPartition, int]
-) -> int | None:
-    """Records from the committed offset to the end; None if either is not known."""
-    if partition not in committed or partition not in ends:
-        return None
-    return max(0, ends[partition] - committed[partition].offset)
-
-
-def _show(
-    view: GroupView,
-    committed: Mapping[TopicPartition, Committed],
-    owners: Mapping[TopicPartition, GroupMember],
-    ends: Mapping[TopicPartition, int],
-) -> None:
+def _show(view: GroupView, rows: Sequence[_Row]) -> None:
     def number(value: int | None) -> str:
         return "–" if value is None else count_text(value)
 
@@ -314,20 +335,20 @@ def _show(
         ("TOPIC", ">PARTITION", ">OFFSET", ">END", ">LAG", "MEMBER", "HOST"),
         [
             (
-                partition.topic,
-                str(partition.partition),
-                number(committed[partition].offset if partition in committed else None),
-                number(ends.get(partition)),
-                number(_lag(partition, committed, ends)),
-                owners[partition].member_id if partition in owners else "–",
-                owners[partition].host if partition in owners else "–",
+                row.partition.topic,
+                str(row.partition.partition),
+                number(row.offset),
+                number(row.end_offset),
+                number(row.lag),
+                ", ".join(member.member_id for member in row.readers) or "–",
+                ", ".join(dict.fromkeys(member.host for member in row.readers)) or "–",
             )
-            for partition in sorted({*committed, *owners})
+            for row in rows
         ],
         title=f"Group {view.group_id} ({view.group_type}, {view.state})",
     )
     idle = sum(not member.partitions for member in view.members)
-    lag = sum(_lag(partition, committed, ends) or 0 for partition in committed)
+    lag = sum(row.lag or 0 for row in rows)
     sys.stdout.write(
         f"\n{count_text(len(view.members), 'member')}"
         f"{f', {count_text(idle)} without a partition' if idle else ''}; {count_text(lag, 'record')} behind.\n"

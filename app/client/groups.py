@@ -1,8 +1,8 @@
-"""Consumer groups seen from outside: which there are, who is in them, where they have got to, and putting them elsewhere."""
+"""Groups seen from outside: which there are, who is in them, where they have got to, and putting them elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError  # noqa: N812 (it is a class)
@@ -14,9 +14,19 @@ from app.client.retry import retrying
 from app.errors import ErrorCode, FirnError, RequestRejected
 from app.units import BrokerId, Offset, PartitionIndex, TopicPartition
 from app.wire.apikeys import ApiKey
+from app.wire.apis.alter_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
+)
 from app.wire.apis.consumer_group_describe import ConsumerGroupDescribeRequest
+from app.wire.apis.consumer_group_describe import TopicPartitions as ConsumerTopicPartitions
 from app.wire.apis.delete_groups import DeleteGroupsRequest
 from app.wire.apis.describe_groups import DescribeGroupsRequest
+from app.wire.apis.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+)
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from app.wire.apis.list_groups import ListGroupsRequest
 from app.wire.apis.offset_commit import (
@@ -25,6 +35,8 @@ from app.wire.apis.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from app.wire.apis.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from app.wire.apis.share_group_describe import ShareGroupDescribeRequest
+from app.wire.apis.share_group_describe import TopicPartitions as ShareTopicPartitions
 
 T = TypeVar("T")
 
@@ -84,6 +96,15 @@ class Committed(NamedTuple):
     metadata: str
 
 
+class ShareProgress(NamedTuple):
+    """How far a share group has got in a partition."""
+
+    offset: Offset
+    """Everything before it is done with."""
+    lag: int | None
+    """Records that are not done with; None from a broker that does not say."""
+
+
 class GroupClient:
     """Questions about groups, and changes of them, over one ``ClusterClient``."""
 
@@ -108,7 +129,7 @@ class GroupClient:
         return await self._retrying(ask)
 
     async def describe(self, group_id: str) -> GroupView:
-        """One group. Raises: RequestRejected GROUP_ID_NOT_FOUND, INVALID_REQUEST for a share group; BrokerUnavailable."""
+        """One group, of any type. Raises: RequestRejected GROUP_ID_NOT_FOUND; BrokerUnavailable."""
 
         async def ask() -> GroupView:
             connection = await self._coordinator(group_id)
@@ -118,9 +139,7 @@ class GroupClient:
             if listed is None:
                 raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no group {group_id}.")
             if listed.group_type.lower() == SHARE_TYPE:
-                raise RequestRejected(
-                    ErrorCode.INVALID_REQUEST, f"Group {group_id} is a share group: only consumer groups are described."
-                )
+                return await _describe_share(connection, group_id)
             if listed.group_type.lower() == CONSUMER_TYPE:
                 return await _describe_consumer(connection, group_id)
             return await _describe_classic(connection, group_id)
@@ -169,6 +188,59 @@ class GroupClient:
             for topic in answer.topics:
                 for each in topic.partitions:
                     check_code(each.error_code, None, f"{topic.name}-{each.partition_index}")
+
+        await self._retrying(ask, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
+
+    async def is_share(self, group_id: str) -> bool:
+        """Whether there is a share group of that id. Raises: RequestRejected, BrokerUnavailable."""
+
+        async def ask() -> bool:
+            connection = await self._coordinator(group_id)
+            answer = await connection.request(ApiKey.LIST_GROUPS, ListGroupsRequest())
+            check_code(answer.error_code, None, group_id)
+            return any(group.group_id == group_id and group.group_type.lower() == SHARE_TYPE for group in answer.groups)
+
+        return await self._retrying(ask)
+
+    async def share_progress(self, group_id: str) -> dict[TopicPartition, ShareProgress]:
+        """Every partition that a share group has begun. Raises: RequestRejected GROUP_ID_NOT_FOUND…; BrokerUnavailable."""
+        request = DescribeShareGroupOffsetsRequest([DescribeShareGroupOffsetsRequestGroup(group_id, topics=None)])
+
+        async def ask() -> dict[TopicPartition, ShareProgress]:
+            connection = await self._coordinator(group_id)
+            answer = await connection.request(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, request)
+            (group,) = answer.groups
+            check_code(group.error_code, group.error_message, group_id)
+            found: dict[TopicPartition, ShareProgress] = {}
+            for topic in group.topics:
+                for each in topic.partitions:
+                    check_code(each.error_code, each.error_message, f"{topic.topic_name}-{each.partition_index}")
+                    if each.start_offset >= 0:
+                        partition = TopicPartition(topic.topic_name, PartitionIndex(each.partition_index))
+                        lag = each.lag if each.lag >= 0 else None
+                        found[partition] = ShareProgress(Offset(each.start_offset), lag)
+            return found
+
+        return await self._retrying(ask)
+
+    async def alter_share_progress(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Have a share group begin anew at these offsets; it must have no members.
+
+        Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, UNKNOWN_TOPIC_OR_PARTITION…; BrokerUnavailable.
+        """
+        topics: dict[str, AlterShareGroupOffsetsRequestTopic] = {}
+        for (topic, partition), offset in sorted(offsets.items()):
+            asked = topics.setdefault(topic, AlterShareGroupOffsetsRequestTopic(topic))
+            asked.partitions.append(AlterShareGroupOffsetsRequestPartition(partition, offset))
+        request = AlterShareGroupOffsetsRequest(group_id, list(topics.values()))
+
+        async def ask() -> None:
+            connection = await self._coordinator(group_id)
+            answer = await connection.request(ApiKey.ALTER_SHARE_GROUP_OFFSETS, request)
+            check_code(answer.error_code, answer.error_message, group_id)
+            for topic in answer.responses:
+                for each in topic.partitions:
+                    check_code(each.error_code, each.error_message, f"{topic.topic_name}-{each.partition_index}")
 
         await self._retrying(ask, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
 
@@ -251,17 +323,47 @@ async def _describe_consumer(connection: KafkaConnection, group_id: str) -> Grou
                     member.instance_id,
                     member.client_id,
                     member.client_host,
-                    tuple(
-                        [
-                            TopicPartition(topic.topic_name, PartitionIndex(partition))
-                            for topic in member.assignment.topic_partitions
-                            for partition in topic.partitions
-                        ]
-                    ),
+                    _partitions_of(member.assignment.topic_partitions),
                 )
                 for member in group.members
             ]
         ),
+    )
+
+
+async def _describe_share(connection: KafkaConnection, group_id: str) -> GroupView:
+    answer = await connection.request(ApiKey.SHARE_GROUP_DESCRIBE, ShareGroupDescribeRequest([group_id]))
+    (group,) = answer.groups
+    check_code(group.error_code, group.error_message, group_id)
+    return GroupView(
+        group_id,
+        SHARE_TYPE,
+        group.group_state,
+        group.assignor_name,
+        tuple(
+            [
+                GroupMember(
+                    member.member_id,
+                    None,
+                    member.client_id,
+                    member.client_host,
+                    _partitions_of(member.assignment.topic_partitions),
+                )
+                for member in group.members
+            ]
+        ),
+    )
+
+
+def _partitions_of(
+    topics: Iterable[ConsumerTopicPartitions] | Iterable[ShareTopicPartitions],
+) -> tuple[TopicPartition, ...]:
+    return tuple(
+        [
+            TopicPartition(topic.topic_name, PartitionIndex(partition))
+            for topic in topics
+            for partition in topic.partitions
+        ]
     )
 
 

@@ -13,7 +13,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from app.cli import main
-from tests.broker.test_share_groups import workers
+from app.errors import ErrorCode
+from tests.broker.test_share_groups import ACCEPT, REJECT, configure, workers
 from tests.support.broker import RunningBroker, running_broker
 
 READ_S_MAX = 30
@@ -34,7 +35,8 @@ Firn = Callable[..., Awaitable[Done]]
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[RunningBroker]:
-    async with running_broker(tmp_path, group_initial_rebalance_delay_ms=0, offsets_topic_num_partitions=3) as running:
+    settings = {"group_initial_rebalance_delay_ms": 0, "group_share_assignment_interval_ms": 0}
+    async with running_broker(tmp_path, offsets_topic_num_partitions=3, **settings) as running:
         yield running
 
 
@@ -120,9 +122,7 @@ async def test_a_group_is_listed_and_described_with_its_members_and_its_lag(
         await asyncio.to_thread(consumer.close)
 
 
-async def test_a_group_of_the_consumer_protocol_is_described_and_of_a_share_group_it_is_said_that_it_is_not(
-    firn: Firn, flights: None, broker: RunningBroker
-) -> None:
+async def test_a_group_of_the_consumer_protocol_is_described(firn: Firn, flights: None, broker: RunningBroker) -> None:
     def read() -> Consumer:
         consumer = Consumer(
             {"bootstrap.servers": broker.bootstrap, "group.id": "new", "group.protocol": "consumer"}
@@ -138,11 +138,39 @@ async def test_a_group_of_the_consumer_protocol_is_described_and_of_a_share_grou
     finally:
         await asyncio.to_thread(consumer.close)
     assert (described["type"], [member["partitions_count"] for member in described["members"]]) == ("consumer", [2])
-    async with workers(broker, "a"):
+
+
+async def test_a_share_group_is_listed_described_reset_and_deleted(
+    firn: Firn, broker: RunningBroker, tmp_path: Path
+) -> None:
+    await firn("topic", "create", "t", "-s", "retention.ms=-1")
+    (tmp_path / "lines").write_text("x\n" * 10)
+    await firn("produce", "t", str(tmp_path / "lines"), "-p", "0")
+    await configure(broker, share_auto_offset_reset="earliest")
+    async with workers(broker, "a", "b") as (a, b):
         listed = (await firn("group", "list", "--json")).json
-        assert ("workers", "share") in [(group["group"], group["type"]) for group in listed]
-        refused = await firn("group", "describe", "workers")
-    assert refused == (2, "", "firn: Group workers is a share group: only consumer groups are described.\n")
+        assert [(group["group"], group["type"]) for group in listed] == [("workers", "share")]
+        assert await a.get(max_records=10) != []
+        assert await a.say(0, 2, ACCEPT) is ErrorCode.NONE
+        assert await a.say(5, 5, REJECT) is ErrorCode.NONE
+        described = (await firn("group", "describe", "workers", "--json")).json
+        assert (described["type"], described["state"], len(described["members"])) == ("share", "Stable", 2)
+        (row,) = described["offsets"]
+        assert (row["topic"], row["offset"], row["end_offset"], row["lag"]) == ("t", 3, 10, 6)
+        assert sorted(row["member_ids"]) == ["a", "b"]
+        shown = await firn("group", "describe", "workers")
+        assert "2 members; 6 records behind." in shown.out
+        refused = await firn("group", "reset", "workers", "--all-topics", "--to", "latest", "--execute")
+        assert (refused.code, refused.err) == (1, "firn: Group workers has members: stop them before it is reset.\n")
+        for worker in (a, b):
+            await worker.leave()
+    planned = (await firn("group", "reset", "workers", "--all-topics", "--to", "earliest", "--json")).json
+    assert planned["offsets"] == [{"topic": "t", "partition": 0, "offset_before": 3, "offset": 0}]
+    assert (await firn("group", "reset", "workers", "-t", "t", "--to", "7", "--execute")).code == 0
+    (row,) = (await firn("group", "describe", "workers", "--json")).json["offsets"]
+    assert (row["offset"], row["lag"], row["member_ids"]) == (7, 3, [])
+    assert (await firn("group", "delete", "workers", "-y")).code == 0
+    assert (await firn("group", "describe", "workers")).err == "firn: There is no group workers.\n"
 
 
 async def test_a_group_is_reset_to_every_kind_of_place_and_first_only_shown(
