@@ -611,8 +611,11 @@ class ConsumerGroup:
         _check_same_epoch(member, member_epoch)
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """Whether somebody may read the group's offsets now. Raises: as ``check_offset_commit``."""
-        if not member_id and member_epoch < 0:
+        """Whether somebody may read the group's offsets now: a member (KIP-848), or who does not say to be one (None).
+
+        Raises: as ``check_offset_commit``.
+        """
+        if member_id is None and member_epoch < 0:
             return
         _check_same_epoch(self.member(member_id or ""), member_epoch)
 

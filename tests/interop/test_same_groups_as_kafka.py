@@ -16,6 +16,7 @@ from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from loadtests.kafka_peer import PeerMissing, kafka_libs, kafka_running
 from tests.interop.peers import Peer, make, request
 from tests.interop.serving import Served, firn_serving
+from tests.interop.test_groups_same_as_kafka import commit, fetch, outcome
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -173,3 +174,85 @@ def described(peer: Peer, first: int) -> Any:
         )
         for group in answer.groups
     )
+
+
+# --- offsets by member epoch ------------------------------------------------------------------------------------------
+
+OFFSETS = "committing"
+STATIC = {"instance_id": "i"}
+COMMITS = (("a", 0), ("a", 1), ("a", 2), ("a", 3), ("a", -1), ("s", 3), ("s", -2), ("nobody", 1), ("", 1), ("", -1))
+"""Member ids and epochs, which count from that of the group's first member. They commit what the first has given up: of what it
+keeps, Kafka 4.3 also takes commits with older epochs (KIP-1251), and 4.2 does not."""
+LIVES: tuple[tuple[str, dict[str, Any] | None], ...] = (
+    ("before there is a group", None),
+    ("one member", joining("a", group=OFFSETS)),
+    ("another has joined, the first has not heard of it", joining("b", group=OFFSETS)),
+    ("the first is to give partitions up", going_on("a", 1, 4, group_id=OFFSETS)),
+    ("it has given them up", going_on("a", 1, 2, group_id=OFFSETS)),
+    ("a static member has joined", joining("s", group=OFFSETS, subscribed_topic_names=["u"], **STATIC)),
+    ("it is away for a while", going_on("s", -2, None, group_id=OFFSETS, **STATIC)),
+    ("the first has left", going_on("a", -1, None, group_id=OFFSETS)),
+    ("the second has left", going_on("b", -1, None, group_id=OFFSETS)),
+    ("nobody is left", going_on("s", -1, None, group_id=OFFSETS)),
+)
+
+
+def test_offsets_are_committed_and_read_by_member_epoch_alike(peers: list[Peer]) -> None:
+    firsts = {
+        peer.name: peer.ask(HEARTBEAT, 1, request(HEARTBEAT, **joining("first", group="epochs-too"))).member_epoch
+        for peer in peers
+    }
+
+    def epoch(peer: Peer, relative: int) -> int:
+        return relative if relative < 1 else relative + firsts[peer.name] - 1
+
+    differences = []
+    for label, step in LIVES:
+        if step is not None:
+            kafka, firn = (seen(peer, firsts[peer.name], 1, step) for peer in peers)
+            assert kafka == firn, label
+        for member_id, relative in COMMITS:
+            instances: tuple[dict[str, str], ...] = ({}, {"group_instance_id": "i"}) if member_id == "s" else ({},)
+            for version in (8, 9, 10):
+                for fields in instances:
+                    kafka, firn = (
+                        outcome(
+                            peer,
+                            ApiKey.OFFSET_COMMIT,
+                            version,
+                            commit(
+                                OFFSETS,
+                                member_id,
+                                epoch(peer, relative),
+                                topic=peer.ids["t"] if version == 10 else "t",
+                                partition=3,
+                                offset=100 + relative,
+                                **fields,
+                            ),
+                        )
+                        for peer in peers
+                    )
+                    if kafka != firn:
+                        differences.append(
+                            f"{label}: commit {version} {member_id!r} {relative} {fields}: Kafka {kafka}, Firn {firn}"
+                        )
+                if version < 9:
+                    continue
+                kafka, firn = (
+                    outcome(
+                        peer,
+                        ApiKey.OFFSET_FETCH,
+                        version,
+                        fetch(
+                            OFFSETS,
+                            [(peer.ids["t"] if version == 10 else "t", [3, 9])],
+                            version,
+                            member_id=member_id,
+                            member_epoch=epoch(peer, relative),
+                        ),
+                    )
+                    for peer in peers
+                )
+                if kafka != firn:
+                    differences.append(f"{label}: fetch {version} {member_id!r} {relative}: Kafka {kafka}, Firn {firn}")
+    assert not differences, "\n".join(differences)
