@@ -323,6 +323,13 @@ class GroupShard:
             raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group.")
         return group
 
+    def make_share_group(self, turn: Turn, group_id: str) -> None:
+        """Make a share group without members, if there is no group of that id. Raises: what an append raises."""
+        if group_id not in self.groups:
+            group = ShareGroup(group_id, self._config_of(group_id))
+            group.begin(turn)
+            self.groups[group_id] = group
+
     def is_shared(self, group_id: str, topic: str) -> bool:
         """Whether members of a share group of that id subscribe to the topic."""
         group = self.groups.get(group_id)

@@ -191,6 +191,10 @@ class ShareGroup:
         interval_ms = self.config.group_share_assignment_interval_ms
         return self._assigned_ms is None or steady_ms - self._assigned_ms >= interval_ms
 
+    def begin(self, turn: Turn) -> None:
+        """Write a new group down that has no members yet. Raises: what an append raises; nothing is changed then."""
+        self._write(turn, [ShareEpoch(1, NO_HASH), ShareTargetEpoch(1)])
+
     # --- ends of membership ------------------------------------------------------------------------------------------
 
     def remove(self, turn: Turn, member: ShareMember, image: ClusterImage) -> None:

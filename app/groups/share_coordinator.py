@@ -124,17 +124,20 @@ class ShareCoordinator:
             topics.setdefault(key.topic_id, []).append(key.partition)
         return topics
 
-    async def forget(self, wanted: Callable[[ShareKey], bool]) -> None:
-        """Forget the progress of share-partitions.
+    async def forget(self, wanted: Callable[[ShareKey], bool]) -> int:
+        """Forget the progress of share-partitions; of how many.
 
         Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS while some progress is not known yet, which would come back; what
         an append raises. What was forgotten before stays so.
         """
         if self.shell.loading:
             raise RequestRejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "what share groups have read is being read")
+        count = 0
         for partition, shard in self.shell.shards():
             keys = [key for key in shard.partitions if wanted(key)]
+            count += len(keys)
             if keys:
                 done = self.shell.perform(partition, lambda shard, turn, keys=keys: shard.forget(turn, keys))  # type: ignore[misc]
                 if done is not None:
                     await done
+        return count

@@ -101,7 +101,7 @@ class ShareSessions:
                 self.drop(group_id, member_id, session)
 
     def next(self, group_id: str, member_id: str, epoch: int, now_ms: int) -> ShareSession:
-        """The member's session, for its next request; with ``FINAL``, for its last one, and it is gone.
+        """The member's session, for its next request; with ``FINAL``, for its last one, after which it is to be dropped.
 
         Raises: RequestRejected SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH.
         """
@@ -110,7 +110,6 @@ class ShareSessions:
         if session is None:
             raise RequestRejected(ErrorCode.SHARE_SESSION_NOT_FOUND, "The share session was not found.")
         if epoch == FINAL:
-            self.drop(group_id, member_id, session)
             return session
         if epoch != session.epoch:
             raise RequestRejected(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "The share session epoch is invalid.")

@@ -198,10 +198,10 @@ class ShareStateShard:
         return acquired
 
     def acknowledge(self, turn: Turn, key: ShareKey, member_id: str, said: Sequence[Acknowledgement]) -> None:
-        """Raises: RequestRejected as ``Window.acknowledge``, INVALID_RECORD_STATE if nobody reads the partition."""
+        """Raises: RequestRejected as ``Window.acknowledge``, UNKNOWN_TOPIC_OR_PARTITION if the group does not read it."""
         shared = self.partitions.get(key)
         if shared is None:
-            raise RequestRejected(ErrorCode.INVALID_RECORD_STATE, "The group does not read the partition.")
+            raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The group does not read the partition.")
         settings = self._settings(key.group_id)
         window = shared.window.acknowledge(
             member_id, said, turn.steady_ms + settings.lock_ms, deliveries_max=settings.deliveries_max
@@ -215,7 +215,8 @@ class ShareStateShard:
         """A member gives back all that it has. Raises: what an append raises."""
         shared = self.partitions.get(key)
         if shared is not None:
-            self._put(turn, key, shared, shared.window.release(member_id))
+            deliveries_max = self._settings(key.group_id).deliveries_max
+            self._put(turn, key, shared, shared.window.release(member_id, deliveries_max=deliveries_max))
 
     # --- writing ------------------------------------------------------------------------------------------------------
 

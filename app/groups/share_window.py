@@ -158,8 +158,8 @@ class Window:
     ) -> Window:
         """Take in what a member says of records that it has; of what left the window meanwhile it may say anything.
 
-        Raises: RequestRejected INVALID_RECORD_STATE for records that it does not have, INVALID_REQUEST for what makes no sense;
-        then nothing of it counts.
+        Raises: RequestRejected INVALID_RECORD_STATE for records that it does not have, INVALID_REQUEST for what makes no sense or
+        lies behind the window; then nothing of it counts.
         """
         runs = list(self.runs)
         for each in said:
@@ -168,7 +168,11 @@ class Window:
                 first = max(first, self.start)
                 if first >= end:
                     continue
-                if end > self.end or not _has(runs, first, end, member_id):
+                if end > self.end:
+                    raise RequestRejected(
+                        ErrorCode.INVALID_REQUEST, "Offsets are acknowledged that were given to nobody yet."
+                    )
+                if not _has(runs, first, end, member_id):
                     raise RequestRejected(
                         ErrorCode.INVALID_RECORD_STATE,
                         "The record state is invalid. The acknowledgement could not be completed.",
@@ -183,10 +187,11 @@ class Window:
             for run in self.runs
         )
 
-    def release(self, member_id: str) -> Window:
-        """A member is gone: what it has is available again, and these deliveries do not count."""
+    def release(self, member_id: str, *, deliveries_max: int) -> Window:
+        """A member is gone: what it has is given back. These deliveries count, or a record that ends its readers would go round
+        for ever."""
         return self._with(
-            Run(run.first, run.end, RecordState.AVAILABLE, max(0, run.delivery_count - 1))
+            _given_back(run, deliveries_max)
             if run.state is RecordState.ACQUIRED and run.member_id == member_id
             else run
             for run in self.runs
@@ -284,7 +289,7 @@ def _acknowledged(run: Run, kind: AcknowledgeType, until_ms: int, deliveries_max
 def _check(said: Acknowledgement) -> None:
     """Raises: RequestRejected INVALID_REQUEST."""
     count = said.end - said.first
-    if said.first < 0 or count <= 0 or len(said.types) not in (1, count):
+    if count <= 0 or len(said.types) not in (1, count):
         raise RequestRejected(
             ErrorCode.INVALID_REQUEST, "An acknowledgement needs an offset range and one type, or one for each."
         )

@@ -86,17 +86,20 @@ async def fetch(context: Context, request: Request, message: ShareFetchRequest) 
     """
     group_id, member_id = _names(message.group_id, message.member_id)
     await context.shares.ready()
-    said = _said(message, renews=request.api_version >= RENEW_FROM and message.is_renew_ack)
+    renews = _renews(request, message)
+    if renews and (message.max_wait_ms or message.min_bytes or message.max_bytes or message.max_records):
+        raise RequestRejected(ErrorCode.INVALID_REQUEST, "A request for more time asks for no records.")
+    said = _said(message)
     session = _session(context, request, message, group_id, member_id, has_said=bool(said))
     answers: dict[Place, PartitionData] = {}
     for place, batches in said.items():
-        code, sentence = await _acknowledge(context, ShareKey(group_id, *place), member_id, batches)
+        code, sentence = await _acknowledge(context, ShareKey(group_id, *place), member_id, batches, renews=renews)
         answers[place] = PartitionData(
             place[1], acknowledge_error_code=code, acknowledge_error_message=sentence, records=b""
         )
     if message.share_session_epoch == FINAL:
-        await _stored(context, session, group_id)
-    elif not message.is_renew_ack:
+        await _end(context, group_id, member_id, session)
+    elif not renews:
         fetching = _Fetching(context, message, group_id, member_id, session)
         for place, found in (await fetching.run(may_wait=not answers)).items():
             known = answers.get(place)
@@ -119,14 +122,17 @@ def _names(group_id: str | None, member_id: str | None) -> tuple[str, str]:
     return group_id, member_id
 
 
-def _said(message: ShareFetchRequest | ShareAcknowledgeRequest, *, renews: bool) -> dict[Place, list[Acknowledgement]]:
-    """What the member says of records, by partition. Raises: RequestRejected INVALID_REQUEST."""
+def _renews(request: Request, message: ShareFetchRequest | ShareAcknowledgeRequest) -> bool:
+    """Whether a request says that it asks for more time."""
+    return request.api_version >= RENEW_FROM and message.is_renew_ack
+
+
+def _said(message: ShareFetchRequest | ShareAcknowledgeRequest) -> dict[Place, list[Acknowledgement]]:
+    """What the member says of records, by partition."""
     said: dict[Place, list[Acknowledgement]] = {}
     for topic in message.topics:
         for partition in topic.partitions:
             for batch in partition.acknowledgement_batches:
-                if not renews and AcknowledgeType.RENEW in batch.acknowledge_types:
-                    raise RequestRejected(ErrorCode.INVALID_REQUEST, "Only a request that says so can renew.")
                 place = (topic.topic_id, partition.partition_index)
                 said.setdefault(place, []).append(
                     Acknowledgement(batch.first_offset, batch.last_offset + 1, batch.acknowledge_types)
@@ -184,8 +190,12 @@ class _Bound:
 
 
 async def _acknowledge(
-    context: Context, key: ShareKey, member_id: str, said: Sequence[Acknowledgement]
+    context: Context, key: ShareKey, member_id: str, said: Sequence[Acknowledgement], *, renews: bool
 ) -> tuple[ErrorCode, str | None]:
+    if context.image.topic_by_id(key.topic_id) is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic {key.topic_id}."
+    if not renews and any(AcknowledgeType.RENEW in each.types for each in said):
+        return ErrorCode.INVALID_REQUEST, "Only a request that says so can renew."
     try:
         await _done(context.shares.perform(key, lambda shard, turn: shard.acknowledge(turn, key, member_id, said)))
     except FirnError as error:
@@ -194,8 +204,10 @@ async def _acknowledge(
     return ErrorCode.NONE, None
 
 
-async def _stored(context: Context, session: ShareSession, group_id: str) -> None:
-    """Wait until it is stored that a session gave back what its member had, as far as that can be."""
+async def _end(context: Context, group_id: str, member_id: str, session: ShareSession) -> None:
+    """End a session after its last request, and wait until it is stored that it gave back what its member still had, as far as
+    that can be."""
+    context.shares.sessions.drop(group_id, member_id, session)
     for place in session.places:
         try:
             await _done(context.shares.perform(ShareKey(group_id, *place), _nothing))
@@ -382,7 +394,8 @@ class _Fetching:
         if shares.find(key) is None:
             if not self._context.groups.look(key.group_id, lambda shard: shard.is_shared(key.group_id, log.topic)):
                 raise RequestRejected(
-                    ErrorCode.UNKNOWN_SERVER_ERROR, f"No member of share group {key.group_id} subscribes to {log.topic}."
+                    ErrorCode.UNKNOWN_SERVER_ERROR,
+                    f"No member of share group {key.group_id} subscribes to {log.topic}.",
                 )
             start = await self._begins_at(log)
             await _done(shares.perform(key, lambda shard, turn: shard.begin(turn, key, start)))
@@ -521,16 +534,17 @@ def refuse_fetch(request: Request, message: ShareFetchRequest, code: ErrorCode, 
 async def acknowledge(context: Context, request: Request, message: ShareAcknowledgeRequest) -> ShareAcknowledgeResponse:
     """Take in what the member says of records that it has. Raises: RequestRejected for the request as a whole."""
     group_id, member_id = _names(message.group_id, message.member_id)
-    said = _said(message, renews=request.api_version >= RENEW_FROM and message.is_renew_ack)
+    said, renews = _said(message), _renews(request, message)
     if message.share_session_epoch == FIRST:
         raise RequestRejected(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "Nothing can be acknowledged before a fetch.")
     session = context.shares.sessions.next(group_id, member_id, message.share_session_epoch, context.clock.now_ms())
     topics: dict[UUID, list[AcknowledgedPartition]] = {}
     for (topic_id, index), batches in said.items():
-        code, sentence = await _acknowledge(context, ShareKey(group_id, topic_id, index), member_id, batches)
+        key = ShareKey(group_id, topic_id, index)
+        code, sentence = await _acknowledge(context, key, member_id, batches, renews=renews)
         topics.setdefault(topic_id, []).append(AcknowledgedPartition(index, error_code=code, error_message=sentence))
     if message.share_session_epoch == FINAL:
-        await _stored(context, session, group_id)
+        await _end(context, group_id, member_id, session)
     return ShareAcknowledgeResponse(
         acquisition_lock_timeout_ms=context.shares.settings(group_id).lock_ms,
         responses=[ShareAcknowledgeTopicResponse(topic_id, parts) for topic_id, parts in topics.items()],

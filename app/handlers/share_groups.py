@@ -53,7 +53,8 @@ async def describe(
         lambda group_id, error: DescribedGroup(error_code=error.code, error_message=str(error), group_id=group_id),
     )
     for answer in groups:
-        answer.authorized_operations = GROUP_OPERATIONS if message.include_authorized_operations else NOT_ASKED
+        wanted = message.include_authorized_operations and not answer.error_code
+        answer.authorized_operations = GROUP_OPERATIONS if wanted else NOT_ASKED
     return ShareGroupDescribeResponse(groups=groups)
 
 

@@ -45,12 +45,15 @@ NOT_BEGUN: Final = -1
 async def describe(
     context: Context, request: Request, message: DescribeShareGroupOffsetsRequest
 ) -> DescribeShareGroupOffsetsResponse:
-    """Each group by itself: the partitions that are asked for, or all that it reads."""
+    """Each group by itself: the partitions that are asked for, or all that it reads.
+
+    Of what is not there, partition or group, it is said that nothing was read, as Kafka does.
+    """
     del request
     groups = []
     for asked in message.groups:
         try:
-            await _check_group(context, asked.group_id, empty=False)
+            context.groups.look(asked.group_id, lambda _: None)  # whoever leads the group answers for it
             groups.append(_described(context, asked))
         except FirnError as error:
             groups.append(
@@ -92,7 +95,6 @@ def _described_partition(
 ) -> DescribeShareGroupOffsetsResponsePartition:
     answer = DescribeShareGroupOffsetsResponsePartition(index, NOT_BEGUN)
     if topic is None or not 0 <= index < len(topic.partitions):
-        answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return answer
     try:
         shared = context.shares.find(ShareKey(group_id, topic.topic_id, index))
@@ -126,9 +128,15 @@ def refuse_describe(
 async def alter(
     context: Context, request: Request, message: AlterShareGroupOffsetsRequest
 ) -> AlterShareGroupOffsetsResponse:
-    """Have a group without members go on elsewhere. Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+    """Have a group without members go on elsewhere; it is made if there is none.
+
+    Raises: RequestRejected GROUP_ID_NOT_FOUND (a group of another type), NON_EMPTY_GROUP.
+    """
     del request
-    await _check_group(context, message.group_id, empty=True)
+    made = context.groups.perform(message.group_id, lambda shard, turn: shard.make_share_group(turn, message.group_id))
+    if made is not None:
+        await made
+    await _check_empty(context, message.group_id)
     await context.shares.ready()
     return AlterShareGroupOffsetsResponse(
         responses=[await _altered(context, message.group_id, topic) for topic in message.topics]
@@ -173,7 +181,7 @@ async def delete(
 ) -> DeleteShareGroupOffsetsResponse:
     """Have a group without members forget topics. Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
     del request
-    await _check_group(context, message.group_id, empty=True)
+    await _check_empty(context, message.group_id)
     answers = []
     for asked in message.topics:
         topic = context.image.topic(asked.topic_name)
@@ -184,7 +192,9 @@ async def delete(
             continue
         try:
             place = (message.group_id, topic.topic_id)
-            await context.shares.forget(lambda key, place=place: (key.group_id, key.topic_id) == place)  # type: ignore[misc]
+            count = await context.shares.forget(lambda key, place=place: (key.group_id, key.topic_id) == place)  # type: ignore[misc]
+            if not count:
+                raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The group has not read the topic.")
         except FirnError as error:
             answer.error_code, answer.error_message = kafka_code(error), str(error)
     return DeleteShareGroupOffsetsResponse(responses=answers)
@@ -200,11 +210,11 @@ def refuse_delete(
 # --- what all of them need ------------------------------------------------------------------------------------------
 
 
-async def _check_group(context: Context, group_id: str, *, empty: bool) -> None:
-    """Raises: RequestRejected GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP if it must have no members and has."""
+async def _check_empty(context: Context, group_id: str) -> None:
+    """Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
     found = context.groups.perform(group_id, lambda shard, _: shard.share_group(group_id).is_empty)
     is_empty = await found if isinstance(found, Awaitable) else found
-    if empty and not is_empty:
+    if not is_empty:
         raise RequestRejected(ErrorCode.NON_EMPTY_GROUP, "The group is not empty.")
 
 

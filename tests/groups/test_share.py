@@ -301,7 +301,7 @@ def test_forgotten_progress_leaves_nothing_behind() -> None:
     assert shard.acquire(turn, KEY, "m", [(0, 1)], [], 0, 1) == []
     with pytest.raises(RequestRejected) as refused:
         shard.acknowledge(turn, KEY, "m", [Acknowledgement(0, 1, [1])])
-    assert refused.value.code is ErrorCode.INVALID_RECORD_STATE
+    assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_a_group_that_begins_anew_is_in_another_epoch_of_its_state() -> None:
@@ -336,7 +336,10 @@ def test_sessions_count_their_requests_and_are_limited() -> None:
     assert first.is_over
     assert first.gives_back
     assert code_of(lambda: sessions.next("g", "a", 3, 0)) is ErrorCode.SHARE_SESSION_NOT_FOUND, "it was idle"
-    assert sessions.next("g", "c", FINAL, 0).places == {}
+    last = sessions.next("g", "c", FINAL, 0)
+    assert not last.is_over, "its last request may still speak of what it has"
+    sessions.drop("g", "c", last)
+    assert last.gives_back
     assert code_of(lambda: sessions.next("g", "c", FINAL, 0)) is ErrorCode.SHARE_SESSION_NOT_FOUND
 
 

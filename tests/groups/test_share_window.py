@@ -69,10 +69,14 @@ def test_time_brings_back_what_was_acquired_and_renewing_puts_that_off() -> None
     assert window.runs == (Run(0, 1, ACQUIRED, 1, "m", 5000), Run(1, 2, AVAILABLE, 1))
 
 
-def test_deliveries_to_a_member_that_leaves_do_not_count() -> None:
-    window, _ = acquire(Window(0), 0, 2)
-    assert window.release("m").runs == (Run(0, 2, AVAILABLE, 0),)
-    assert window.release("other") == window
+def test_deliveries_to_a_member_that_leaves_count() -> None:
+    window = Window(0)
+    for delivery in range(1, LIMIT + 1):
+        window, acquired = acquire(window, 0, 2)
+        assert acquired == [Acquired(0, 2, delivery)]
+        assert window.release("other", deliveries_max=LIMIT) == window
+        window = window.release("m", deliveries_max=LIMIT)
+    assert window == Window(2)
 
 
 def test_each_offset_may_have_a_type_of_its_own() -> None:
@@ -86,13 +90,12 @@ def test_each_offset_may_have_a_type_of_its_own() -> None:
     ("acknowledgement", "code"),
     [
         (Acknowledgement(0, 0, [1]), ErrorCode.INVALID_REQUEST),
-        (Acknowledgement(-1, 2, [1]), ErrorCode.INVALID_REQUEST),
         (Acknowledgement(0, 3, [1, 1]), ErrorCode.INVALID_REQUEST),
         (Acknowledgement(0, 2, []), ErrorCode.INVALID_REQUEST),
         (Acknowledgement(0, 2, [5]), ErrorCode.INVALID_REQUEST),
         (Acknowledgement(0, 2, [-1]), ErrorCode.INVALID_REQUEST),
-        (Acknowledgement(0, 9, [1]), ErrorCode.INVALID_RECORD_STATE),
-        (Acknowledgement(3, 5, [1]), ErrorCode.INVALID_RECORD_STATE),
+        (Acknowledgement(0, 9, [1]), ErrorCode.INVALID_REQUEST),
+        (Acknowledgement(3, 5, [1]), ErrorCode.INVALID_REQUEST),
     ],
 )
 def test_what_makes_no_sense_counts_for_nothing(acknowledgement: Acknowledgement, code: ErrorCode) -> None:
@@ -108,6 +111,7 @@ def test_what_makes_no_sense_counts_for_nothing(acknowledgement: Acknowledgement
 def test_a_late_word_on_what_left_the_window_is_taken() -> None:
     window, _ = acquire(Window(0), 0, 4)
     window = window.begin_at(2)
+    assert window.acknowledge("m", said(-1, 2, 1), 0, deliveries_max=LIMIT) == window
     assert window.acknowledge("m", said(0, 4, 1), 0, deliveries_max=LIMIT) == Window(4)
 
 
@@ -168,16 +172,15 @@ class WindowMachine(RuleBasedStateMachine):
             offset in self.model and self.model[offset].state is ACQUIRED and self.model[offset].member == member
             for offset in wanted
         )
-        try:
-            self.window = self.window.acknowledge(
-                member, said(first, end, kind), self.now_ms + 50, deliveries_max=LIMIT
-            )
-        except RequestRejected as error:
-            if error.code is not ErrorCode.INVALID_RECORD_STATE:
-                raise
-            assert not allowed
+        acknowledged = [Acknowledgement(first, end, [kind])]
+        if not allowed:
+            with pytest.raises(RequestRejected) as refused:
+                self.window.acknowledge(member, acknowledged, self.now_ms + 50, deliveries_max=LIMIT)
+            known_end = max(self.start, max(self.model, default=-1) + 1)
+            code = ErrorCode.INVALID_REQUEST if end > known_end else ErrorCode.INVALID_RECORD_STATE
+            assert refused.value.code is code
             return
-        assert allowed
+        self.window = self.window.acknowledge(member, acknowledged, self.now_ms + 50, deliveries_max=LIMIT)
         for offset in wanted:
             self.settle(self.model[offset], kind)
         self.trim()
@@ -204,11 +207,11 @@ class WindowMachine(RuleBasedStateMachine):
 
     @rule(member=MEMBERS)
     def member_leaves(self, member: str) -> None:
-        self.window = self.window.release(member)
+        self.window = self.window.release(member, deliveries_max=LIMIT)
         for record in self.model.values():
             if record.state is ACQUIRED and record.member == member:
-                record.state = AVAILABLE
-                record.count -= 1
+                self.settle(record, AcknowledgeType.RELEASE)
+        self.trim()
 
     @rule(ahead=st.integers(0, 3), length=LENGTHS)
     def nobody_shall_get(self, ahead: int, length: int) -> None:
