@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from app.errors import ConfigError
+from app.metadata import layout
 from app.metadata.follower import MetadataFollower
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
@@ -62,6 +63,7 @@ class StoreSession:
         """
         self.url = url
         self._keeps_manifests = keeps_manifests
+        self._is_checked = False
         self._location = parse_store_url(url)
 
     def __enter__(self) -> Self:
@@ -96,6 +98,13 @@ class StoreSession:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Start a coroutine and wait for it."""
         return self.submit(work).result()
+
+    async def check_store(self) -> None:
+        """Ask the store for something small, the first time. One that cannot be read is told of at once then: who reads a log
+        asks again for half a minute. Raises: StorageUnavailable."""
+        if not self._is_checked:
+            await self.store.list_objects(f"{layout.CLUSTER_PREFIX}/", limit=1)
+            self._is_checked = True
 
     async def _open(self) -> None:
         if isinstance(self._location, DirectoryLocation):

@@ -74,6 +74,7 @@ async def take_snapshot(
     ``allow_none``: a pattern may match no topic (yet); ``may_be_gone``: named topics that need not be there. Raises: ConfigError,
     CorruptionError, StorageUnavailable, BrokerUnavailable.
     """
+    await session.check_store()
     image = await session.metadata.cluster()
     if not image.cluster_id:
         raise ConfigError(f"There is no Firn cluster in {session.url}: name the bucket with the option 'store'.")

@@ -7,7 +7,7 @@ import os
 import random
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,22 @@ def test_a_schema_of_ones_own_chooses_columns(spark: SparkSession, topic: Topic)
 
 
 @pytest.mark.slow
-def test_filters_prune_when_asked_to(spark: SparkSession, topic: Topic) -> None:
+@pytest.mark.parametrize(
+    ("condition", "offsets", "splits"),
+    [
+        ("partition = 0 and offset >= 250 and offset < 260", range(250, 260), 1),
+        ("topic = 't' and partition in (1, 7) and offset > 190", range(191, 200), 1),
+        # A record is a second younger than the one before it.
+        (f"timestamp >= timestamp_millis({NOW_MS + 250_000}L) and topic = 't'", range(250, 400), 1),
+        (f"timestamp >= timestamp_millis({NOW_MS + 390_000}L) and offset < 395", range(390, 395), 1),
+        # Not understood, hence Spark's alone.
+        ("(partition = 0 or offset % 100 = 1) and partition = 1", range(1, 200, 100), 1),
+        ("partition % 2 = 1 and cast(key as string) like 'k3%' and offset < 20", (3, 10, 17), 2),
+    ],
+)
+def test_filters_prune_when_asked_to(
+    spark: SparkSession, topic: Topic, condition: str, offsets: Sequence[int], splits: int
+) -> None:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
         frame = (
@@ -145,10 +160,10 @@ def test_filters_prune_when_asked_to(spark: SparkSession, topic: Topic) -> None:
             .option("subscribe", "t")
             .option("pushdown", "true")
             .load()
-            .where("partition = 0 and offset >= 250 and offset < 260")
+            .where(condition)
         )
-        assert [row["offset"] for row in collected(frame)] == list(range(250, 260))
-        assert frame.rdd.getNumPartitions() == 1
+        assert [row["offset"] for row in collected(frame)] == list(offsets)
+        assert frame.rdd.getNumPartitions() == splits
     finally:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
 
