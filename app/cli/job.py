@@ -153,6 +153,12 @@ def compact(
         bool, typer.Option("--by-key", help="Keep only the newest value of each key; records without one stay.")
     ] = False,
     target_mib: Annotated[int, typer.Option("--target-mib", min=1, help="Records in a merged segment, at most.")] = 512,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers", "-w", min=1, help="Processes; as many as cores, but one with --by-key, for its memory."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Merge a topic's small segments in the store, at the same offsets.
@@ -162,13 +168,29 @@ def compact(
     """
     with _needing_spark_extra():
         from pyspark_firn.jobs.compact import compact as run
-    summary = run(store, topic, http=None if offline else http, target_bytes=target_mib * MIB, by_key=by_key)
+        from pyspark_firn.jobs.running import ProcessRunner
+    runner = ProcessRunner(1 if by_key and workers is None else workers)
+    with _reporting("compact", shown=not as_json) as report:
+        summary = run(
+            store,
+            topic,
+            http=None if offline else http,
+            target_bytes=target_mib * MIB,
+            by_key=by_key,
+            runner=runner,
+            progress=report,
+        )
     if as_json:
         print_json(summary.as_json())
     else:
         say(
             f"{count_text(summary.segments_before, 'segment')} of {topic} are {count_text(summary.segments_after)} now,"
             f" {bytes_text(summary.bytes_before)} of records {bytes_text(summary.bytes_after)}."
+            + (
+                f" {count_text(summary.groups_skipped, 'run')} of them had to be left."
+                if summary.groups_skipped
+                else ""
+            )
         )
 
 

@@ -21,6 +21,7 @@ async def begin(
 ) -> None:
     """Enter the output's COPY_STARTED. ``local_start_offset``: where the leader's local log starts.
 
+    What an earlier job has begun with the same offsets is given up: it was killed, or it finds out when it has finished.
     Raises, with nothing changed: ConflictError (the inputs are not readable neighbours that the output covers exactly, or
     some of them are local still, where a consumer would see their old records), FencedError. Raises: StorageUnavailable.
     """
@@ -34,7 +35,15 @@ async def begin(
         known = state.get(output.segment_id)
         if known is not None and known.state is not SegmentState.COPY_STARTED:
             raise ConflictError(f"segment {output.segment_id} is {known.state.name} already")
-        return [output.replace(state=SegmentState.COPY_STARTED)]
+        overtaken = [
+            entry.replace(state=SegmentState.DELETE_STARTED, changed_ms=output.changed_ms)
+            for entry in state.pending_copies()
+            if entry.segment_id != output.segment_id
+            # A copy of the leader's own is of offsets that are not tiered yet, and so of none of the inputs'.
+            and entry.base_offset < output.end_offset
+            and output.base_offset < entry.end_offset
+        ]
+        return [*overtaken, output.replace(state=SegmentState.COPY_STARTED)]
 
     await manifest.change(plan)
 

@@ -22,12 +22,13 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import quote
+from uuid import UUID
 
 from app.errors import BrokerUnavailable, ConfigError, ConflictError, CorruptionError, StorageUnavailable
 from app.hot.files import PosixFileSystem
@@ -55,6 +56,7 @@ from app.units import (
     TimestampMs,
     TopicIdPartition,
 )
+from pyspark_firn.jobs.running import Runner
 from pyspark_firn.session import StoreSession, SystemClock
 
 TARGET_BYTES_DEFAULT: Final = 512 * MIB
@@ -69,6 +71,9 @@ _logger = logging.getLogger("pyspark_firn")
 KEYS_MAX: Final = 50_000_000
 """Different keys of one partition that fit in memory."""
 
+Progress = Callable[[int, int], None]
+"""Told (segments done, segments in all)."""
+
 
 @dataclass(slots=True)
 class CompactSummary:
@@ -82,6 +87,8 @@ class CompactSummary:
     records_dropped: int = 0
     groups_skipped: int = 0
     """Runs of segments that could not be replaced now."""
+    segments_to_do: int = 0
+    """How many of ``segments_before`` were looked into."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -122,10 +129,15 @@ def compact(
     http: str | None = None,
     target_bytes: int = TARGET_BYTES_DEFAULT,
     by_key: bool = False,
+    runner: Runner | None = None,
+    progress: Progress | None = None,
 ) -> CompactSummary:
     """Compact every partition of a topic: through the leaders if ``http`` is an address of the cluster, else offline.
 
-    Beside a running cluster only what has left the local disks is compacted.
+    Beside a running cluster only what has left the local disks is compacted. ``runner`` works at parts beside each other: at
+    runs of segments where leaders write the manifests and nothing has to be known of the whole partition, else at partitions.
+    With ``by_key`` each worker holds the keys of a partition.
+
     Raises: ConfigError (offline, and a broker lives; no such topic), ConflictError (what was read has changed: run it again),
     BrokerUnavailable, CorruptionError, StorageUnavailable, FencedError.
     """
@@ -137,15 +149,83 @@ def compact(
             raise ConfigError(f"There is no topic {topic!r} in {store}.")
         if http is None:
             session.run(_check_silence(session, image))
+        parts: list[CompactPart] = []
         for one in found.partitions:
             partition = TopicIdPartition(found.topic_id, one.partition_index)
-            writer: ManifestWriter = (
-                OfflineManifest(session, partition, one.leader_epoch)
-                if http is None
-                else LeaderManifest(http, topic, one.partition_index)
-            )
-            _Compaction(session, partition, writer, target_bytes, by_key=by_key, summary=summary).run()
+            finished = _finished(session, partition)
+            summary.segments_before += len(finished)
+            summary.bytes_before += sum(entry.raw_bytes for entry in finished)
+            groups = groups_of(finished, target_bytes, by_key=by_key)
+            for some in [groups] if http is None or by_key else [[group] for group in groups]:
+                ids = tuple(tuple(entry.segment_id for entry in group) for group in some)
+                if ids:
+                    parts.append(CompactPart(store, topic, partition, one.leader_epoch, http, ids, by_key))
+        summary.segments_to_do = sum(len(group) for part in parts for group in part.groups)
+        for done in _run(parts, runner, summary, progress):
+            summary.records_dropped += done.records_dropped
+            summary.groups_skipped += done.groups_skipped
+        for one in found.partitions:
+            finished = _finished(session, TopicIdPartition(found.topic_id, one.partition_index))
+            summary.segments_after += len(finished)
+            summary.bytes_after += sum(entry.raw_bytes for entry in finished)
     return summary
+
+
+@dataclass(frozen=True, slots=True)
+class CompactPart:
+    """Some runs of segments of one partition for a worker."""
+
+    store: str
+    topic: str
+    partition: TopicIdPartition
+    leader_epoch: LeaderEpoch
+    http: str | None
+    groups: tuple[tuple[UUID, ...], ...]
+    by_key: bool
+
+
+@dataclass(slots=True)
+class CompactedPart:
+    """What became of them."""
+
+    segments: int = 0
+    records_dropped: int = 0
+    groups_skipped: int = 0
+
+
+def compact_part(part: CompactPart, progress: Callable[[int], None] | None = None) -> CompactedPart:
+    """Replace the segments of a part; ``progress`` is told how many are done, after each run. Raises: as ``compact``."""
+    with StoreSession(part.store) as session:
+        writer: ManifestWriter = (
+            OfflineManifest(session, part.partition, part.leader_epoch)
+            if part.http is None
+            else LeaderManifest(part.http, part.topic, part.partition.partition)
+        )
+        return _Compaction(session, part.partition, writer, by_key=part.by_key).run(part.groups, progress)
+
+
+def _run(
+    parts: Sequence[CompactPart], runner: Runner | None, summary: CompactSummary, progress: Progress | None
+) -> Iterator[CompactedPart]:
+    """Results of the parts; ``progress`` hears of every run of segments where they are done in this process."""
+    done = 0
+
+    def report(segments: int) -> None:
+        if progress is not None:
+            progress(done + segments, summary.segments_to_do)
+
+    if runner is None or runner.parallelism == 1 or len(parts) == 1:
+        results: Iterator[CompactedPart] = (compact_part(part, report) for part in parts)
+    else:
+        results = runner.run(compact_part, parts)
+    for result in results:
+        done += result.segments
+        report(0)
+        yield result
+
+
+def _finished(session: StoreSession, partition: TopicIdPartition) -> list[SegmentEntry]:
+    return list(session.run(session.metadata.manifest(partition)).finished)
 
 
 async def _check_silence(session: StoreSession, image: ClusterImage) -> None:
@@ -265,32 +345,29 @@ class _Compaction:
         session: StoreSession,
         partition: TopicIdPartition,
         writer: ManifestWriter,
-        target_bytes: int,
         *,
         by_key: bool,
-        summary: CompactSummary,
     ) -> None:
         self._session = session
         self._partition = partition
         self._writer = writer
-        self._target_bytes = target_bytes
         self._by_key = by_key
-        self._summary = summary
+        self._done = CompactedPart()
 
-    def run(self) -> None:
-        before = self._finished()
-        self._summary.segments_before += len(before)
-        self._summary.bytes_before += sum(entry.raw_bytes for entry in before)
-        groups = groups_of(before, self._target_bytes, by_key=self._by_key)
-        newest = self._newest_of_keys(before) if self._by_key and groups else None
+    def run(self, groups: Sequence[Sequence[UUID]], progress: Callable[[int], None] | None) -> CompactedPart:
+        finished = _finished(self._session, self._partition)
+        by_id = {entry.segment_id: entry for entry in finished}
+        newest = self._newest_of_keys(finished) if self._by_key and groups else None
         for group in groups:
-            self._replace([self._input(entry) for entry in group], newest)
-        after = self._finished()
-        self._summary.segments_after += len(after)
-        self._summary.bytes_after += sum(entry.raw_bytes for entry in after)
-
-    def _finished(self) -> list[SegmentEntry]:
-        return list(self._session.run(self._session.metadata.manifest(self._partition)).finished)
+            entries = [by_id[segment_id] for segment_id in group if segment_id in by_id]
+            if len(entries) == len(group):
+                self._replace([self._input(entry) for entry in entries], newest)
+            else:
+                self._skip("some of a run of segments was deleted or replaced")
+            self._done.segments += len(group)
+            if progress is not None:
+                progress(self._done.segments)
+        return self._done
 
     def _input(self, entry: SegmentEntry) -> _Input:
         key = entry.object_key(*self._partition)
@@ -342,7 +419,7 @@ class _Compaction:
                 for record in records
                 if not aborted and (record.key is None or newest[_digest(record.key)] == record.offset)
             ]
-            self._summary.records_dropped += len(records) - len(kept)
+            self._done.records_dropped += len(records) - len(kept)
             if len(kept) == len(records):
                 yield batch
             elif kept or is_first:
@@ -356,7 +433,7 @@ class _Compaction:
         with tempfile.TemporaryDirectory(prefix="firn-compact-") as folder:
             path = Path(folder) / "segment.log"
             written = 0
-            dropped_before = self._summary.records_dropped
+            dropped_before = self._done.records_dropped
             with path.open("wb") as file:
                 end = inputs[0].entry.base_offset
                 for number, one in enumerate(inputs):
@@ -365,7 +442,7 @@ class _Compaction:
                         end = parse_header(batch).end_offset
                 if end < inputs[-1].entry.end_offset:
                     written += file.write(_empty_end(inputs[-1]))
-            if len(inputs) == 1 and self._summary.records_dropped == dropped_before:
+            if len(inputs) == 1 and self._done.records_dropped == dropped_before:
                 return  # Nothing to gain.
             self._upload_and_swap(inputs, path, written)
 
@@ -374,7 +451,7 @@ class _Compaction:
         first, last = inputs[0], inputs[-1]
         started = SegmentEntry.started(
             segment_id, first.entry.base_offset, last.entry.end_offset, broker_id=BrokerId(-1)
-        ).replace(leader_epochs=_epochs(one.entry for one in inputs))
+        ).replace(leader_epochs=_epochs(one.entry for one in inputs), changed_ms=SystemClock().now_ms())
         replaced = [one.entry for one in inputs]
         try:
             self._writer.begin(started, replaced)
@@ -391,9 +468,9 @@ class _Compaction:
                 raise
             self._skip(error)
 
-    def _skip(self, error: ConflictError) -> None:
-        self._summary.groups_skipped += 1
-        _logger.warning("%s: %s", self._partition, error)
+    def _skip(self, reason: object) -> None:
+        self._done.groups_skipped += 1
+        _logger.warning("%s: %s", self._partition, reason)
 
     async def _upload(
         self, started: SegmentEntry, inputs: Sequence[_Input], path: Path, log_bytes: int

@@ -15,6 +15,7 @@ import pytest
 import uvicorn
 
 from app.broker.runtime import SystemClock
+from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
 from app.client.producer import Producer
@@ -38,7 +39,7 @@ from app.units import (
     TopicIdPartition,
     TopicPartition,
 )
-from pyspark_firn.jobs.compact import LeaderManifest, compact
+from pyspark_firn.jobs.compact import LeaderManifest, OfflineManifest, _Compaction, compact
 from pyspark_firn.jobs.inspection import inspect
 from pyspark_firn.jobs.running import ProcessRunner
 from pyspark_firn.session import StoreSession
@@ -102,6 +103,24 @@ def test_merged_segments_hold_the_same_records(topic: Topic) -> None:
     assert compact(topic.store, "t", target_bytes=3000).segments_after == summary.segments_after
 
 
+def test_parts_are_worked_at_beside_each_other_and_progress_is_told(tmp_path: Path) -> None:
+    async def make() -> Topic:
+        bucket = await BucketBuilder.open(tmp_path / "bucket")
+        topic_id = await bucket.create_topic("t", 2)
+        for partition in (0, 1):
+            for first in range(0, 40, 10):
+                batch = build_batch([(NOW_MS, b"k", b"v%d" % first, ())] * 10, base_offset=Offset(first))
+                await bucket.add_segment(topic_id, partition, [batch])
+        return Topic(tmp_path / "bucket", "t", topic_id, 2)
+
+    topic = asyncio.run(make())
+    before, told = read(topic), []
+    summary = compact(topic.store, "t", runner=ProcessRunner(2), progress=lambda *at: told.append(at))
+    assert (summary.segments_before, summary.segments_after, summary.groups_skipped) == (8, 2, 0)
+    assert told == [(4, 8), (8, 8)]
+    assert read(topic) == before
+
+
 def test_by_key_the_newest_of_each_key_is_left(topic: Topic) -> None:
     before = read(topic)
     compact(topic.store, "t", by_key=True)
@@ -132,33 +151,35 @@ async def consumed(port: int) -> list[tuple[int, bytes | None, bytes | None]]:
     partition = TopicPartition("t", PartitionIndex(0))
     found = []
     async with ClusterClient([("127.0.0.1", port)], rng=random.Random(1)) as cluster:
+        start = (await cluster.list_offsets({partition: -2}))[partition].offset
         end = (await cluster.list_offsets({partition: -1}))[partition].offset
         async with Consumer(cluster) as consumer:
-            consumer.assign({partition: Offset(0)})
+            consumer.assign({partition: Offset(start)})
             while consumer.position(partition) < end:
                 for batch in await consumer.poll(10_000):
                     found += [(record.offset, record.key, record.value) for record in batch.records()]
     return found
 
 
+async def produce(port: int, start: int, end: int) -> None:
+    async with (
+        ClusterClient([("127.0.0.1", port)], rng=random.Random(1)) as cluster,
+        Producer(cluster, SystemClock(), batch_bytes=8000) as producer,
+    ):
+        for number in range(start, end):
+            await producer.send("t", b"%d " % number * 100, key=b"k%d" % (number % 37))
+        await producer.flush()
+
+
+async def tiered(broker: Any, beyond: int) -> None:
+    async with asyncio.timeout(60):
+        while broker.log("t").local_log_start_offset <= beyond:
+            await asyncio.sleep(0.05)
+
+
 @pytest.mark.parametrize("by_key", [False, True])
 async def test_a_broker_that_comes_back_serves_the_new_segments_and_goes_on(tmp_path: Path, by_key: bool) -> None:
     settings = {"remote_log_manager_task_interval_ms": 50}
-
-    async def produce(port: int, start: int, end: int) -> None:
-        async with (
-            ClusterClient([("127.0.0.1", port)], rng=random.Random(1)) as cluster,
-            Producer(cluster, SystemClock(), batch_bytes=8000) as producer,
-        ):
-            for number in range(start, end):
-                await producer.send("t", b"%d " % number * 100, key=b"k%d" % (number % 37))
-            await producer.flush()
-
-    async def tiered(broker: Any, beyond: int) -> None:
-        async with asyncio.timeout(60):
-            while broker.log("t").local_log_start_offset <= beyond:
-                await asyncio.sleep(0.05)
-
     async with running_broker(tmp_path, **settings) as broker:
         await broker.create_topic("t", segment_bytes="1048576", local_retention_ms="0", firn_tier_max_lag_ms="600000")
         await produce(broker.port, 0, 12_000)
@@ -214,6 +235,52 @@ async def test_beside_a_running_cluster_the_leader_swaps_and_consumers_see_one_o
                 await asyncio.to_thread(
                     LeaderManifest(address, "nowhere", PartitionIndex(0)).begin, *nothing_to_replace()
                 )
+
+
+@pytest.mark.parametrize("offline", [True, False])
+async def test_a_run_of_which_something_expires_under_the_job_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offline: bool
+) -> None:
+    """The leader, or whoever writes in its place, looks at every input again before the swap."""
+    async with running_broker(tmp_path, remote_log_manager_task_interval_ms=50) as broker:
+        await broker.create_topic("t", segment_bytes="1048576", local_retention_ms="0", firn_tier_max_lag_ms="600000")
+        await produce(broker.port, 0, 12_000)
+        await tiered(broker, 8000)
+        before = await consumed(broker.port)
+        upload, expired = _Compaction._upload, False
+
+        async def late(self: _Compaction, started: SegmentEntry, inputs: Any, *rest: Any) -> SegmentEntry:
+            nonlocal expired
+            first = inputs[0].entry
+            if not expired and offline:
+                assert isinstance(self._writer, OfflineManifest)
+                await self._writer._manifest.delete_started([first.segment_id], log_start_offset=first.end_offset)
+            elif not expired:
+                await delete_records(broker.port, first.end_offset)
+                async with asyncio.timeout(60):
+                    while (await self._session.metadata.manifest(self._partition)).finished[0] == first:
+                        await asyncio.sleep(0.02)
+            expired = True
+            return await upload(self, started, inputs, *rest)
+
+        monkeypatch.setattr(_Compaction, "_upload", late)
+        store = (tmp_path / "store").as_uri()
+        if not offline:
+            async with http_server(broker.port) as address:
+                summary = await asyncio.to_thread(compact, store, "t", http=address, target_bytes=3 << 20)
+            after = await consumed(broker.port)
+            assert 0 < len(after) < len(before)
+            assert after == before[-len(after) :]
+    if offline:
+        summary = await asyncio.to_thread(compact, store, "t", target_bytes=3 << 20)
+    assert (expired, summary.groups_skipped) == (True, 1)
+    assert 1 < summary.segments_after < summary.segments_before
+    assert (await asyncio.to_thread(inspect, store, ProcessRunner(1))).is_sound
+
+
+async def delete_records(port: int, offset: int) -> None:
+    async with ClusterClient([("127.0.0.1", port)], rng=random.Random(1)) as cluster:
+        await AdminClient(cluster).delete_records(TopicPartition("t", PartitionIndex(0)), Offset(offset))
 
 
 def nothing_to_replace() -> Any:
