@@ -1,29 +1,27 @@
 """What compaction costs: rates and memory of the cleaner process, and what producers notice of it.
 
-Run it as ``python -m loadtests.compaction``; it writes to a temporary directory (``--directory`` to choose the disk). Rates count
-every byte and record of the log once, although compaction reads the new part twice. ``per core`` is by the CPU time of the cleaner
-process, which is the figure to trust on a machine that others use too.
+The group ``compaction`` of ``python -m loadtests`` has both; ``python -m loadtests.compaction`` is the same by itself.
+It writes to a temporary directory (``--directory`` to choose the disk). Rates count every byte and record of the log
+once, although compaction reads the new part twice. ``per core`` is by the CPU time of the cleaner process, which is the
+figure to trust on a machine that others use too.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import random
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from app.broker.cleaning import CleanerProcess
 from app.broker.runtime import SystemClock, ThreadPool, log_line
@@ -35,13 +33,17 @@ from app.metrics import Registry
 from app.records.builder import build_batch
 from app.units import Offset, TopicId
 from loadtests.firn_peer import firn_running
+from loadtests.measuring import Report, alternate, finish, make_topic, start_generator
 from loadtests.processes import cpu_seconds, memory_mb
+from loadtests.system import System
 
 if TYPE_CHECKING:
     from app.hot.log import PartitionLog
 
 MIB = 1 << 20
-GENERATOR = Path(__file__).parent / "raw_load.py"
+START_S = 1.5
+"""Until a generator has started and warmed up."""
+BESIDE_MEGABYTES, BESIDE_RATE, BESIDE_S, BESIDE_ROUNDS = 600, 1000, 2.0, 5
 
 
 class Shape(NamedTuple):
@@ -87,8 +89,9 @@ def _placed(batch: bytes, offset: Offset) -> memoryview:
     return memoryview(placed)
 
 
-async def rates(directory: Path, shapes: tuple[Shape, ...]) -> None:
-    """Compact one log of each shape in the cleaner process."""
+async def rates(directory: Path, shapes: tuple[Shape, ...]) -> dict[str, Report]:
+    """Compact one log of each shape in the cleaner process; what it took, by title."""
+    found: dict[str, Report] = {}
     fs, pool = PosixFileSystem(), ThreadPool()
     manager = LogManager(str(directory), fs, pool, SystemClock(), random.Random(1))
     lock = manager.lock()
@@ -130,10 +133,17 @@ async def rates(directory: Path, shapes: tuple[Shape, ...]) -> None:
             pass
         seconds, cpu_s = time.perf_counter() - started, cpu_seconds(process.process_id) - cpu_s
         highest.cancel()
+        found[shape.title] = report = {
+            "mb_per_s": size / 1e6 / seconds,
+            "records_per_s": records / seconds,
+            "mb_per_s_of_cpu": size / 1e6 / cpu_s,
+            "records_per_s_of_cpu": records / cpu_s,
+            "memory_mb": await _result(highest),
+        }
         print(
             f"{shape.title:42s} {size / 1e6:5.0f} {records:9,d} {log.size_bytes / 1e6:8.1f} {seconds:6.2f} "
-            f"{size / 1e6 / seconds:6.0f} {records / 1e6 / seconds:8.2f} {size / 1e6 / cpu_s:14.0f} "
-            f"{records / 1e6 / cpu_s:17.2f} {await _result(highest):10.0f}",
+            f"{report['mb_per_s']:6.0f} {report['records_per_s'] / 1e6:8.2f} {report['mb_per_s_of_cpu']:14.0f} "
+            f"{report['records_per_s_of_cpu'] / 1e6:17.2f} {report['memory_mb']:10.0f}",
             flush=True,
         )
         manager.delete(log.topic, 0)
@@ -143,6 +153,7 @@ async def rates(directory: Path, shapes: tuple[Shape, ...]) -> None:
     await asyncio.wait([running])
     await manager.close()
     pool.close()
+    return found
 
 
 async def _start(process: CleanerProcess) -> None:
@@ -171,50 +182,68 @@ async def _result(task: asyncio.Task[None]) -> float:
 # --- beside producers -----------------------------------------------------------------------------------------------
 
 
-def produce_beside(directory: Path, megabytes: int, rate: int, seconds: float) -> None:
-    """Latency of a steady producer before, during and after the compaction of another topic."""
+def produce_beside(directory: Path, megabytes: int, rate: int, seconds: float, rounds: int) -> dict[str, Report]:
+    """A producer of a steady rate, alone and while another topic is compacted, in turns; every time another of that size.
+
+    What filling them left to be written is on the disk before the first: it would be held against whatever comes first.
+    """
     with firn_running(directory, settings={"log.cleaner.backoff.ms": "200"}) as firn:
-        bootstrap = f"127.0.0.1:{firn.port}"
-        admin = AdminClient({"bootstrap.servers": bootstrap})
-        lazy = {"cleanup.policy": "compact", "segment.bytes": str(64 * MIB), "min.cleanable.dirty.ratio": "1"}
-        for topic, config in (("hot", {}), ("compacted", lazy)):
-            admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(30)
-        producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "batch.size": 262_144})
-        value, rng = os.urandom(1000), random.Random(1)
-        for _ in range(megabytes * 1000):
-            while True:
-                try:
-                    producer.produce("compacted", value, b"key-%08d" % rng.randrange(200_000))
-                    break
-                except BufferError:
-                    producer.poll(0.1)
-        producer.flush()
-        command = [sys.executable, str(GENERATOR), "produce", "--port", str(firn.port), "--topic", "hot"]
-        command += ["--seconds", str(seconds), "--rate", str(rate), "--pipeline", "1"]
+        make_topic(firn, "hot")
+        topics = [f"compacted-{number}" for number in range(rounds)]
+        for topic in topics:
+            make_topic(
+                firn, topic, cleanup_policy="compact", segment_bytes=str(64 * MIB), min_cleanable_dirty_ratio="1"
+            )
+            _fill(firn, topic, megabytes)
+        os.sync()
 
-        def measure() -> dict[str, float]:
-            report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-            return {name: report[name] for name in ("p50_ms", "p99_ms", "p999_ms")}
+        def beside() -> Report:
+            measuring = produce()
+            time.sleep(START_S)
+            took_s = _compact(firn, topics.pop(), directory / "data" / "cleaner-offset-checkpoint")
+            return finish(measuring) | {"compaction_s": took_s}
 
-        alone = measure()
-        ready = ConfigEntry("min.cleanable.dirty.ratio", "0.01", incremental_operation=AlterConfigOpType.SET)
-        with ThreadPoolExecutor(1) as threads:
-            measuring = threads.submit(measure)
-            time.sleep(1.5)  # the generator's start and warm-up
-            started = time.perf_counter()
-            resource = ConfigResource(ResourceType.TOPIC, "compacted", incremental_configs=[ready])
-            admin.incremental_alter_configs([resource])[resource].result(30)
-            checkpoint = directory / "data" / "cleaner-offset-checkpoint"
-            while not (checkpoint.exists() and not checkpoint.read_text().rstrip().endswith(" 0")):
-                time.sleep(0.02)
-            took_s = time.perf_counter() - started
-            beside = measuring.result()
-        print(
-            f"producer at {rate} requests/s of 1 KB: alone p99 {alone['p99_ms']:.2f} ms; beside the compaction of {megabytes} MB, "
-            f"which took {took_s:.1f} of the {seconds:.0f} s, p99 {beside['p99_ms']:.2f} ms "
-            f"({beside['p99_ms'] / alone['p99_ms']:.2f} x)"
-        )
-        print(json.dumps({"alone": alone, "beside": beside}))
+        def produce() -> subprocess.Popen[str]:
+            return start_generator(firn, "produce", "hot", core=-1, seconds=seconds, rate=rate, pipeline=1)
+
+        found = alternate({"alone": lambda: finish(produce()), "beside": beside}, rounds)
+    alone, besides = found["alone"]["p99_ms"], found["beside"]["p99_ms"]
+    print(
+        f"producer at {rate} requests/s of 1 KB for {seconds:g} s: alone p99 {alone:.2f} ms; beside the compaction of "
+        f"{megabytes} MB, which took {found['beside']['compaction_s']:.1f} s, p99 {besides:.2f} ms ({besides / alone:.2f} x)",
+        flush=True,
+    )
+    return found
+
+
+def _fill(firn: System, topic: str, megabytes: int) -> None:
+    producer = Producer({"bootstrap.servers": firn.bootstrap, "linger.ms": 20, "batch.size": 262_144})
+    value, rng = os.urandom(1000), random.Random(1)
+    for _ in range(megabytes * 1000):
+        while True:
+            try:
+                producer.produce(topic, value, b"key-%08d" % rng.randrange(200_000))
+                break
+            except BufferError:
+                producer.poll(0.1)
+    producer.flush()
+
+
+def _compact(firn: System, topic: str, checkpoint: Path) -> float:
+    """Have a topic compacted now; how many seconds it took."""
+    started = time.perf_counter()
+    ready = ConfigEntry("min.cleanable.dirty.ratio", "0.01", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[ready])
+    admin = AdminClient({"bootstrap.servers": firn.bootstrap})  # must live until the answer is there
+    admin.incremental_alter_configs([resource])[resource].result(30)
+    while not (checkpoint.exists() and any(_is_clean(line, topic) for line in checkpoint.read_text().splitlines())):
+        time.sleep(0.02)
+    return time.perf_counter() - started
+
+
+def _is_clean(line: str, topic: str) -> bool:
+    fields = line.split()
+    return len(fields) == 3 and fields[0] == topic and int(fields[2]) > 0
 
 
 def main() -> None:
@@ -234,7 +263,7 @@ def main() -> None:
         if options.only != "producers":
             asyncio.run(rates(directory / "rates", shapes))
         if options.only != "rates":
-            produce_beside(directory / "producers", 1500 // part, 1000, 10)
+            produce_beside(directory / "producers", BESIDE_MEGABYTES // part, BESIDE_RATE, BESIDE_S, BESIDE_ROUNDS)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

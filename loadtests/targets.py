@@ -92,6 +92,9 @@ def _memory(case: str, system: str = "Firn") -> Target:
 
 BESIDE = "beside a cold replay, Firn"
 REBALANCE = "1,000 members, a tenth replaced"
+COMPACTED, SMALL = "compaction, 1 KB records, 16 a batch", "compaction, 100 B records, 100 a batch"
+BESIDE_COMPACTION = "producers beside compaction"
+LOADING = "loading 1,000,000 offsets, {} in a batch"
 ONE, BARE_S3 = "cold fetch, 1 partition", "bare client"
 
 TARGETS = (
@@ -110,6 +113,19 @@ TARGETS = (
     Target(f"{REBALANCE}: heartbeat intervals", _value(REBALANCE, "rebalance_intervals"), 3, False, "intervals"),
     Target(f"{REBALANCE}: CPU of the coordinator", _value(REBALANCE, "rebalance_cpu_s"), 5, False, "s"),
     Target("OffsetCommit of 1: a second", _value("OffsetCommit of 1", "commits_per_s"), 10_000, True, "commits"),
+    *(
+        Target(f"{LOADING.format(per_batch)}: time", _value(LOADING.format(per_batch), "load_s"), 3, False, "s")
+        for per_batch in (1, 100)
+    ),
+    Target(f"{COMPACTED}: rate", _value(COMPACTED, "mb_per_s"), 200, True, "MB/s"),
+    Target(f"{SMALL}: records a second", _value(SMALL, "records_per_s"), 1_000_000, True, "records"),
+    *(
+        Target(f"{case}: memory of the cleaner process", _value(case, "memory_mb"), 128, False, "MB")
+        for case in (COMPACTED, SMALL)
+    ),
+    Target(
+        f"{BESIDE_COMPACTION}: p99 against alone", _ratio(BESIDE_COMPACTION, "p99_ms", "alone", "beside"), 2.0, False
+    ),
     Target("hot fetch: CPU per GB against Kafka", _ratio("hot fetch", "server_cpu_s_per_gb"), 1.0, False),
     *(
         Target(f"hot fetch{consumers}: rate against Kafka", _ratio(f"hot fetch{consumers}", "mb_per_s"), 1.0, True)

@@ -1,13 +1,15 @@
-"""Committed offsets: how many OffsetCommits a broker takes on a core."""
+"""Committed offsets: how many OffsetCommits a broker takes on a core, and how long it takes to load what was committed."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from loadtests import micro_groups
 from loadtests.lab import NOT_TIERED, Lab
 from loadtests.measuring import LOAD_CORE, LoadFailed, Report, alternate, make_topic
 from loadtests.results import Case
@@ -16,6 +18,7 @@ from loadtests.system import ROOT, System
 GROUPS = 100
 TOPIC = "committed"
 OFFSETS_PER_COMMIT = (1, 10)
+LOADED = 1_000_000
 
 
 def commits(lab: Lab) -> list[Case]:
@@ -33,6 +36,16 @@ def commits(lab: Lab) -> list[Case]:
             _show(name, found)
             cases.append(Case(name, found, {"offsets": offsets, "groups": GROUPS}))
     return cases
+
+
+def loading(lab: Lab) -> list[Case]:
+    """What the coordinator's own code takes to read a million offsets from its log, on one core, without a network."""
+    offsets = LOADED // 20 if lab.quick else LOADED
+    found = asyncio.run(micro_groups.measure(str(lab.base), offsets))
+    return [
+        Case(f"loading {offsets:,} offsets, {per_batch} in a batch", {"Firn": report}, {"per_batch": per_batch})
+        for per_batch, report in found.items()
+    ]
 
 
 def _rate(run: Callable[[], Report]) -> float:
