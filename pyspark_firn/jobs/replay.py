@@ -127,6 +127,29 @@ class ReplaySummary:
     """Records that an earlier start had written."""
 
 
+class Pace:
+    """When each record is due. Pure."""
+
+    def __init__(self, records_per_s: float | None, factor: float | None) -> None:
+        """``factor``: times the original pace; with both, whichever is later counts."""
+        self._records_per_s = records_per_s
+        self._factor = factor
+        self._count = 0
+        self._first_ms: int | None = None
+
+    def due_s(self, timestamp_ms: int) -> float:
+        """Seconds from the start of this replay to the turn of its next record; never below 0."""
+        if self._first_ms is None:
+            self._first_ms = timestamp_ms
+        due_s = 0.0
+        if self._records_per_s is not None:
+            due_s = self._count / self._records_per_s
+        if self._factor is not None:
+            due_s = max(due_s, (timestamp_ms - self._first_ms) / 1000 / self._factor)
+        self._count += 1
+        return due_s
+
+
 def replay(request: ReplayRequest, *, progress: Progress | None = None) -> ReplaySummary:
     """Do it. Raises: ConfigError, CorruptionError, StorageUnavailable, BrokerUnavailable, RequestRejected."""
     options: dict[str, str] = {"store": request.store, "subscribe": request.topic, "columns": ",".join(COLUMNS)}
@@ -167,7 +190,7 @@ class _Replay:
         """Of what was sent since the last note: partition, source offset, answer."""
         self._found: dict[int, set[int]] = {}
         """Source offsets that an earlier start produced and did not note, by partition; as many as fit between two notes."""
-        self._first_timestamp: int | None = None
+        self._pace = Pace(request.records_per_s, request.pace)
         self._started_s = 0.0
 
     async def run(self) -> ReplaySummary:
@@ -252,9 +275,17 @@ class _Replay:
         written_s = loop.time()
         sent: dict[int, int] = dict(state.source_next)
         async for partition, row in self._records(state):
-            await self._wait_for_turn(row)
-            headers = [(header["key"], header["value"]) for header in row[HEADERS] or ()]
             original_ms = _milliseconds(row["timestamp"])
+            due_s = self._started_s + self._pace.due_s(original_ms)
+            if since_state and (
+                since_state >= STATE_EVERY_RECORDS or max(due_s, loop.time()) - written_s > STATE_EVERY_S
+            ):
+                # Before a long pause, not after it: whoever looks or starts again knows how far this is.
+                await self._note(producer, state, sent)
+                since_state, written_s = 0, loop.time()
+            if due_s > loop.time():
+                await asyncio.sleep(due_s - loop.time())
+            headers = [(header["key"], header["value"]) for header in row[HEADERS] or ()]
             headers += [
                 (HEADER_ID, state.id.encode()),
                 (HEADER_PARTITION, b"%d" % partition),
@@ -272,9 +303,6 @@ class _Replay:
             sent[partition] = row["offset"] + 1
             self._summary.records += 1
             since_state += 1
-            if since_state >= STATE_EVERY_RECORDS or loop.time() - written_s > STATE_EVERY_S:
-                await self._note(producer, state, sent)
-                since_state, written_s = 0, loop.time()
         # Without an end time the next start goes on with what has come since, and must miss what has come and gone.
         state.finished = bool(self._request.end)
         await self._note(producer, state, sent)
@@ -306,20 +334,6 @@ class _Replay:
             state.write(self._request.state_path)
         if self._progress is not None:
             self._progress(self._summary.resumed_at + self._summary.records, self._total)
-
-    async def _wait_for_turn(self, row: Mapping[str, Any]) -> None:
-        """Hold a record back until its time."""
-        due_s = 0.0
-        if self._request.records_per_s is not None:
-            due_s = self._summary.records / self._request.records_per_s
-        if self._request.pace is not None:
-            timestamp = _milliseconds(row["timestamp"])
-            if self._first_timestamp is None:
-                self._first_timestamp = timestamp
-            due_s = max(due_s, (timestamp - self._first_timestamp) / 1000 / self._request.pace)
-        pause_s = self._started_s + due_s - asyncio.get_running_loop().time()
-        if pause_s > 0:
-            await asyncio.sleep(pause_s)
 
     async def _records(self, state: ReplayState) -> AsyncIterator[tuple[int, Mapping[str, Any]]]:
         """(partition, record) in order within each partition; by time between them if the pace is the original one."""

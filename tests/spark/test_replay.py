@@ -15,10 +15,11 @@ from app.cli import main
 from app.client.admin import AdminClient, ConfigOperation, ResourceType
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
-from app.errors import CorruptionError, RequestRejected
+from app.client.producer import Acknowledged, Producer
+from app.errors import BrokerUnavailable, CorruptionError, RequestRejected
 from app.records.builder import build_batch
 from app.units import Offset, PartitionIndex, TopicId, TopicPartition
-from pyspark_firn.jobs.replay import ReplayRequest, replay
+from pyspark_firn.jobs.replay import Pace, ReplayRequest, replay
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.buckets import BucketBuilder
 
@@ -157,3 +158,77 @@ async def test_original_times_are_exact(tmp_path: Path) -> None:
         await asyncio.to_thread(replay, request(tmp_path, broker))
         found = [dict(record.headers)["firn.replay.timestamp"] for record in await produced(broker)]
         assert found == [b"%d" % time for time in times_ms]
+
+
+def test_records_are_due_at_the_original_pace_times_a_factor() -> None:
+    pace = Pace(None, 10.0)
+    assert [pace.due_s(NOW_MS + after) for after in (0, 500, 20_000, 10_000, -5)] == [0, 0.05, 2.0, 1.0, 0]
+
+
+def test_a_rate_holds_records_back_whatever_their_times_are() -> None:
+    pace = Pace(4.0, None)
+    assert [pace.due_s(NOW_MS) for _ in range(3)] == [0, 0.25, 0.5]
+    both = Pace(4.0, 1.0)
+    assert [both.due_s(NOW_MS + after) for after in (0, 1_000, 1_000)] == [0, 1.0, 1.0]
+
+
+async def test_by_pace_partitions_are_merged_by_time_and_what_is_done_is_noted_before_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = await BucketBuilder.open(tmp_path / "source")
+    topic_id = await bucket.create_topic("t", 2)
+    hour_ms = 3_600_000
+    for index, hours in enumerate(([0, 2, 4, 5], [1, 3, 6])):
+        times = [NOW_MS + hour * hour_ms for hour in hours]
+        await bucket.add_segment(topic_id, index, [batch_of([b"%d" % hour for hour in hours], 0, times)])
+    due: list[float] = []
+    noted: list[int] = []
+    due_s = Pace.due_s
+
+    def at_once(self: Pace, timestamp_ms: int) -> float:
+        due.append(due_s(self, timestamp_ms))
+        return due[-1] / 1e6
+
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("again", 2)
+        monkeypatch.setattr(Pace, "due_s", at_once)
+        monkeypatch.setattr("pyspark_firn.jobs.replay.STATE_EVERY_S", 0.0)
+        wanted = replace(request(tmp_path, broker), pace=0.5)
+        await asyncio.to_thread(replay, wanted, progress=lambda done, total: noted.append(done))
+        assert due == [hour * 3_600 / 0.5 for hour in range(7)]
+        assert noted == [1, 2, 3, 4, 5, 6, 7]
+        assert [one.value for one in await produced(broker, 0)] == [b"0", b"2", b"4", b"5"]
+        assert [one.value for one in await produced(broker, 1)] == [b"1", b"3", b"6"]
+
+
+async def test_a_record_that_no_broker_took_ends_the_replay_and_comes_once_when_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = await BucketBuilder.open(tmp_path / "source")
+    await add(bucket, await bucket.create_topic("t"), 0, [b"v%d" % n for n in range(60)])
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("again", 1)
+        wanted = request(tmp_path, broker)
+        send, sent = Producer.send, 0
+
+        async def failing(self: Producer, *arguments: Any, **named: Any) -> asyncio.Future[Acknowledged]:
+            nonlocal sent
+            sent += 1
+            if sent != 35:
+                return await send(self, *arguments, **named)
+            lost: asyncio.Future[Acknowledged] = asyncio.get_running_loop().create_future()
+            lost.set_exception(BrokerUnavailable("the broker went away"))
+            return lost
+
+        monkeypatch.setattr("pyspark_firn.jobs.replay.STATE_EVERY_RECORDS", 20)
+        monkeypatch.setattr("pyspark_firn.jobs.replay.STATE_EVERY_S", 3_600.0)
+        with monkeypatch.context() as patched:
+            patched.setattr(Producer, "send", failing)
+            with pytest.raises(BrokerUnavailable, match="again did not take offset 34 of t-0: the broker went away"):
+                await asyncio.to_thread(replay, wanted)
+        assert wanted.state_path is not None
+        assert json.loads(wanted.state_path.read_text())["source_next"] == {"0": 20}
+        there = len(await produced(broker))
+        summary = await asyncio.to_thread(replay, wanted)
+        assert (summary.resumed_at, summary.records) == (there, 60 - there)
+        assert sorted(one.value for one in await produced(broker)) == sorted(b"v%d" % n for n in range(60))
