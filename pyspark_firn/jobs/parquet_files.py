@@ -7,6 +7,7 @@ another attempt is at it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -76,6 +77,9 @@ class _DayFile:
 
     def discard(self) -> None:
         """Remove what nobody will finish."""
+        # Closed before its file is: it would write its end there when it is collected. What it says does not matter any more.
+        with suppress(OSError, pa.ArrowException):
+            self._writer.close()
         self._file.discard()
 
 

@@ -105,9 +105,16 @@ class _HeldFile:
         return str(self._written)
 
     def publish(self) -> int:
-        size = self._written.stat().st_size
+        size = os.fstat(self._lock).st_size
+        # Whoever writes down that the file is there may believe it, also after a power cut.
+        os.fsync(self._lock)
         self._written.rename(self._path)
         os.close(self._lock)
+        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
         return size
 
     def discard(self) -> None:

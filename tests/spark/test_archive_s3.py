@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from app.cli import main
+from app.errors import CorruptionError
 from app.objectstore.s3 import S3Store
 from app.objectstore.url import S3Location, parse_store_url
 from app.records.builder import build_batch
 from app.units import Offset
 from pyspark_firn.jobs.iceberg import local_catalog, opened_table, warehouse_at
 from pyspark_firn.jobs.targets import BucketPrefix, bucket_config
+from pyspark_firn.reading import SplitReader
 from tests.objectstore.conftest import aws_credentials, moto_endpoint, opened_s3
 from tests.support.buckets import BucketBuilder
 
@@ -116,3 +121,25 @@ def test_buckets_are_addressed_as_the_address_says(
     config = bucket_config(location)
     assert (config.get("endpoint"), config["virtual_hosted_style_request"]) == (endpoint, virtual)
     BucketPrefix(location)
+
+
+async def test_of_a_part_that_fails_nothing_is_sent(
+    tmp_path: Path, aws_credentials: None, moto_endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened_s3(moto_endpoint) as store:
+        await make_topic(tmp_path, store)
+        at = f"s3://{store.location.bucket}"
+        options = f"?endpoint={moto_endpoint}"
+        read = SplitReader.read
+
+        def failing(self: SplitReader, split: Any) -> Iterator[pa.RecordBatch]:
+            yield from read(self, split)
+            raise CorruptionError("damaged")
+
+        monkeypatch.setattr(SplitReader, "read", failing)
+        assert (
+            await asyncio.to_thread(archive, "--store", f"{at}/cluster/one{options}", "--to", f"{at}/lake{options}")
+            == 1
+        )
+        assert [key.rpartition(".")[2] for key in await objects_below(store, "lake/")] == ["plan"]
+        gc.collect()
