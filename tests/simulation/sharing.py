@@ -46,7 +46,9 @@ GROUP_RESOURCE = 32
 ACCEPT, RELEASE, REJECT = 1, 2, 3
 FENCING = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND})
 NO_SESSION = frozenset({ErrorCode.SHARE_SESSION_NOT_FOUND, ErrorCode.INVALID_SHARE_SESSION_EPOCH})
-WORKER_EXPECTED = EXPECTED | COORDINATOR_TROUBLE | FENCING | NO_SESSION | {ErrorCode.INVALID_RECORD_STATE}
+REFUSALS = frozenset({ErrorCode.INVALID_RECORD_STATE, ErrorCode.INVALID_REQUEST})
+"""Of what is said of records that one has not, or nobody."""
+WORKER_EXPECTED = EXPECTED | COORDINATOR_TROUBLE | FENCING | NO_SESSION | REFUSALS
 
 
 @dataclass(slots=True, eq=False)
@@ -116,7 +118,7 @@ class SharedOnce:
         history = self._world.histories.get(place)
         if history is None or history.deleting:
             return  # with its topic, the group's progress goes
-        if code is ErrorCode.INVALID_RECORD_STATE and sure_until_s > now_s:
+        if code in REFUSALS and sure_until_s > now_s:
             raise Violation("INV-12", f"{place}: [{first}, {end}) was refused to its worker before its time was up")
         if code is ErrorCode.NONE and kind != RELEASE:
             self._of(place).done_s.update(dict.fromkeys(range(first, end), now_s))
@@ -230,6 +232,9 @@ class Worker(Actor):
         count = 0
         for topic in answer.responses:
             for part in topic.partitions:
+                if part.error_code == ErrorCode.UNKNOWN_SERVER_ERROR and "subscribes" in (part.error_message or ""):
+                    self.epoch = 0  # no partition is begun for who was forgotten as a member
+                    continue
                 world.expect(part.error_code, WORKER_EXPECTED, "ShareFetch of a partition")
                 place = (topic.topic_id, part.partition_index)
                 for run in part.acquired_records:
