@@ -13,7 +13,7 @@ from app.records.batch import CODEC_MASK, CONTROL, HEADER_BYTES, LENGTH_PREFIX_B
 from app.records.builder import build_batch
 from app.records.control import EndTransactionMarker, parse_marker
 from app.records.record import iter_records
-from app.records.varint import decode_varint, decode_varlong
+from app.records.varint import decode_varint, decode_varlong, encode_varint
 from app.units import (
     NO_PRODUCER_ID,
     Offset,
@@ -35,6 +35,10 @@ REPLAY_TRIES_MAX: Final = 10
 
 _HEADER: Final = Struct(">qi9xhi16xqh4xi")
 """Of a batch header: base offset, length, attributes, last offset delta, producer id and epoch, record count."""
+_LENGTH_AT, _LENGTH_END = 8, 12
+_KIND_AT, _KIND_END = 21, 27
+"""Attributes and last offset delta."""
+_PRODUCER_AT: Final = 43
 _NOT_PLAIN: Final = CODEC_MASK | TRANSACTIONAL | CONTROL
 _NO_EPOCH: Final = ProducerEpoch(-1)
 
@@ -151,8 +155,24 @@ def decode_batches(data: bytes) -> list[ReplayedBatch]:
     """
     batches: list[ReplayedBatch] = []
     plain: list[RawRecord] = []
+    shapes: dict[bytes, _Shape] = {}
     position, data_end = 0, len(data)
+    plain_at = -1
     while position + HEADER_BYTES <= data_end:
+        shape = shapes.get(data[position + _LENGTH_AT : position + _LENGTH_END])
+        if shape is not None:
+            kind, head, between, key_start, key_end, value_start, value_end, size = shape
+            if (
+                data.startswith(kind, position + _KIND_AT)
+                and data.startswith(head, position + _PRODUCER_AT)
+                and data.startswith(between, position + key_end)
+                and position + size <= data_end
+            ):
+                key = data[position + key_start : position + key_end]
+                plain.append((key, data[position + value_start : position + value_end]))
+                plain_at = position
+                position += size
+                continue
         base_offset, length, attributes, delta, producer_id, epoch, count = _HEADER.unpack_from(data, position)
         end = position + LENGTH_PREFIX_BYTES + length
         if end > data_end:
@@ -162,6 +182,7 @@ def decode_batches(data: bytes) -> list[ReplayedBatch]:
             if plain:
                 batches.append(ReplayedBatch(Offset(base_offset), NO_PRODUCER_ID, _NO_EPOCH, plain, None))
                 plain = []
+            plain_at = -1
             if not attributes & TRANSACTIONAL:
                 producer_id = NO_PRODUCER_ID
             view = memoryview(data)[position:end]
@@ -173,11 +194,60 @@ def decode_batches(data: bytes) -> list[ReplayedBatch]:
                 _add_plain_records(plain, data, position + HEADER_BYTES, end, count)
             except (IndexError, ValueError) as error:
                 raise CorruptionError(f"the batch at offset {base_offset} is not sound inside: {error}") from None
-            if end + HEADER_BYTES > data_end:
-                batches.append(ReplayedBatch(end_offset, NO_PRODUCER_ID, _NO_EPOCH, plain, None))
-                plain = []
+            plain_at = position
+            if count == 1 and shape is None and plain:
+                shape = _shape_of(data[position:end], *plain[-1])
+                if shape is not None:
+                    shapes[data[position + _LENGTH_AT : position + _LENGTH_END]] = shape
         position = end
+    if plain_at >= 0:
+        base_offset, _, _, delta, _, _, _ = _HEADER.unpack_from(data, plain_at)
+        batches.append(ReplayedBatch(Offset(base_offset + delta + 1), NO_PRODUCER_ID, _NO_EPOCH, plain, None))
     return batches
+
+
+class _Shape(NamedTuple):
+    """Where everything is in a plain batch of one record. Another batch of its length is laid out alike if these bytes are the
+    same: then it need not be decoded."""
+
+    kind: bytes
+    """Attributes and last offset delta."""
+    head: bytes
+    """From the producer id to the length of the record's key."""
+    between: bytes
+    """Length of the value, after the key."""
+    key_start: int
+    key_end: int
+    value_start: int
+    value_end: int
+    size: int
+
+
+def _shape_of(batch: bytes, key: bytes, value: bytes | None) -> _Shape | None:
+    """The shape of a plain batch of one record, which was decoded; None if it is not as nearly all are: without headers, and with
+    numbers in as few bytes as they need."""
+    if value is None:
+        return None
+    key_length, between = encode_varint(len(key)), encode_varint(len(value))
+    # Before the key: attributes, timestamp delta, offset delta; after the value: the number of headers.
+    body = b"".join((bytes(3), key_length, key, between, value, bytes(1)))
+    record = encode_varint(len(body)) + body
+    if batch[HEADER_BYTES:] != record:
+        return None
+    value_end = len(batch) - 1
+    value_start = value_end - len(value)
+    key_end = value_start - len(between)
+    key_start = key_end - len(key)
+    return _Shape(
+        batch[_KIND_AT:_KIND_END],
+        batch[_PRODUCER_AT:key_start],
+        between,
+        key_start,
+        key_end,
+        value_start,
+        value_end,
+        len(batch),
+    )
 
 
 def _records(batch: memoryview) -> list[RawRecord]:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from app.configs import TopicConfig
-from app.coordinator.partition import CoordinatedLog, ProducerIdAndEpoch, RawRecord, ReplayedBatch
+from app.coordinator.partition import CoordinatedLog, ProducerIdAndEpoch, RawRecord, ReplayedBatch, decode_batches
 from app.errors import ErrorCode, RequestRejected
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.records.builder import build_batch
 from app.records.compression import Codec
 from app.records.control import ControlType
+from app.records.record import Headers
 from app.units import PartitionIndex, ProducerEpoch, ProducerId, TimestampMs
 from tests.hot.helpers import NOW, TOPIC_ID, manager_over, sim
 from tests.support.simfs import SimFileSystem
@@ -57,6 +61,50 @@ async def test_what_is_appended_is_read_back_in_order_with_tombstones_and_long_f
             assert end == coordinated.end_offset == min(start + 7, len(written))
             assert coordinated.stored(end) is None
         assert rows(await read_all(log)) == written
+
+
+fields = st.one_of(st.sampled_from([b"", b"a", b"\0", b"\0\0\0"]), st.binary(max_size=70))
+of_one_length = st.builds(
+    lambda length, filler, more: (bytes([filler]) * length, bytes([filler]) * (6 - length - 3 * more), more),
+    st.integers(0, 3),
+    st.sampled_from([0, 2, 4, 6, 8, 10, 12]),
+    st.booleans(),
+)
+"""Filled with bytes that could be lengths; a header takes three bytes."""
+any_record = st.tuples(fields, st.none() | fields, st.booleans())
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(of_one_length, min_size=1, max_size=1) | st.lists(any_record, min_size=1, max_size=3),
+            st.sampled_from([{}, {}, {}, {"transactional": True, "producer_id": 5, "producer_epoch": 1}]),
+            st.integers(0, 2),
+        ),
+        max_size=16,
+    )
+)
+def test_batches_that_follow_one_another_are_what_each_is_by_itself(
+    written: list[tuple[list[tuple[bytes, bytes | None, bool]], dict[str, Any], int]],
+) -> None:
+    """Batches of one record are compared with earlier ones of their length instead of decoded.
+
+    ``gap``: how many offsets compaction emptied after a batch's last record.
+    """
+    batches: list[bytes] = []
+    offset = 0
+    for records, producer, gap in written:
+        headers: dict[bool, Headers] = {False: (), True: (("h", b""),)}
+        raw = bytearray(build_batch([(NOW, key, value, headers[more]) for key, value, more in records], **producer))
+        raw[:8] = offset.to_bytes(8, "big")
+        raw[23:27] = (len(records) - 1 + gap).to_bytes(4, "big")
+        batches.append(bytes(raw))
+        offset += len(records) + gap
+    together = decode_batches(b"".join(batches))
+    assert rows(together) == [row for batch in batches for row in rows(decode_batches(batch))]
+    assert rows(together) == [(key, value) for records, _, _ in written for key, value, _ in records]
+    assert [batch.end_offset for batch in together[-1:]] == [offset] * bool(batches)
 
 
 async def test_compressed_batches_are_read_too() -> None:
