@@ -55,6 +55,11 @@ COLUMNS = {
     "broker_mb": ("broker MB", "{:,.0f}"),
     "memory_mb": ("memory MB", "{:,.0f}"),
     "family_mb": ("all processes MB", "{:,.0f}"),
+    "task_mb": ("task's own MB", "{:,.0f}"),
+    "task_with_libraries_mb": ("with libraries MB", "{:,.0f}"),
+    "plan_s": ("planned in s", "{:,.2f}"),
+    "plan_cpu_s": ("planning CPU s", "{:,.2f}"),
+    "bytes_read_of_range": ("bytes read of the range's", "{:,.3f}"),
     "with_1000_mb": ("1,000 connections add MB", "{:,.1f}"),
     "with_5000_mb": ("5,000 add MB", "{:,.1f}"),
 }

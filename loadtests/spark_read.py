@@ -1,16 +1,18 @@
 """How fast Spark reads a topic's history: from Firn's bucket, against three limits, and against Spark's own Kafka source.
 
-    python -m loadtests.spark_read [--record-bytes 100,1000] [--mib 512] [--rounds 5] [--no-kafka]
+    python -m loadtests.spark_read [--record-bytes 100,1000] [--mib 512] [--warm-up 8] [--rounds 5] [--no-kafka]
 
 In one run and in turns, with Spark on the machine's own cores (``local[2]``) and everything warmed up:
 
 - ``firn``: ``format("firn")`` from a directory store, all columns of Spark's Kafka source;
-- ``prebuilt``: a Python data source that yields one decoded record batch again and again: what Spark takes at most;
+- ``prebuilt``: a Python data source that yields one decoded record batch until there were as many records: what Spark takes
+  at most;
 - ``kernel``: decoding the same chunks to the same columns in one process per core, no Spark;
 - ``kafka``: Spark's own source reading the same records from Apache Kafka, which runs on the same cores.
 
-Each reads into Spark's ``noop`` sink. Rates and CPU times are medians of the rounds; CPU time is that of all processes that take
-part, Kafka's broker too, and means something on a machine that others use. ``task_memory_mib`` is of a fresh process that reads all
+Each reads into Spark's ``noop`` sink. Rates and CPU times are medians of the rounds after ``--warm-up`` ones, in which Java
+compiles its part: the first round takes ten times as long as the twentieth. CPU time is that of all processes that take part,
+Kafka's broker too, and means something on a machine that others use. ``task_memory_mib`` is of a fresh process that reads all
 splits, at its most: what is its own, and with the pages of libraries, which the tasks of a machine share.
 """
 
@@ -32,6 +34,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +42,17 @@ import pyarrow as pa
 import pyspark
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from app.records.batch import patch_batch
 from app.records.builder import build_batch
 from app.units import LeaderEpoch, Offset
 from loadtests import kafka_peer
 from loadtests.processes import family_cpu_seconds_and_ended
+from pyspark_firn import count
 from pyspark_firn.batch import plan
+from pyspark_firn.columns import KAFKA_COLUMNS, struct_type
+from pyspark_firn.memory import keep_freed_memory
 from pyspark_firn.options import parse_read_options
 from pyspark_firn.tasks import read_split
 from tests.support.buckets import BucketBuilder
@@ -85,33 +92,56 @@ async def build_bucket(path: Path, record_bytes: int, total_bytes: int, *, disti
 
 
 class PrebuiltSource(DataSource):
-    """Yields the first record batch of a split as often as the split has chunks."""
+    """Yields one record batch until there were as many records as the topic has."""
 
     @classmethod
     def name(cls) -> str:
         return "prebuilt"
 
-    def schema(self) -> str:
-        return (
-            "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
-        )
+    def schema(self) -> StructType:
+        return struct_type(KAFKA_COLUMNS)
 
     def reader(self, schema: object) -> DataSourceReader:
-        return PrebuiltReader(self.options["store"])
+        return PrebuiltReader(self.options["file"], int(self.options["records"]), int(self.options["splits"]))
+
+
+class PrebuiltSplit(InputPartition):
+    """So many records."""
+
+    def __init__(self, records: int) -> None:
+        self.records = records
 
 
 class PrebuiltReader(DataSourceReader):
-    def __init__(self, store: str) -> None:
-        self._store = store
+    def __init__(self, file: str, records: int, splits: int) -> None:
+        self._file = file
+        self._edges = [records * number // splits for number in range(splits + 1)]
 
     def partitions(self) -> list[InputPartition]:
-        return list(plan(read_options(self._store)))
+        return [PrebuiltSplit(end - start) for start, end in pairwise(self._edges)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        options = read_options(self._store)
-        first = next(read_split(options, options.columns, partition))
-        for _ in range(sum(piece.chunk_end - piece.chunk_start for piece in partition.pieces)):
-            yield first
+        keep_freed_memory()  # as Firn's tasks do
+        batch = prebuilt_batch(self._file)
+        for _ in range(partition.records // batch.num_rows):
+            yield batch
+        if left := partition.records % batch.num_rows:
+            yield batch.slice(0, left)
+
+
+def write_prebuilt(file: Path, store: str) -> dict[str, str]:
+    """Decode the first record batch of the topic into ``file``; answers the options of ``PrebuiltSource``."""
+    options = read_options(store)
+    splits = plan(options)
+    batch = next(read_split(options, options.columns, splits[0]))
+    with pa.OSFile(str(file), "wb") as target, pa.ipc.new_file(target, batch.schema) as writer:
+        writer.write_batch(batch)
+    return {"file": str(file), "records": str(count(store, TOPIC)), "splits": str(len(splits))}
+
+
+def prebuilt_batch(file: str) -> pa.RecordBatch:
+    with pa.OSFile(file) as source:
+        return pa.ipc.open_file(source).get_batch(0)
 
 
 def read_options(store: str) -> Any:
@@ -225,7 +255,7 @@ def rate_of(records: int, read: Callable[[], None]) -> float:
     return records / (time.perf_counter() - started)
 
 
-def measure(record_bytes: int, total_bytes: int, rounds: int, *, with_kafka: bool) -> dict[str, Any]:
+def measure(record_bytes: int, total_bytes: int, warm_up: int, rounds: int, *, with_kafka: bool) -> dict[str, Any]:
     with ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="firn-spark-")))
         records = asyncio.run(build_bucket(base / "bucket", record_bytes, total_bytes))
@@ -238,6 +268,8 @@ def measure(record_bytes: int, total_bytes: int, rounds: int, *, with_kafka: boo
         spark = spark_session(with_kafka)
         stack.callback(spark.stop)
         spark.dataSource.register(PrebuiltSource)
+        prebuilt = write_prebuilt(base / "prebuilt.arrow", store)
+        checked = {"firn": {"store": store, "subscribe": TOPIC}, "prebuilt": prebuilt}
 
         def into_nothing(kind: str, **options: str) -> Callable[[], None]:
             frame = spark.read.format(kind).options(**options).load()
@@ -245,22 +277,21 @@ def measure(record_bytes: int, total_bytes: int, rounds: int, *, with_kafka: boo
 
         reads: dict[str, Callable[[], float]] = {
             "firn": lambda: rate_of(records, into_nothing("firn", store=store, subscribe=TOPIC)),
-            "prebuilt": lambda: rate_of(records, into_nothing("prebuilt", store=store)),
+            "prebuilt": lambda: rate_of(records, into_nothing("prebuilt", **prebuilt)),
             "kernel": lambda: kernel_rate(executor, store),
         }
         if with_kafka:
             kafka_options = {"kafka.bootstrap.servers": bootstrap, "subscribe": TOPIC, "minPartitions": str(CORES)}
             reads["kafka"] = lambda: rate_of(records, into_nothing("kafka", **kafka_options))
-            check_same(
-                spark, records, record_bytes, {"firn": {"store": store, "subscribe": TOPIC}, "kafka": kafka_options}
-            )
+            checked["kafka"] = kafka_options
+        check_same(spark, records, record_bytes, checked)
         rates: dict[str, list[float]] = {name: [] for name in reads}
         cpu_seconds: dict[str, list[float]] = {name: [] for name in reads}
-        for turn in range(rounds + 2):
+        for turn in range(warm_up + rounds):
             for name, read in reads.items():
                 cpu_before = family_cpu_seconds_and_ended(os.getpid())
                 rate = read()
-                if turn >= 2:
+                if turn >= warm_up:
                     rates[name].append(rate)
                     cpu_seconds[name].append(family_cpu_seconds_and_ended(os.getpid()) - cpu_before)
         medians = {name: statistics.median(found) for name, found in rates.items()}
@@ -285,9 +316,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--record-bytes", default="100,1000")
     parser.add_argument("--mib", type=int, default=512)
+    parser.add_argument("--warm-up", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--no-kafka", action="store_true")
     arguments = parser.parse_args()
     kafka = not arguments.no_kafka and fetch_connector()
     for size in arguments.record_bytes.split(","):
-        print(json.dumps(measure(int(size), arguments.mib << 20, arguments.rounds, with_kafka=kafka)), flush=True)
+        found = measure(int(size), arguments.mib << 20, arguments.warm_up, arguments.rounds, with_kafka=kafka)
+        print(json.dumps(found), flush=True)

@@ -90,6 +90,32 @@ def _memory(case: str, system: str = "Firn") -> Target:
     return Target(f"{case}: memory", value, 300, False, "MB")
 
 
+def _spark() -> tuple[Target, ...]:
+    def of_lower_limit(case: str) -> Callable[[Results], float]:
+        limits = ("prebuilt batches", "kernel alone")
+        return lambda results: (
+            results.figures(case, "Firn")["records_per_s"]
+            / min(results.figures(case, limit)["records_per_s"] for limit in limits)
+        )
+
+    day = "Spark, one day of many segments"
+    found: list[Target] = []
+    for size in (100, 1000):
+        case = f"Spark, records of {size} bytes"
+        found += (
+            Target(f"{case}: rate against its Kafka source", _ratio(case, "records_per_s"), 3.0, True),
+            Target(f"{case}: rate against the lower limit", of_lower_limit(case), 0.6, True),
+            Target(f"{case}: a task's own memory", _value(case, "task_mb"), 256, False, "MB"),
+            Target(f"{case}: with its libraries'", _value(case, "task_with_libraries_mb"), 256, False, "MB"),
+        )
+    return (
+        *found,
+        Target(f"{day}: planned in", _value(day, "plan_s"), 2.0, False, "s"),
+        Target(f"{day}: bytes read of its own", _value(day, "bytes_read_of_range"), 1.2, False),
+        Target("Spark, archive to Parquet", _value("Spark, archive", "mb_per_s"), 150, True, "MB/s"),
+    )
+
+
 BESIDE = "beside a cold replay, Firn"
 REBALANCE = "1,000 members, a tenth replaced"
 COMPACTED, SMALL = "compaction, 1 KB records, 16 a batch", "compaction, 100 B records, 100 a batch"
@@ -184,6 +210,7 @@ TARGETS = (
     Target("broker, at rest", _value("at rest", "memory_mb"), 100, False, "MB"),
     Target("1,000 idle connections more", _value("at rest", "with_1000_mb"), 50, False, "MB"),
     Target("upload while producing", _value("upload while producing", "mb_per_s"), 500, True, "MB/s"),
+    *_spark(),
 )
 
 

@@ -1,11 +1,14 @@
-"""Spark's read of a topic's history: from the bucket, beside its limits and beside Spark's own Kafka source (``spark_read``)."""
+"""Spark's read of a topic's history: from the bucket, beside its limits and beside Spark's own Kafka source (``spark_read``), and
+planning, pruning and archiving (``spark_plan``)."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import statistics
 import subprocess
 import sys
+from typing import Any
 
 from loadtests.lab import Lab
 from loadtests.measuring import LoadFailed
@@ -15,29 +18,77 @@ from loadtests.system import ROOT
 RECORD_BYTES = (100, 1000)
 SYSTEMS = {"firn": "Firn", "kafka": "Kafka", "prebuilt": "prebuilt batches", "kernel": "kernel alone"}
 MIB_FULL, MIB_QUICK = 256, 64
+WARM_UP_FULL, WARM_UP_QUICK = 8, 1
+SEGMENTS_FULL, SEGMENTS_QUICK = 100_000, 2_000
 
 
 def replay(lab: Lab) -> list[Case]:
     """All columns of one topic into Spark's `noop` sink, `local[2]`, nothing pinned. `prebuilt batches` is what Spark takes at most
-    from a Python source, `kernel alone` is the decoding without Spark."""
+    from a Python source, `kernel alone` is the decoding without Spark. CPU is that of all processes, Spark's and Kafka's broker.
+    Then one day of a topic of very many segments is planned and read, and a topic archived by two processes."""
     if importlib.util.find_spec("pyspark") is None:
         lab.note("Spark is left out: pyspark is not installed (pip install 'firn[spark]').")
         return []
-    cases = []
-    for size in RECORD_BYTES:
-        scale = ("--mib", str(MIB_QUICK if lab.quick else MIB_FULL), "--rounds", str(lab.effort.variant_rounds))
-        command = [sys.executable, "-m", "loadtests.spark_read", "--record-bytes", str(size), *scale]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-        if done.returncode:
-            raise LoadFailed(f"spark_read: {done.stderr.strip()[-300:]}")
-        found = json.loads(done.stdout.splitlines()[-1])["million_records_per_s"]
-        if "kafka" not in found:
-            lab.note("Spark's own Kafka source is left out: its jars or Kafka's are not here.")
-        reports = {
-            SYSTEMS[name]: {"records_per_s": rate * 1e6, "mb_per_s": rate * size} for name, rate in found.items()
+    return [*(_read(lab, size) for size in RECORD_BYTES), *_plan(lab)]
+
+
+def _read(lab: Lab, size: int) -> Case:
+    found = _run(
+        "spark_read",
+        {
+            "record-bytes": size,
+            "mib": MIB_QUICK if lab.quick else MIB_FULL,
+            "warm-up": WARM_UP_QUICK if lab.quick else WARM_UP_FULL,
+            "rounds": lab.effort.rounds,
+        },
+    )
+    rates, cpu = found["million_records_per_s"], found["cpu_s_per_million_records"]
+    if "kafka" not in rates:
+        lab.note("Spark's own Kafka source is left out: its jars or Kafka's are not here.")
+    reports: dict[str, dict[str, Any]] = {
+        system: {
+            "records_per_s": rates[name] * 1e6,
+            "mb_per_s": rates[name] * size,
+            "server_cpu_s_per_gb": cpu[name] * 1000 / size,
         }
-        order = [name for name in SYSTEMS.values() if name in reports]
-        case = Case(f"Spark, records of {size} bytes", {name: reports[name] for name in order}, {"record_bytes": size})
-        print(f"{case.name}: " + ", ".join(f"{n} {r['records_per_s']:,.0f} records/s" for n, r in case.systems.items()))
-        cases.append(case)
-    return cases
+        for name, system in SYSTEMS.items()
+        if name in rates
+    }
+    memory = found["task_memory_mib"]
+    reports["Firn"] |= {
+        "task_mb": memory["own"] * 1.048576,
+        "task_with_libraries_mb": memory["with_libraries"] * 1.048576,
+    }
+    case = Case(f"Spark, records of {size} bytes", reports, {"record_bytes": size})
+    print(f"{case.name}: " + ", ".join(f"{n} {r['records_per_s']:,.0f} records/s" for n, r in case.systems.items()))
+    return case
+
+
+def _plan(lab: Lab) -> list[Case]:
+    segments = SEGMENTS_QUICK if lab.quick else SEGMENTS_FULL
+    found = _run("spark_plan", {"segments": segments, "archive-mib": MIB_QUICK if lab.quick else MIB_FULL})
+    archive = statistics.median(found["archive_mb_per_s"])
+    print(
+        f"a day of {segments:,} segments: planned in {found['plan_s']} s, {found['bytes_read_of_range']} of its bytes read"
+    )
+    print(f"archive: {archive:.0f} MB/s")
+    day = {
+        "plan_s": found["plan_s"],
+        "plan_cpu_s": found["plan_cpu_s"],
+        "bytes_read_of_range": found["bytes_read_of_range"],
+    }
+    return [
+        Case("Spark, one day of many segments", {"Firn": day}, {"segments": segments}),
+        Case("Spark, archive", {"Firn": {"mb_per_s": archive}}),
+    ]
+
+
+def _run(module: str, options: dict[str, int]) -> dict[str, Any]:
+    """What a measuring program prints last. Raises: LoadFailed."""
+    command = [sys.executable, "-m", f"loadtests.{module}"]
+    command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    if done.returncode:
+        raise LoadFailed(f"{module}: {done.stderr.strip()[-300:]}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
