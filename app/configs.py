@@ -769,8 +769,8 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "max.connections",
                 _INT,
-                "Connections at a time, and never more than half of the files that the process may open; further ones are closed "
-                "at once.",
+                "Connections at a time, and never more than half of the files that the process may open; further ones wait until "
+                "others are closed.",
                 minimum=0,
             ),
             _broker(

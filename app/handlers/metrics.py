@@ -56,8 +56,9 @@ class ApiMetrics:
         self.connections_accepted: Counter = registry.counter(
             "firn_connections_accepted_total", "Connections accepted."
         )
-        self.connections_refused: Counter = registry.counter(
-            "firn_connections_refused_total", "Connections closed at once because max.connections were open."
+        self.accepting_stopped: Counter = registry.counter(
+            "firn_connections_full_total",
+            "Times that no more connections were accepted because max.connections were open.",
         )
         self.connections_broken: Counter = registry.counter(
             "firn_connections_malformed_total", "Connections closed because of bytes that break the protocol."

@@ -12,14 +12,13 @@ from app.handlers.api import Api
 from app.handlers.buffers import BufferPool
 from app.handlers.connection import PRODUCE, Connection
 from app.handlers.context import Context
+from app.handlers.listener import Listener
 from app.handlers.metrics import ApiMetrics
 from app.handlers.outlet import RoomWatch, SendBuffers, room_watch
 from app.limits import KIB
 
 SCRATCH_BYTES: Final = 256 * KIB
 """One read of the shared receive buffer: a few hundred small requests, and it stays in the processor's cache."""
-BACKLOG: Final = 1024
-"""Connections that the kernel keeps while the loop is busy."""
 IDLE_CHECKS_PER_PERIOD: Final = 10
 """How often, per ``connections.max.idle.ms``, idle connections are looked for."""
 
@@ -51,7 +50,7 @@ class KafkaServer:
         self._frame_bytes_max = context.config.queued_max_request_bytes
         self._waiting_for_memory: deque[Connection] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._listener: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._closed = False
         context.registry.gauge("firn_connections", "Connections open.", lambda: [((), float(len(self._connections)))])
         context.registry.gauge(
@@ -63,10 +62,14 @@ class KafkaServer:
     # --- life ----------------------------------------------------------------------------------------------------
 
     async def listen(self, bound: socket.socket) -> int:
-        """Accept connections on a socket that is bound. Returns the port. Raises: OSError if it cannot be listened on."""
+        """Accept connections on a socket that is bound, which is the server's from now on. Returns the port.
+
+        Raises: OSError if it cannot be listened on.
+        """
         self.attach()
         self.room_watch = room_watch(self.loop)
-        self._listener = await self.loop.create_server(lambda: Connection(self), sock=bound, backlog=BACKLOG)
+        self._listener = Listener(bound, lambda: Connection(self))
+        await self._listener.start()
         self._schedule_idle_check()
         return int(bound.getsockname()[1])
 
@@ -75,9 +78,9 @@ class KafkaServer:
         self.loop = asyncio.get_running_loop()
 
     def stop_listening(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
 
     async def close(self) -> None:
         """Stop listening and close every connection. Requests that wait are dropped; what they have appended stays."""
@@ -122,15 +125,16 @@ class KafkaServer:
             # Accepted before we stopped listening and made after it: the logs are being closed by now.
             connection.abort()
             return
-        if len(self._connections) >= self._connections_max:
-            self.metrics.connections_refused.value += 1
-            connection.abort()
-            return
         self.metrics.connections_accepted.value += 1
         self._connections.add(connection)
+        if self._listener is not None and len(self._connections) >= self._connections_max:
+            self.metrics.accepting_stopped.value += 1
+            self._listener.pause()
 
     def lost(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        if self._listener is not None and len(self._connections) < self._connections_max:
+            self._listener.resume()
         if connection in self._waiting_for_memory:
             self._waiting_for_memory.remove(connection)
 

@@ -235,19 +235,37 @@ async def test_idle_and_half_open_connections_are_closed(start, connect):
     assert bench.counter("firn_connections_idle_closed_total") == 2
 
 
-async def test_more_connections_than_allowed_are_refused(start, connect):
+async def test_connections_beyond_the_limit_are_served_as_others_leave(start, connect):
     bench = await start(max_connections=2)
-    first, second = await connect(bench), await connect(bench)
-    for client in (first, second):
-        assert (await client.ask(ApiKey.API_VERSIONS, 3, HELLO)).error_code == 0
-    third = await connect(bench)
-    assert await third.closed()
+    clients = [await connect(bench) for _ in range(7)]
+    asked = {asyncio.create_task(client.ask(ApiKey.API_VERSIONS, 3, HELLO)): client for client in clients}
+    served = []
+    async with asyncio.timeout(10):
+        while asked:
+            done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                assert task.result().error_code == 0
+                served.append(asked.pop(task))
+            assert len(served) <= len(bench.server._connections) <= 2
+            if len(served) == 2:
+                assert (await served[1].ask(ApiKey.API_VERSIONS, 3, HELLO)).error_code == 0
+                await served.pop(0).close()
+                while len(bench.server._connections) == 2 and asked and not any(task.done() for task in asked):
+                    await asyncio.sleep(0.001)
+    assert bench.counter("firn_connections_accepted_total") == 7
+
+
+async def test_who_gives_up_waiting_for_a_place_takes_none(start, connect):
+    bench = await start(max_connections=1)
+    first = await connect(bench)
     assert (await first.ask(ApiKey.API_VERSIONS, 3, HELLO)).error_code == 0
-    await second.close()
-    while len(bench.server._connections) > 1:
-        await asyncio.sleep(0.001)
-    fourth = await connect(bench)
-    assert (await fourth.ask(ApiKey.API_VERSIONS, 3, HELLO)).error_code == 0
+    for _ in range(3):
+        await (await connect(bench)).close()
+    patient = await connect(bench)
+    asked = asyncio.create_task(patient.ask(ApiKey.API_VERSIONS, 3, HELLO))
+    await first.close()
+    async with asyncio.timeout(10):
+        assert (await asked).error_code == 0
 
 
 async def test_a_private_or_unserved_key_is_not_advertised(start, connect):
