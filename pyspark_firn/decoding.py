@@ -171,12 +171,12 @@ class RecordDecoder:
         first = int(values[0])
         if np.all(values == first):
             return self._constant(f"{column} {first}", first, count, kind)
-        return pa.array(np.repeat(values.astype(kind), counts))
+        return _plain(np.repeat(values.astype(kind), counts))
 
     def _constant(self, name: str, value: int, count: int, kind: type) -> pa.Array:
         known = self._constants.get(name)
         if known is None or len(known) < count:
-            known = self._constants[name] = pa.array(np.full(max(count, 1), value, kind))
+            known = self._constants[name] = _plain(np.full(max(count, 1), value, kind))
         return known.slice(0, count)
 
     def _topic_column(self, count: int) -> pa.Array:
@@ -212,6 +212,11 @@ def _chosen(
                 & (bases <= transaction.last_offset)
             )
     return table if wanted.all() else table[wanted]
+
+
+def _plain(values: np.ndarray[Any, Any]) -> pa.Array:
+    """Numbers without nulls. ``pa.array`` would have every task import pandas first, to see whether they are a pandas series."""
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
 
 def _binary(
