@@ -1,0 +1,353 @@
+"""Jobs and streams that are killed with SIGKILL, at every place that matters: repeated, they end as if nothing had happened."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from app.client.cluster import ClusterClient
+from app.client.consumer import Consumer
+from app.client.producer import Producer
+from app.client.transactions import ONGOING, begin_transaction
+from app.units import Offset, PartitionIndex, TopicPartition
+from app.wire.apikeys import ApiKey
+from app.wire.apis.list_transactions import ListTransactionsRequest
+from pyspark_firn.jobs.iceberg import local_catalog, opened_table
+from pyspark_firn.jobs.inspection import inspect
+from pyspark_firn.jobs.running import ProcessRunner
+from pyspark_firn.session import SystemClock
+from tests.spark.conftest import Topic, read
+from tests.spark.test_archive import archived, expected
+from tests.spark.test_archive import topic as topic
+from tests.spark.test_compact import http_server
+from tests.spark.test_kills import small_topic
+from tests.spark.test_pipelines import run_script
+from tests.support.broker import RunningBroker, running_broker
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning", "ignore::DeprecationWarning"),
+]
+
+DEADLINE_S = 60
+KILLS_MAX = 100
+
+# --- jobs -----------------------------------------------------------------------------------------------------------
+
+DYING = """
+import functools, inspect, os, signal, sys
+from app.objectstore.directory import DirectoryStore, DirectoryUpload
+from app.cli import main
+import pyspark_firn.jobs.iceberg as iceberg
+import pyspark_firn.jobs.inspection as inspection
+from pyspark_firn.jobs.compact import LeaderManifest
+from pyspark_firn.jobs.targets import _HeldFile
+
+left = int(sys.argv[1])
+
+def dies(owner, name):
+    "It dies instead of doing it, when enough was done."
+    whole = getattr(owner, name)
+
+    @functools.wraps(whole)
+    def step(*arguments, **named):
+        global left
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left -= 1
+        return whole(*arguments, **named)
+
+    setattr(owner, name, step)
+
+for owner, names in {
+    DirectoryStore: ("put_if_absent", "begin_upload"),
+    DirectoryUpload: ("put_part", "complete"),
+    LeaderManifest: ("_ask",),
+    _HeldFile: ("__init__", "publish"),
+    inspection: ("_inspect", "_page"),
+    iceberg: ("made_table", "add_files"),
+}.items():
+    for name in names:
+        dies(owner, name)
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def killed_after(steps: int, *arguments: str) -> bool:
+    """Run a command that is killed after some steps; answers whether it came to its end before that."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", DYING, str(steps), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode in (0, -signal.SIGKILL), done.stdout
+    return done.returncode == 0
+
+
+def test_an_archive_that_is_killed_again_and_again_holds_every_record_once(topic: Topic, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    arguments = ("job", "archive", "t", "--store", topic.store, "--to", lake.as_uri(), "-w", "1")
+    # Each start goes further than the one before, until one comes to the end.
+    for steps in range(0, KILLS_MAX, 4):
+        if killed_after(steps, *arguments):
+            break
+        assert not list(lake.glob("t/_firn/*.commit"))
+    assert steps > 20
+    assert archived(lake / "t") == expected(topic)
+    assert not list(lake.rglob("*.tmp"))
+    assert killed_after(KILLS_MAX, *arguments)
+    assert archived(lake / "t") == expected(topic)
+
+
+def test_an_iceberg_table_that_is_killed_again_and_again_holds_every_record_once(topic: Topic, tmp_path: Path) -> None:
+    house = tmp_path / "house"
+    arguments = (
+        "job",
+        "archive",
+        "t",
+        "--store",
+        topic.store,
+        "--iceberg",
+        "lake.t",
+        "--warehouse",
+        str(house),
+        "-w",
+        "1",
+    )
+    for steps in range(0, KILLS_MAX, 11):
+        if killed_after(steps, *arguments):
+            break
+    assert steps > 20
+    assert killed_after(KILLS_MAX, *arguments)
+    table = opened_table("lake.t", local_catalog(house))
+    assert table is not None
+    rows = table.scan().to_arrow()
+    assert sorted(zip(rows["offset"].to_pylist(), rows["value"].to_pylist(), strict=True)) == [
+        (offset, value) for offset, value, _ in expected(topic)
+    ]
+    assert not list(house.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("job", ["verify", "audit"])
+def test_a_proof_that_is_killed_is_made_by_the_next(topic: Topic, tmp_path: Path, job: str) -> None:
+    report = ["--to", str(tmp_path / "audit")] if job == "audit" else []
+    arguments = ["job", job, "--store", topic.store, "-w", "1", *report]
+    steps = 0
+    while not killed_after(steps, *arguments):
+        steps += 1
+        assert steps < KILLS_MAX
+    assert steps >= 3
+    if report:
+        assert pq.read_table(tmp_path / "audit" / "segments.parquet").num_rows == 3
+        assert "**Sound**: 3 segments" in (tmp_path / "audit" / "report.md").read_text()
+
+
+async def produce(broker: RunningBroker, start: int, end: int) -> None:
+    async with (
+        ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster,
+        Producer(cluster, SystemClock(), batch_bytes=8000) as producer,
+    ):
+        for number in range(start, end):
+            await producer.send("t", b"%d " % number * 100, key=b"k%d" % (number % 37))
+        await producer.flush()
+
+
+async def consumed(broker: RunningBroker, topic: str, *, committed: bool = False) -> list[tuple[int, bytes | None]]:
+    partition = TopicPartition(topic, PartitionIndex(0))
+    found: list[tuple[int, bytes | None]] = []
+    async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster:
+        end = (await cluster.list_offsets({partition: -1}, read_committed=committed))[partition].offset
+        async with Consumer(cluster, read_committed=committed) as consumer:
+            consumer.assign({partition: Offset(0)})
+            while consumer.position(partition) < end:
+                for batch in await consumer.poll(10_000):
+                    found += [(record.offset, record.value) for record in batch.records()]
+    return found
+
+
+async def tiered(broker: RunningBroker, beyond: int) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while broker.log("t").local_log_start_offset <= beyond:
+            await asyncio.sleep(0.02)
+
+
+async def only_what_is_readable_is_left(path: Path, store: str) -> None:
+    """Every object of the store is in a manifest, and every upload is gone."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            found = await asyncio.to_thread(inspect, store, ProcessRunner(1))
+            assert found.is_sound, found.findings
+            if not found.findings and len(list((path / "data").rglob("*.seg"))) == len(found.facts):
+                return
+            await asyncio.sleep(0.1)
+
+
+TOPIC = {
+    "segment_bytes": "1048576",
+    "local_retention_ms": "0",
+    "firn_tier_max_lag_ms": "600000",
+    "firn_remote_delete_delay_ms": "0",
+}
+PROMPT = {"remote_log_manager_task_interval_ms": 50}
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+async def test_a_compaction_that_is_killed_before_every_step_loses_nothing(tmp_path: Path, by_key: bool) -> None:
+    store = (tmp_path / "store").as_uri()
+    async with running_broker(tmp_path, **PROMPT) as broker:
+        await broker.create_topic("t", **TOPIC)
+        await produce(broker, 0, 12_000)
+        await tiered(broker, 8000)
+        before = await consumed(broker, "t")
+        topic_id = broker.log("t").topic_id
+    topic = Topic(tmp_path / "store", "t", topic_id)
+    history = await asyncio.to_thread(read, topic)
+    newest = {row["key"]: row["value"] for row in history}
+    arguments = ["job", "compact", "t", "--store", store, "--offline", "--target-mib", "3"]
+    for steps in range(KILLS_MAX):
+        ended = await asyncio.to_thread(killed_after, steps, *arguments, *(["--by-key"] if by_key else []))
+        rows = await asyncio.to_thread(read, topic)
+        if by_key:
+            assert {row["key"]: row["value"] for row in rows} == newest
+        else:
+            assert rows == history
+        if ended:
+            break
+    assert steps >= 5
+    assert len(list((tmp_path / "store" / "data").rglob("*.seg"))) > 4
+    async with running_broker(tmp_path, **PROMPT) as broker:
+        await only_what_is_readable_is_left(tmp_path / "store", store)
+        after = await consumed(broker, "t")
+        assert after == before if not by_key else set(after) < set(before)
+
+
+async def test_a_compaction_that_is_killed_beside_a_running_cluster_leaves_it_nothing_to_sweep(tmp_path: Path) -> None:
+    store = (tmp_path / "store").as_uri()
+    async with running_broker(tmp_path, **PROMPT) as broker, http_server(broker.port) as address:
+        await broker.create_topic("t", **TOPIC)
+        await produce(broker, 0, 12_000)
+        await tiered(broker, 8000)
+        before = await consumed(broker, "t")
+        arguments = ["job", "compact", "t", "--store", store, "--http", address, "--target-mib", "3", "-w", "1"]
+        for steps in range(KILLS_MAX):
+            ended = await asyncio.to_thread(killed_after, steps, *arguments)
+            assert await consumed(broker, "t") == before
+            if ended:
+                break
+        assert steps >= 4
+        await only_what_is_readable_is_left(tmp_path / "store", store)
+
+
+# --- streams into topics --------------------------------------------------------------------------------------------
+
+STREAM = """
+import os, signal, sys
+from pathlib import Path
+from pyspark_firn.source import FirnDataSource
+from pyspark_firn.writing import FirnStreamWriter, parse_write_options
+from tests.spark.test_with_spark import session
+
+master, store, bootstrap, scratch, place = sys.argv[1:]
+os.environ["PYTHONPATH"] = os.getcwd()
+driver = os.getpid()
+
+def die(pid):
+    try:
+        os.close(os.open(scratch + "/" + place, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    if pid == driver:
+        os.killpg(driver, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def executor():
+    "A task's Python was forked by a daemon, whose parent is the executor."
+    stat = Path(f"/proc/{os.getppid()}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
+
+class DyingWriter(FirnStreamWriter):
+    async def write_attempt(self, batches, query_id, batch_id, attempt, *, slot=None):
+        left = await super().write_attempt(batches, query_id, batch_id, attempt, slot=slot)
+        if place == "executor" and left.transaction is not None:
+            die(executor())
+        return left
+
+    async def _write_intent(self, cluster, query_id, intent):
+        if place == "before the intent":
+            die(driver)
+        await super()._write_intent(cluster, query_id, intent)
+        if place == "after the intent":
+            die(driver)
+
+    async def commit_batch(self, messages, batch_id):
+        await super().commit_batch(messages, batch_id)
+        if place == "after the commit":
+            die(driver)
+
+class DyingSource(FirnDataSource):
+    @classmethod
+    def name(cls):
+        return "dying"
+
+    def streamWriter(self, schema, overwrite):
+        return DyingWriter(parse_write_options(self.options, schema))
+
+spark = session(master)
+spark.dataSource.register(DyingSource)
+query = (
+    spark.readStream.format("firn").option("store", store).option("subscribe", "t").option("splitBytes", "1m")
+    .option("maxRecordsPerTrigger", "300").load().select("key", "value")
+    .writeStream.format("dying").option("bootstrap", bootstrap).option("topic", "out").option("transactionTimeout", "300000")
+    .option("checkpointLocation", scratch + "/checkpoint").trigger(availableNow=True).start()
+)
+sys.exit(0 if query.awaitTermination(200) else 1)
+"""
+
+
+async def everything_is_committed_once(broker: RunningBroker, topic: Topic) -> None:
+    """Each value is there once for readers at read_committed, when what the killed have left open is over."""
+    async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster:
+        connection = await cluster.any_broker()
+        asked = ListTransactionsRequest(state_filters=[ONGOING])
+        answer = await connection.request(ApiKey.LIST_TRANSACTIONS, asked, timeout_ms=10_000)
+        assert answer.transaction_states, "nothing was left open: it was killed too late"
+        for left in answer.transaction_states:
+            # Beginning anew aborts what was there, as the coordinator does when its time is over.
+            await begin_transaction(cluster, left.transactional_id, timeout_ms=10_000)
+    wanted = Counter(row["value"] for row in await asyncio.to_thread(topic.reference))
+    assert Counter(value for _, value in await consumed(broker, "out", committed=True)) == wanted
+
+
+async def test_a_stream_writes_once_what_an_executor_died_over(tmp_path: Path) -> None:
+    topic = await asyncio.to_thread(small_topic, tmp_path / "bucket", 3)
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("out")
+        arguments = ("local-cluster[2,1,1024]", topic.store, broker.bootstrap, str(tmp_path), "executor")
+        done = await asyncio.to_thread(run_script, STREAM, *arguments)
+        assert done.returncode == 0, done.stdout[-4000:]
+        assert (tmp_path / "executor").exists()
+        await everything_is_committed_once(broker, topic)
+
+
+async def test_a_stream_whose_driver_is_killed_around_its_commits_writes_everything_once(tmp_path: Path) -> None:
+    topic = await asyncio.to_thread(small_topic, tmp_path / "bucket", 3)
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("out")
+        for place in ("before the intent", "after the intent", "after the commit", "nowhere"):
+            arguments = ("local[2]", topic.store, broker.bootstrap, str(tmp_path), place)
+            done = await asyncio.to_thread(run_script, STREAM, *arguments)
+            killed = place != "nowhere"
+            assert done.returncode == (-signal.SIGKILL if killed else 0), done.stdout[-4000:]
+            assert (tmp_path / place).exists() == killed
+        await everything_is_committed_once(broker, topic)
