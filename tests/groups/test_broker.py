@@ -175,3 +175,40 @@ async def test_deleting_the_topic_of_offsets_forgets_them_and_nothing_else(tmp_p
         await ask(context, ApiKey.OFFSET_COMMIT, 8, commit("g", "t", 0, 9))
         assert await committed(context, "g") == {("t", 0): 9}
         assert broker.lines == []
+
+
+async def test_commits_that_are_not_allowed_are_refused_with_kafkas_codes_in_every_version(tmp_path: Path) -> None:
+    """The table that the comparison with Apache Kafka holds against both."""
+    none, unknown = ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID
+    async with running_broker(tmp_path, **FEW) as broker:
+        await broker.create_topic("t")
+        topic_id = broker.node.controller.image.topics_by_name["t"].topic_id
+        await find(broker)
+        for version in range(2, 11):
+            by_id, by_epoch = version >= 10, version >= 9
+            missing = ErrorCode.GROUP_ID_NOT_FOUND if by_epoch else ErrorCode.ILLEGAL_GENERATION
+            no_topic = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            table: list[tuple[dict[str, Any], ErrorCode]] = [
+                ({"group": f"missing-{version}", "member": "m", "generation": 1}, missing),
+                ({}, none),
+                ({"topic": "nowhere"}, no_topic),
+                ({"partition": 9}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+                ({"metadata": "m" * 4096}, none),
+                ({"metadata": "m" * 4097}, ErrorCode.OFFSET_METADATA_TOO_LARGE),
+                ({"metadata": None}, none),
+                ({"offset": -1}, none),
+                ({"member": "m"}, none),
+                ({"member": "m", "generation": 1}, unknown),
+            ]
+            for row, expected in table:
+                message = commit(
+                    row.get("group", "simple"), row.get("topic", "t"), row.get("partition", 0), row.get("offset", 5)
+                )
+                message.member_id = row.get("member", "")
+                message.generation_id_or_member_epoch = row.get("generation", -1)
+                (asked,) = message.topics
+                asked.partitions[0].committed_metadata = row.get("metadata", "")
+                if by_id and "topic" not in row:
+                    asked.topic_id = topic_id
+                answer = await ask(broker.node.context, ApiKey.OFFSET_COMMIT, version, message)
+                assert ErrorCode(answer.topics[0].partitions[0].error_code) is expected, (version, row)
