@@ -33,7 +33,7 @@ from app.metrics import Registry
 from app.records.builder import build_batch
 from app.units import Offset, TopicId
 from loadtests.firn_peer import firn_running
-from loadtests.measuring import Report, alternate, finish, make_topic, start_generator
+from loadtests.measuring import LoadFailed, Report, alternate, finish, make_topic, start_generator
 from loadtests.processes import cpu_seconds, memory_mb
 from loadtests.system import System
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 START_S = 1.5
 """Until a generator has started and warmed up."""
+COMPACTION_S_MAX = 120
 BESIDE_MEGABYTES, BESIDE_RATE, BESIDE_S, BESIDE_ROUNDS = 600, 1000, 2.0, 5
 
 
@@ -191,8 +192,10 @@ def produce_beside(directory: Path, megabytes: int, rate: int, seconds: float, r
         make_topic(firn, "hot")
         topics = [f"compacted-{number}" for number in range(rounds)]
         for topic in topics:
+            # The segment that is written to is not compacted: there must be others.
+            segment_bytes = str(min(64 * MIB, megabytes * 1_000_000 // 8))
             make_topic(
-                firn, topic, cleanup_policy="compact", segment_bytes=str(64 * MIB), min_cleanable_dirty_ratio="1"
+                firn, topic, cleanup_policy="compact", segment_bytes=segment_bytes, min_cleanable_dirty_ratio="1"
             )
             _fill(firn, topic, megabytes)
         os.sync()
@@ -237,6 +240,8 @@ def _compact(firn: System, topic: str, checkpoint: Path) -> float:
     admin = AdminClient({"bootstrap.servers": firn.bootstrap})  # must live until the answer is there
     admin.incremental_alter_configs([resource])[resource].result(30)
     while not (checkpoint.exists() and any(_is_clean(line, topic) for line in checkpoint.read_text().splitlines())):
+        if time.perf_counter() - started > COMPACTION_S_MAX:
+            raise LoadFailed(f"{topic} is not compacted after {COMPACTION_S_MAX} s")
         time.sleep(0.02)
     return time.perf_counter() - started
 
