@@ -98,7 +98,7 @@ def collected(frame: DataFrame) -> list[Row]:
             if found.get(name) is not None:
                 found[name] = bytes(found[name])
         for header in found.get("headers") or []:
-            header["value"] = bytes(header["value"])
+            header["value"] = None if header["value"] is None else bytes(header["value"])
         rows.append(found)
     return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
 
