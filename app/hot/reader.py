@@ -118,12 +118,20 @@ class LogReader:
             del cursors[next(iter(cursors))]
 
     def _find(self, offset: int) -> tuple[Segment, int, int]:
-        """Segment, position and base offset of the batch that holds ``offset``, or of the first after it. It is in the log."""
+        """Segment, position and base offset of the batch that holds ``offset``, or of the first after it. It is in the log.
+
+        Raises: PageMiss; CorruptionError if the log has lost its last batches, as compaction never leaves it.
+        """
         number = bisect_right(self._bases, offset) - 1
         segment = self._segments[number]
+        wanted = offset
         # Compacted segments may end before the next one begins.
         while offset >= segment.end_offset or segment.size_bytes == 0:
             number += 1
+            if number == len(self._segments):
+                raise CorruptionError(
+                    f"the log that ends in {segment.handle.path} has no record batch from {wanted} on"
+                )
             segment = self._segments[number]
             offset = max(offset, segment.base_offset)
         if offset == segment.base_offset:

@@ -14,6 +14,7 @@ from app.hot.log import PartitionLog
 from app.hot.reads import BelowLocalStart, PageMiss
 from app.records.batch import BatchHeader
 from app.records.record import iter_records
+from app.units import Offset
 from tests.hot.helpers import NOW, GatedPool, batch, headers, manager_over, new_log, read_all, sim
 from tests.support.simfs import SimFileSystem
 
@@ -130,6 +131,18 @@ async def test_what_was_missed_of_a_segment_that_has_left_the_log_is_not_missed_
     fs.unlink(other.path(".index"))
     with pytest.raises(StorageUnavailable, match="cannot read"):
         await missed.value.fetch(log._directory.pool)
+
+
+async def test_a_log_without_a_batch_below_its_end_is_damaged() -> None:
+    log = new_log(manager_over(sim()))
+    for _ in range(3):
+        log.append_as_leader(batch(), now_ms=NOW)
+    log.roll()
+    first = log._segments[0]
+    first.size_bytes, first.end_offset = len(batch()), Offset(1)  # as after a compaction that lost what it did not sync
+    log._reader._cursors.clear()
+    with pytest.raises(CorruptionError, match="no record batch from 1 on"):
+        log.read(1, 1000, end_offset=log.log_end_offset)
 
 
 async def test_reads_below_the_log_start_and_below_the_local_start_differ() -> None:

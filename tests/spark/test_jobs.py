@@ -235,6 +235,7 @@ async def test_a_replay_that_died_goes_on_without_gap_or_double(
             await note(self, producer, state, sent)
 
         monkeypatch.setattr("pyspark_firn.jobs.replay.STATE_EVERY_RECORDS", 70)
+        monkeypatch.setattr("pyspark_firn.jobs.replay.STATE_EVERY_S", 3600)  # however slow the machine is
         with monkeypatch.context() as patched:
             patched.setattr(_Replay, "_note", die)
             with pytest.raises(Died):
