@@ -190,7 +190,7 @@ class Partitions:
         if reaches_back or _key_of(log) in self._believed:
             return
         try:
-            await check_manifest_is_there(manifest, self._store)
+            await check_manifest_is_there(manifest)
         except CorruptionError as error:
             raise CorruptionError(f"{log.topic}-{log.partition} cannot be led: {error}") from error
 

@@ -100,6 +100,10 @@ class SegmentManifest:
         """Read what others have written since. Returns whether there was anything. Raises: as ``load``."""
         return await self._log.poll()
 
+    async def has_objects(self) -> bool:
+        """Whether objects of segments are in the store, named here or not. One LIST. Raises: StorageUnavailable."""
+        return await self._log.is_anything_under(layout.data_prefix(self.topic_id, self.partition))
+
     def to_cache(self) -> bytes:
         """What is known, for a file in the data directory; it carries its own checksums."""
         return self._log.to_cache()

@@ -261,6 +261,13 @@ class NumberedLog(Generic[S]):
             self._at = at
             return True
 
+    async def is_anything_under(self, prefix: str) -> bool:
+        """Whether the store has an object whose key begins so; asked as patiently as for the log itself. One LIST.
+
+        Raises: StorageUnavailable.
+        """
+        return bool(await self._retried(prefix, lambda: self._store.list_objects(prefix, limit=1)))
+
     async def poll(self) -> bool:
         """Apply the entries that were written since. One LIST if there are none.
 

@@ -17,7 +17,7 @@ from app.hot.checkpoints import EpochStart
 from app.hot.epochs import LeaderEpochs
 from app.metadata import layout
 from app.metadata.manifest import SegmentManifest
-from app.objectstore.api import ObjectMissing, ObjectStore
+from app.objectstore.api import ObjectMissing
 from app.tiering.segment_format import SegmentFooter, decode_footer
 from app.tiering.store_work import StoreWork
 from app.units import LeaderEpoch, Offset, PartitionIndex, ProducerId, TopicId
@@ -114,20 +114,18 @@ async def lost_markers(
     ]
 
 
-async def check_manifest_is_there(manifest: SegmentManifest, store: ObjectStore) -> None:
+async def check_manifest_is_there(manifest: SegmentManifest) -> None:
     """Hold an empty manifest against the bucket, of a partition whose local log does not reach back to its first record.
 
     Segment objects beside it say that it was lost: to go on from it would give their offsets to other records. As the sweeper
     does, this lists objects first and reads the manifest afterwards. Costs a LIST if the manifest is empty.
     Raises: CorruptionError (it was lost; says how to mend that), StorageUnavailable.
     """
-    if not manifest.state.is_blank:
-        return
-    data_prefix = layout.data_prefix(manifest.topic_id, manifest.partition)
-    if not await store.list_objects(data_prefix, limit=1):
+    if not manifest.state.is_blank or not await manifest.has_objects():
         return
     await manifest.refresh()
     if manifest.state.is_blank:
+        data_prefix = layout.data_prefix(manifest.topic_id, manifest.partition)
         raise CorruptionError(
             f"the segments under {data_prefix} have lost the manifest that names them; put back what was under"
             f" {layout.manifest_prefix(manifest.topic_id, manifest.partition)}/ (older versions, or a copy of the bucket),"
