@@ -120,8 +120,9 @@ class Consumer:
         )
         if self.changed or self.epoch == 0:
             request.rebalance_timeout_ms = self.rebalance_timeout_ms
-            request.subscribed_topic_names = None if self.topics is None else sorted(self.topics)
-            request.subscribed_topic_regex = self.regex
+            # As Java's client, what is not wanted is empty: null goes on as it was, also for who takes a static member's place.
+            request.subscribed_topic_names = sorted(self.topics or ())
+            request.subscribed_topic_regex = self.regex or ""
         return request
 
     def hear(self, response: ConsumerGroupHeartbeatResponse, *, slow: bool = False) -> None:

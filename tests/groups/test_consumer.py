@@ -387,7 +387,7 @@ def test_members_in_the_racks_of_replicas_are_preferred() -> None:
         ({"rack_id": ""}, ErrorCode.INVALID_REQUEST),
         ({"rebalance_timeout_ms": -1}, ErrorCode.INVALID_REQUEST),
         ({"topic_partitions": None}, ErrorCode.INVALID_REQUEST),
-        ({"subscribed_topic_names": None}, ErrorCode.INVALID_REQUEST),
+        ({"subscribed_topic_names": None, "subscribed_topic_regex": None}, ErrorCode.INVALID_REQUEST),
         ({"member_epoch": -2}, ErrorCode.INVALID_REQUEST),
         ({"member_epoch": -3}, ErrorCode.INVALID_REQUEST),
         ({"server_assignor": "clever"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
