@@ -20,9 +20,10 @@ from app.wire.apis.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequestTopic,
 )
 from app.wire.apis.consumer_group_describe import ConsumerGroupDescribeRequest
+from app.wire.apis.consumer_group_describe import Member as ConsumerMember
 from app.wire.apis.consumer_group_describe import TopicPartitions as ConsumerTopicPartitions
 from app.wire.apis.delete_groups import DeleteGroupsRequest
-from app.wire.apis.describe_groups import DescribeGroupsRequest
+from app.wire.apis.describe_groups import DescribedGroupMember, DescribeGroupsRequest
 from app.wire.apis.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequestGroup,
@@ -35,6 +36,7 @@ from app.wire.apis.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from app.wire.apis.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from app.wire.apis.share_group_describe import Member as ShareMember
 from app.wire.apis.share_group_describe import ShareGroupDescribeRequest
 from app.wire.apis.share_group_describe import TopicPartitions as ShareTopicPartitions
 
@@ -287,72 +289,36 @@ async def _describe_classic(connection: KafkaConnection, group_id: str) -> Group
     answer = await connection.request(ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest([group_id]))
     (group,) = answer.groups
     check_code(group.error_code, group.error_message, group_id)
-    return GroupView(
-        group_id,
-        "classic",
-        group.group_state,
-        group.protocol_data,
-        tuple(
-            [
-                GroupMember(
-                    member.member_id,
-                    member.group_instance_id,
-                    member.client_id,
-                    member.client_host,
-                    assigned_partitions(member.member_assignment),
-                )
-                for member in group.members
-            ]
-        ),
-    )
+    members = [
+        _member(each, each.group_instance_id, assigned_partitions(each.member_assignment)) for each in group.members
+    ]
+    return GroupView(group_id, "classic", group.group_state, group.protocol_data, tuple(members))
 
 
 async def _describe_consumer(connection: KafkaConnection, group_id: str) -> GroupView:
     answer = await connection.request(ApiKey.CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest([group_id]))
     (group,) = answer.groups
     check_code(group.error_code, group.error_message, group_id)
-    return GroupView(
-        group_id,
-        CONSUMER_TYPE,
-        group.group_state,
-        group.assignor_name,
-        tuple(
-            [
-                GroupMember(
-                    member.member_id,
-                    member.instance_id,
-                    member.client_id,
-                    member.client_host,
-                    _partitions_of(member.assignment.topic_partitions),
-                )
-                for member in group.members
-            ]
-        ),
-    )
+    members = [
+        _member(each, each.instance_id, _partitions_of(each.assignment.topic_partitions)) for each in group.members
+    ]
+    return GroupView(group_id, CONSUMER_TYPE, group.group_state, group.assignor_name, tuple(members))
 
 
 async def _describe_share(connection: KafkaConnection, group_id: str) -> GroupView:
     answer = await connection.request(ApiKey.SHARE_GROUP_DESCRIBE, ShareGroupDescribeRequest([group_id]))
     (group,) = answer.groups
     check_code(group.error_code, group.error_message, group_id)
-    return GroupView(
-        group_id,
-        SHARE_TYPE,
-        group.group_state,
-        group.assignor_name,
-        tuple(
-            [
-                GroupMember(
-                    member.member_id,
-                    None,
-                    member.client_id,
-                    member.client_host,
-                    _partitions_of(member.assignment.topic_partitions),
-                )
-                for member in group.members
-            ]
-        ),
-    )
+    members = [_member(each, None, _partitions_of(each.assignment.topic_partitions)) for each in group.members]
+    return GroupView(group_id, SHARE_TYPE, group.group_state, group.assignor_name, tuple(members))
+
+
+def _member(
+    described: DescribedGroupMember | ConsumerMember | ShareMember,
+    instance_id: str | None,
+    partitions: tuple[TopicPartition, ...],
+) -> GroupMember:
+    return GroupMember(described.member_id, instance_id, described.client_id, described.client_host, partitions)
 
 
 def _partitions_of(

@@ -12,8 +12,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from loadtests.kafka_peer import PeerMissing, kafka_libs
-from tests.interop.serving import Served
+from tests.interop.serving import Served, kafka_libs_or_skip
 
 SOURCES: Final = Path(__file__).parent / "java"
 
@@ -38,10 +37,7 @@ class JavaProgram:
 @contextmanager
 def running(source: str, *, heap_mib: int = 256) -> Iterator[JavaProgram]:
     """A file of ``java/``, compiled and run by one command. The test is skipped where there is no JDK or no Kafka."""
-    try:
-        libs = kafka_libs()
-    except PeerMissing as missing:
-        pytest.skip(str(missing))
+    libs = kafka_libs_or_skip()
     if shutil.which("javac") is None:
         pytest.skip("no Java compiler here")
     options = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Xmx{heap_mib}m", "-cp", f"{libs}/*")

@@ -22,6 +22,7 @@ from typing import Any
 from uuid import UUID
 
 import psutil
+import pytest
 
 from app.wire import codec
 from app.wire.apikeys import ApiKey
@@ -29,6 +30,7 @@ from app.wire.apis import APIS
 from app.wire.apis.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from app.wire.header import encode_request_header, parse_response_header
+from loadtests.kafka_peer import PeerMissing, kafka_libs
 
 START_S_MAX = 30
 STOP_S_MAX = 30
@@ -43,6 +45,14 @@ SETTINGS = {
     "log_retention_ms": -1,  # the tests' records are years old
     "remote_log_manager_task_interval_ms": 100,
 }
+
+
+def kafka_libs_or_skip() -> Path:
+    """Folder of Apache Kafka's jars. Where they are not, the test is skipped with the reason."""
+    try:
+        return kafka_libs()
+    except PeerMissing as missing:
+        pytest.skip(str(missing))
 
 
 class Closed(Exception):

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from loadtests.kafka_peer import PeerMissing, kafka_libs
-from tests.interop.serving import Served, create_topic, firn_serving, until
+from tests.interop.serving import Served, create_topic, firn_serving, kafka_libs_or_skip, until
 
 pytestmark = pytest.mark.interop
 
@@ -95,10 +94,7 @@ def test_clients_read_the_newest_record_of_every_key_of_a_compacted_topic(firn: 
 
 def newest_by_java(firn: Served, topic: str, count: int) -> dict[bytes, bytes]:
     """The table that Kafka's console consumer makes of ``count`` messages."""
-    try:
-        libs = kafka_libs()
-    except PeerMissing as missing:
-        pytest.skip(str(missing))
+    libs = kafka_libs_or_skip()
     assert shutil.which("java") is not None
     run = subprocess.run(
         [

@@ -13,9 +13,9 @@ import pytest
 
 from app.wire.apikeys import ApiKey
 from app.wire.versions import SERVED
-from loadtests.kafka_peer import PeerMissing, kafka_libs, kafka_running
+from loadtests.kafka_peer import kafka_running
 from tests.interop.peers import Peer, make, request
-from tests.interop.serving import Closed, firn_serving
+from tests.interop.serving import Closed, firn_serving, kafka_libs_or_skip
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -31,10 +31,7 @@ READY_S = 60
 
 @pytest.fixture(scope="module")
 def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Peer]]:
-    try:
-        kafka_libs()
-    except PeerMissing as missing:
-        pytest.skip(str(missing))
+    kafka_libs_or_skip()
     path = tmp_path_factory.mktemp("peers")
     settings = {"auto_create_topics_enable": "false", "group_initial_rebalance_delay_ms": 0}
     with kafka_running(path / "kafka") as kafka, firn_serving(path, **settings) as firn:

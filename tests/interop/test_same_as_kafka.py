@@ -14,7 +14,7 @@ from app.wire.apikeys import ApiKey
 from app.wire.codec import shape_of
 from app.wire.header import FLEXIBLE_FIRST
 from app.wire.versions import SERVED
-from loadtests.kafka_peer import PeerMissing, kafka_libs, kafka_running
+from loadtests.kafka_peer import kafka_running
 from tests.interop.peers import (
     Peer,
     Step,
@@ -28,7 +28,7 @@ from tests.interop.peers import (
     produce,
     request,
 )
-from tests.interop.serving import Closed, Raw, firn_serving
+from tests.interop.serving import Closed, Raw, firn_serving, kafka_libs_or_skip
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -38,10 +38,7 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture(scope="module")
 def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Peer]]:
-    try:
-        kafka_libs()
-    except PeerMissing as missing:
-        pytest.skip(str(missing))
+    kafka_libs_or_skip()
     path = tmp_path_factory.mktemp("peers")
     with kafka_running(path / "kafka") as kafka, firn_serving(path, auto_create_topics_enable="false") as firn:
         both = [Peer("Kafka", kafka.port), Peer("Firn", firn.port)]

@@ -13,9 +13,9 @@ import pytest
 from app.errors import ErrorCode
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
-from loadtests.kafka_peer import PeerMissing, kafka_libs, kafka_running
+from loadtests.kafka_peer import kafka_running
 from tests.interop.peers import Peer, make, request
-from tests.interop.serving import Served, firn_serving
+from tests.interop.serving import Served, firn_serving, kafka_libs_or_skip
 from tests.interop.test_groups_same_as_kafka import commit, fetch, outcome
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -34,10 +34,7 @@ def _firn_at_once(path: Path) -> AbstractContextManager[Served]:
 
 @pytest.fixture(scope="module")
 def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Peer]]:
-    try:
-        kafka_libs()
-    except PeerMissing as missing:
-        pytest.skip(str(missing))
+    kafka_libs_or_skip()
     path = tmp_path_factory.mktemp("peers")
     with kafka_running(path / "kafka", settings=AS_IN_4_2) as kafka, _firn_at_once(path) as firn:
         both = [Peer("Kafka", kafka.port), Peer("Firn", firn.port)]

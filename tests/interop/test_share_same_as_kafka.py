@@ -12,9 +12,9 @@ import pytest
 
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
-from loadtests.kafka_peer import PeerMissing, kafka_libs, kafka_running
+from loadtests.kafka_peer import kafka_running
 from tests.interop.peers import Peer, batch, make, produce, request
-from tests.interop.serving import Raw, firn_serving
+from tests.interop.serving import Raw, firn_serving, kafka_libs_or_skip
 from tests.interop.test_groups_same_as_kafka import NO_SUCH_ID, codes, plain
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -39,10 +39,7 @@ Ask = Callable[[Peer], tuple[ApiKey, int, Any]]
 
 @pytest.fixture(scope="module")
 def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Peer]]:
-    try:
-        kafka_libs()
-    except PeerMissing as missing:
-        pytest.skip(str(missing))
+    kafka_libs_or_skip()
     path = tmp_path_factory.mktemp("peers")
     at_once = {"group.share.assignment.interval.ms": "0", "group.share.assignor.offload.enable": "false"}
     with (

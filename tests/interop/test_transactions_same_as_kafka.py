@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from app.wire.apikeys import ApiKey
-from loadtests.kafka_peer import PeerMissing, kafka_libs, kafka_running
+from loadtests.kafka_peer import kafka_running
 from tests.interop.peers import Peer, batch, make, produce, request
-from tests.interop.serving import firn_serving
+from tests.interop.serving import firn_serving, kafka_libs_or_skip
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -22,10 +22,7 @@ PASSING = frozenset({14, 15, 16, CONCURRENT_TRANSACTIONS})
 
 @pytest.fixture(scope="module")
 def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Peer]]:
-    try:
-        kafka_libs()
-    except PeerMissing as missing:
-        pytest.skip(str(missing))
+    kafka_libs_or_skip()
     path = tmp_path_factory.mktemp("peers")
     with kafka_running(path / "kafka") as kafka, firn_serving(path) as firn:
         both = [Peer("Kafka", kafka.port), Peer("Firn", firn.port)]
