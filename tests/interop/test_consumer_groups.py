@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,9 +13,10 @@ from typing import Any
 import pytest
 
 from app.wire.apikeys import ApiKey
-from tests.interop.java_programs import JavaProgram, running
+from tests.interop.java_programs import JavaProgram, Tools, running
 from tests.interop.peers import request
 from tests.interop.serving import Raw, Served, create_topic, firn_serving
+from tests.interop.test_java_tools import DUMP, GROUPS
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not here")
 
@@ -201,6 +203,62 @@ def test_the_java_consumer_shares_a_topic_with_librdkafka(firn: Served, java: Ja
     settle([other], [4], 4)
     other.commit()
     other.close()
+
+
+@pytest.mark.parametrize("assignor", ["RangeAssignor", "CooperativeStickyAssignor"])
+def test_java_consumers_of_the_classic_protocol_share_a_topic_and_hand_it_over(
+    firn: Served, java: JavaProgram, assignor: str
+) -> None:
+    topic, group = f"classic-{assignor}", f"classic-{assignor}"
+    create_topic(firn.port, topic, 6)
+    settings = (
+        *("group.protocol=classic", "heartbeat.interval.ms=200", "session.timeout.ms=6000"),
+        f"partition.assignment.strategy=org.apache.kafka.clients.consumer.{assignor}",
+    )
+    readers = [Java(java, firn, group, *settings) for _ in range(3)]
+    for number, reader in enumerate(readers, 1):
+        reader("subscribe", topic)
+        settle(readers[:number], [6 // number] * number, 6)
+    values = [f"v{number}" for number in range(300)]
+    produce(firn, topic, 6, values)
+    read_all(readers, values)
+    for reader in readers:
+        reader.commit()
+    readers.pop().close()
+    settle(readers, [3, 3], 6)
+    produce(firn, topic, 6, more := [f"w{number}" for number in range(300)])
+    read_all(readers, more)
+    for reader in readers:
+        reader.close()
+
+
+def test_kafkas_tools_describe_reset_and_dump_a_group(firn: Served, jvm: JavaProgram) -> None:
+    create_topic(firn.port, "tooled", 2)
+    produce(firn, "tooled", 2, values := [f"v{number}" for number in range(20)])
+    reader = Librdkafka(firn, "tooled-group", ["tooled"], client_id="reader")
+    settle([reader], [2], 2)
+    read_all([reader], values)
+    reader.commit()
+    tools = Tools(jvm, firn)
+    assert re.search(r"tooled-group\s+Consumer", tools(GROUPS, "--list", "--type", "consumer"))
+    state = tools(GROUPS, "--describe", "--group", "tooled-group", "--state")
+    assert re.search(r"tooled-group\s+127\S+\s+\(1\)\s+uniform\s+Stable\s+1", state)
+    members = tools(GROUPS, "--describe", "--group", "tooled-group", "--members")
+    assert re.search(r"tooled-group\s+\S+\s+/127.0.0.1\s+reader\s+2", members)
+    reader.close()
+    reset = ("--reset-offsets", "--group", "tooled-group", "--all-topics", "--to-earliest", "--execute")
+    tools(GROUPS, *reset)
+    offsets = tools(GROUPS, "--describe", "--group", "tooled-group", "--offsets")
+    assert len(re.findall(r"tooled-group\s+tooled\s+\d\s+0\s+10\s+10\s", offsets)) == 2
+    logs = sorted(firn.data_dir.glob("__consumer_offsets-*/*.log"))
+    dumped = tools.run(DUMP, "--files", ",".join(map(str, logs)), "--offsets-decoder")
+    assert dumped.code == 0, dumped
+    assert "isvalid: false" not in dumped.out
+    assert "Failed to decode" not in dumped.out
+    for kind in (3, 5, 6, 7, 8):  # ConsumerGroupMetadata to CurrentMemberAssignment; 4 is not written since Kafka 4.0
+        assert re.search(rf'"type":"{kind}","data":{{"groupId":"tooled-group"', dumped.out), kind
+    tools(GROUPS, "--delete", "--group", "tooled-group")
+    assert "tooled-group" not in tools(GROUPS, "--list")
 
 
 def test_the_java_consumer_subscribes_by_regular_expression(firn: Served, java: JavaProgram) -> None:

@@ -17,13 +17,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from tests.interop.java_programs import JavaProgram, Tools
 from tests.interop.serving import Served, create_topic, firn_serving, until
-from tests.interop.test_java_tools import CONSUMER, DUMP
+from tests.interop.test_java_tools import CONSUMER, DUMP, GROUPS
 
 kafka = pytest.importorskip("kafka", reason="kafka-python is not here")
 
 pytestmark = pytest.mark.interop
 
-GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 RECORDS = 200
 PARTITIONS = 4
 DEADLINE_S = 30
@@ -248,6 +247,55 @@ def test_kafka_python_commits_with_metadata_and_goes_on(quiet: Served, topic: st
     assert Counter(int(record.value) for record in second) == Counter(range(7 * PARTITIONS + 1, RECORDS, PARTITIONS))
     assert second.committed(partition, metadata=True).metadata == "note"
     second.close()
+
+
+@pytest.mark.usefixtures("kafka_python_leftovers")
+def test_members_of_kafka_python_share_partitions_and_hand_them_over(quiet: Served, topic: str) -> None:
+    stopping = [threading.Event() for _ in range(3)]
+    assigned: list[set[int]] = [set() for _ in stopping]
+    values: list[list[int]] = [[] for _ in stopping]
+
+    def read(number: int) -> None:
+        consumer = kafka.KafkaConsumer(
+            topic,
+            bootstrap_servers=quiet.bootstrap,
+            group_id="kafka-python-members",
+            auto_offset_reset="earliest",
+            session_timeout_ms=6000,
+            heartbeat_interval_ms=300,
+            auto_commit_interval_ms=200,
+        )
+        while not stopping[number].is_set():
+            for records in consumer.poll(timeout_ms=100).values():
+                values[number] += [int(record.value) for record in records]
+            assigned[number] = {place.partition for place in consumer.assignment()}
+        consumer.close()
+
+    def owned_by(*numbers: int) -> Callable[[], bool]:
+        return lambda: (
+            sorted(index for number in numbers for index in assigned[number]) == list(range(PARTITIONS))
+            and all(assigned[number] for number in numbers)
+        )
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(3)]
+    try:
+        threads[0].start()
+        until(lambda: len(values[0]) == RECORDS, "the first member reads everything", DEADLINE_S)
+        threads[1].start()
+        until(owned_by(0, 1), "two members share", DEADLINE_S)
+        threads[2].start()
+        until(owned_by(0, 1, 2), "three members share", DEADLINE_S)
+        stopping[0].set()
+        until(owned_by(1, 2), "two members share what the first left", DEADLINE_S)
+    finally:
+        for event in stopping:
+            event.set()
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join(DEADLINE_S)
+    assert not any(thread.is_alive() for thread in threads)
+    assert Counter(values[0]) == Counter(range(RECORDS))
+    assert values[1] == values[2] == []
 
 
 # --- the Java client and Kafka's tools --------------------------------------------------------------------------------

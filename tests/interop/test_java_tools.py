@@ -24,6 +24,7 @@ LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
 CLUSTER = "org.apache.kafka.tools.ClusterTool"
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
+GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
 
 @pytest.fixture
