@@ -29,7 +29,7 @@ from app.handlers.context import Request
 from app.handlers.fetch import serve_fetch
 from app.handlers.metrics import ApiMeter
 from app.handlers.produce import serve_produce, serve_shaped
-from app.handlers.produce_shape import PREFIX_START, SHAPES_MAX, ProduceShape
+from app.handlers.produce_shape import PREFIX_START, ProduceShape
 from app.handlers.sending import Sending
 from app.limits import KIB, MIB
 from app.wire.codec import decode_request
@@ -94,7 +94,6 @@ class Connection(asyncio.BufferedProtocol):
         "_send",
         "_sending",
         "_shape",
-        "_shapes",
         "_slots",
         "_started_s",
         "_stopped",
@@ -143,7 +142,6 @@ class Connection(asyncio.BufferedProtocol):
         """Wall-clock time of this callback, for whatever it appends."""
         self._shape: ProduceShape | None = None
         """Of the last Produce that went the long way, or was found among the others."""
-        self._shapes: dict[bytes, ProduceShape] = {}
         self.fetch_shape: FetchShape | None = None
         """Of the last Fetch that went the long way."""
 
@@ -275,16 +273,12 @@ class Connection(asyncio.BufferedProtocol):
                     produced_bytes += size
                     shape = self._shape
                     prefix_start = position + PREFIX_START
-                    if shape is not None and not (
+                    if shape is None or not (
                         shape.version == api_version and buffer.startswith(shape.prefix, prefix_start)
                     ):
-                        # Another partition, perhaps, of the same length of name.
-                        shape = self._shapes.get(bytes(buffer[prefix_start : prefix_start + len(shape.prefix)]))
+                        shape = server.produce_shapes.find(api_version, buffer, prefix_start)
                         if shape is not None:
-                            if shape.version == api_version:
-                                self._shape = shape
-                            else:
-                                shape = None
+                            self._shape = shape
                     if shape is not None and shape.generation == generation and no_room is None:
                         found = serve_shaped(self, shape, buffer, view, prefix_start + len(shape.prefix), frame_end)
                         if found is not None:
@@ -334,9 +328,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def remember(self, shape: ProduceShape) -> None:
         """Serve Produce requests of this shape the short way from now on."""
-        if len(self._shapes) >= SHAPES_MAX:
-            del self._shapes[next(iter(self._shapes))]
-        self._shapes[shape.prefix] = shape
+        self.server.produce_shapes.remember(shape)
         self._shape = shape
 
     def _serve(self, api_key: int, api_version: int, correlation_id: int, frame: memoryview) -> None:

@@ -25,8 +25,10 @@ PREFIX_START: Final = 12
 """After the frame's size, the API key, its version and the correlation id."""
 NO_TAGS: Final = b"\0\0\0"
 """What ends a flexible request of one partition: no tagged fields of the partition, the topic, the request."""
-SHAPES_MAX: Final = 256
-"""Partitions that one connection remembers: the recent ones of a producer that spreads its records. Each takes about 800 bytes."""
+SHAPES_MAX: Final = 16_384
+"""What a broker remembers for all of its connections: a partition and a client id each. One takes about 800 bytes."""
+LENGTHS_MAX: Final = 16
+"""Lengths of a prefix that are looked for: those of client id and topic name together, and of their version."""
 
 _MARKS: Final = (0x7E6D5C4B3A291808, 0x7E6D5C4B3A291809, 0x7E6D5C4B3A29180A)
 """Base offset, append time and log start of the answer that is taken apart."""
@@ -92,6 +94,46 @@ class ProduceShape:
                 self._head, correlation_id, self._middle, base_offset, log_append_time_ms, log_start_offset, self._tail
             )
         return self._pack(self._head, correlation_id, self._middle, base_offset, log_append_time_ms, self._tail)
+
+
+class ProduceShapes:
+    """What a broker has learnt, for all of its connections: producers of one kind share it."""
+
+    __slots__ = ("_generation", "_lengths", "_shapes")
+
+    def __init__(self) -> None:
+        self._generation = -1
+        self._shapes: dict[tuple[int, bytes], ProduceShape] = {}
+        """By version and prefix; the one that was learnt first is forgotten first."""
+        self._lengths: list[int] = []
+        """Of prefixes, the one that was found last first."""
+
+    def __len__(self) -> int:
+        return len(self._shapes)
+
+    def find(self, version: int, buffer: bytearray, start: int) -> ProduceShape | None:
+        """The shape of the request whose prefix begins at ``start``."""
+        for place, length in enumerate(self._lengths):
+            shape = self._shapes.get((version, bytes(buffer[start : start + length])))
+            if shape is not None:
+                if place:
+                    self._lengths.insert(0, self._lengths.pop(place))
+                return shape
+        return None
+
+    def remember(self, shape: ProduceShape) -> None:
+        """Have a shape found from now on. What was learnt from an older image of the cluster is forgotten, logs and all."""
+        if shape.generation != self._generation:
+            self._shapes.clear()
+            self._lengths.clear()
+            self._generation = shape.generation
+        elif len(self._shapes) >= SHAPES_MAX:
+            del self._shapes[next(iter(self._shapes))]
+        self._shapes[shape.version, shape.prefix] = shape
+        length = len(shape.prefix)
+        if length not in self._lengths:
+            self._lengths.insert(0, length)
+            del self._lengths[LENGTHS_MAX:]
 
 
 def learn(

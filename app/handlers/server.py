@@ -15,6 +15,7 @@ from app.handlers.context import Context
 from app.handlers.listener import Listener
 from app.handlers.metrics import ApiMetrics
 from app.handlers.outlet import RoomWatch, SendBuffers, room_watch
+from app.handlers.produce_shape import ProduceShapes
 from app.limits import KIB
 
 SCRATCH_BYTES: Final = 256 * KIB
@@ -37,6 +38,7 @@ class KafkaServer:
         self.apis = apis
         self.metrics: ApiMetrics = context.metrics
         self.produce_meter = context.metrics.meter(PRODUCE)
+        self.produce_shapes = ProduceShapes()
         self.buffers = BufferPool()
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.request_bytes_max = context.config.socket_request_max_bytes

@@ -12,7 +12,7 @@ import pytest
 
 from app.configs import TopicConfig
 from app.errors import ErrorCode, RequestRejected, StorageFull
-from app.handlers.produce_shape import PREFIX_START, learn
+from app.handlers.produce_shape import PREFIX_START, ProduceShape, ProduceShapes, learn
 from app.records.batch import iter_headers, parse_header
 from app.records.compression import Codec
 from app.wire.produce import decode_produce, encode_produce_request, encode_produce_success
@@ -71,15 +71,40 @@ def test_a_learnt_shape_answers_byte_for_byte_like_the_codec(version):
         assert shape.answer(77, *numbers) == encode_produce_success(version, 77, topic, 3, *numbers)
 
 
-async def test_partitions_that_take_turns_are_all_served_the_short_way(start, connect):
+async def test_partitions_that_take_turns_are_decoded_once_for_all_connections(start, connect, monkeypatch):
+    decoded: list[int] = []
+    monkeypatch.setattr(
+        "app.handlers.produce.decode_produce", lambda version, body: decoded.append(1) or decode_produce(version, body)
+    )
     bench = await start()
-    logs = [bench.logs.add("t", n) for n in range(5)]
-    client = await connect(bench)
-    for turn in range(20):
-        for n in range(5):
-            answer = await client.produce(9, [("t", [(n, batch(1))])])
+    logs = {(name, n): bench.logs.add(name, n) for name in ("t", "of-another-length") for n in range(150)}
+    for turn, client in enumerate([await connect(bench), await connect(bench)]):
+        for name, n in logs:
+            answer = await client.produce(9, [(name, [(n, batch(1))])])
             assert (only(answer).error_code, only(answer).base_offset) == (0, turn)
-    assert [log.log_end_offset for log in logs] == [20] * 5
+    assert [log.log_end_offset for log in logs.values()] == [2] * 300
+    assert len(decoded) == 300
+
+
+def learnt(name: str, generation: int) -> ProduceShape:
+    return ProduceShape(9, name.encode(), SimpleNamespace(), name, 0, generation, False)  # type: ignore[arg-type]
+
+
+def test_what_is_learnt_is_bounded_and_forgotten_with_the_image_that_it_came_from(monkeypatch):
+    monkeypatch.setattr("app.handlers.produce_shape.SHAPES_MAX", 3)
+    monkeypatch.setattr("app.handlers.produce_shape.LENGTHS_MAX", 2)
+    shapes = ProduceShapes()
+    known = [learnt(name, 1) for name in ("a", "bb", "cc", "dd")]
+    for shape in known:
+        shapes.remember(shape)
+    found = [shapes.find(9, bytearray(b"--" + shape.prefix + b"rest"), 2) for shape in known]
+    assert found == [None, *known[1:]]
+    assert shapes.find(8, bytearray(b"--bbrest"), 2) is None, "another version"
+    for name in ("eee", "ffff"):
+        shapes.remember(learnt(name, 1))
+    assert shapes.find(9, bytearray(b"--ddrest"), 2) is None, "a length that was not met for long"
+    shapes.remember(learnt("eee", 2))
+    assert len(shapes) == 1
 
 
 async def test_a_topic_made_anew_is_found_behind_a_learnt_shape(start, connect):
