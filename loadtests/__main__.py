@@ -25,7 +25,7 @@ from pathlib import Path
 
 from loadtests import kafka_peer
 from loadtests.lab import FULL, QUICK, TIER_AT_ONCE, Effort, Lab, Shared
-from loadtests.machine import commit, machine, slug, versions
+from loadtests.machine import commit, cores_busy, machine, slug, versions
 from loadtests.measuring import LoadFailed
 from loadtests.results import FORMAT, Group, Results, load, save
 from loadtests.system import SystemFailed, keep_priority
@@ -44,6 +44,9 @@ def settings_used() -> dict[str, dict[str, str]]:
     }
 
 
+LOOK_AROUND_S = 0.5
+"""How long the machine is watched before a group begins."""
+
 Failure = LoadFailed | SystemFailed | SystemExit
 
 
@@ -53,6 +56,7 @@ def run_group(name: str, base: Path, effort: Effort, shared: Shared | None) -> t
     directory = base / name
     directory.mkdir(parents=True)
     lab = Lab(directory, effort, shared)
+    others = cores_busy(LOOK_AROUND_S)
     began, started, busy = datetime.datetime.now(datetime.UTC), time.monotonic(), os.getloadavg()[0]
     failure: Failure | None = None
     try:
@@ -70,6 +74,7 @@ def run_group(name: str, base: Path, effort: Effort, shared: Shared | None) -> t
         load_at_start=round(busy, 2),
         notes=lab.notes,
         cases=cases,
+        cores_busy_at_start=round(others, 2),
     )
     return group, failure
 

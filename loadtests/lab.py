@@ -21,6 +21,8 @@ from loadtests.results import Case
 from loadtests.system import System
 
 TIER_AT_ONCE = {"remote.log.manager.task.interval.ms": "1000"}
+BRIEF_WARM_UP_S = 4.0
+"""Of CPU time, where Kafka is warm for other work of the kind."""
 WARM_UP_SLICES_MAX = 9
 WARM_UP_RISE = 1.1
 """A slice that is not faster than all before it by so much ends the warm-up."""
@@ -40,7 +42,7 @@ class Effort:
     """Kafka takes a third of its rate before Java has compiled what the workload needs."""
     variant_rounds: int
     variant_seconds: float
-    """Of the many cases that differ from a main one in a single thing; Kafka is warm by then, and gets 4 s for each."""
+    """Of the many cases that differ from a main one in a single thing; Kafka is warm by then."""
     cold_megabytes: int
     partitions: int
     segments: int
@@ -52,7 +54,7 @@ class Effort:
 
 
 FULL = Effort("full", 5, 3.0, 15.0, 3, 2.0, 1500, 1000, 10, 3, 3000, 10_000, 5_000)
-QUICK = Effort("quick", 1, 0.5, 1.0, 1, 0.5, 80, 100, 5, 1, 300, 1_000, 1_000)
+QUICK = Effort("quick", 1, 0.5, 1.0, 1, 0.5, 80, 100, 5, 1, 300, 100, 1_000)
 
 
 @contextmanager
@@ -124,11 +126,9 @@ class Lab:
         tiered: bool = False,
         pinned: bool = True,
         settings: Mapping[str, str] | None = None,
-        new: bool = False,
     ) -> Iterator[dict[str, System]]:
-        """What ``both_running`` starts for this group alone; in a quick run what other groups have used already, unless they must
-        be ``new``."""
-        if self.shared is not None and not new:
+        """What ``both_running`` starts for this group alone; in a quick run what other groups have used already."""
+        if self.shared is not None:
             yield self.shared.systems(self.note)
             return
         with both_running(self.base / "systems", self.note, tiered=tiered, pinned=pinned, settings=settings) as found:
@@ -185,7 +185,7 @@ class Lab:
 
     def warm_up(self, peer: System, work: str, topic: str, options: dict[str, Any], *, brief: bool = False) -> None:
         """Run the load until it is warm (``warm``), ``brief``ly where it was warm for other work of the kind."""
-        seconds = min(4.0, self.warm_up_s(peer.name)) if brief else self.warm_up_s(peer.name)
+        seconds = min(BRIEF_WARM_UP_S, self.warm_up_s(peer.name)) if brief else self.warm_up_s(peer.name)
         slice_options = options | {"seconds": max(1.0, seconds / 3), "warm_up": 0}
         self.warm(peer, lambda: float(generate(peer, work, topic, **slice_options)["mb_per_s"]), seconds)
 

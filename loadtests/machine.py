@@ -7,11 +7,13 @@ import platform
 import re
 import shutil
 import subprocess
+import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from loadtests.kafka_peer import PeerMissing, kafka_libs
+from loadtests.processes import CLOCK_TICKS
 from loadtests.system import ROOT
 
 PACKAGES = ("uvloop", "crc32c", "zstandard", "msgspec", "aiobotocore", "confluent-kafka")
@@ -31,6 +33,25 @@ def machine(directory: Path) -> dict[str, Any]:
         "niceness": os.nice(0),
         "disk_free_gb": round(shutil.disk_usage(directory).free / 1e9),
     }
+
+
+def cores_busy(seconds: float) -> float:
+    """How many cores were at work on average for so long from now, for whatever process, the kernel or another machine (steal)."""
+    before, started = busy_seconds(_first_line("/proc/stat")), time.monotonic()
+    time.sleep(seconds)
+    return (busy_seconds(_first_line("/proc/stat")) - before) / (time.monotonic() - started)
+
+
+def busy_seconds(line: str) -> float:
+    """Of all cores since the machine started, from proc_stat(5)'s first line: all but idle and waiting for a disk; guests are in
+    user time."""
+    user, nice, system, _idle, _iowait, irq, softirq, steal = (int(part) for part in line.split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / CLOCK_TICKS
+
+
+def _first_line(path: str) -> str:
+    with Path(path).open() as file:
+        return file.readline()
 
 
 def slug(facts: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from loadtests.processes import children, cpu_seconds, family_memory_mb, forget_peak, memory_mb
 from loadtests.system import ROOT, System
@@ -69,6 +69,13 @@ def make_topic(system: System, topic: str, partitions: int = 1, **config: str) -
     wanted = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=settings)
     admin = AdminClient({"bootstrap.servers": system.bootstrap})  # must live until the answer is there
     admin.create_topics([wanted], request_timeout=TOPIC_TIMEOUT_S)[topic].result(TOPIC_TIMEOUT_S)
+
+
+def add_partitions(system: System, topic: str, count: int) -> None:
+    """Let a topic have ``count`` partitions in all."""
+    admin = AdminClient({"bootstrap.servers": system.bootstrap})
+    wanted = NewPartitions(topic, count)
+    admin.create_partitions([wanted], request_timeout=TOPIC_TIMEOUT_S)[topic].result(TOPIC_TIMEOUT_S)
 
 
 def drop_topic(system: System, topic: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +32,26 @@ UNITS = {
     "rebalance_cpu_s": "server CPU s",
     "store_requests": "requests",
     "p99_ms": "p99 ms",
+    "p999_ms": "p99.9 ms",
     "e2e_p99_ms": "end to end p99 ms",
+    "e2e_p999_ms": "end to end p99.9 ms",
     "fetch_s": "s to the first Fetch",
     "memory_mb": "broker MB",
     "broker_mb": "broker MB",
     "peak_memory_mb": "peak MB of all its processes",
     "fetch_after_kill_s": "s to the first Fetch after kill -9",
     "create_s": "s to make them",
+    "load_s": "s to load them",
+    "idle_cpu_share": "share of one core when idle",
 }
 CURVES: dict[str, tuple[tuple[str, str], ...]] = {
     "latency": (
         ("share_of_capacity", "p99_ms"),
+        ("share_of_capacity", "p999_ms"),
         ("share_of_capacity", "e2e_p99_ms"),
+        ("share_of_capacity", "e2e_p999_ms"),
         ("share_of_capacity", "server_cpu_share"),
+        ("share_of_capacity", "server_cpu_us_per_request"),
     ),
     "partitions": (
         ("partitions", "server_cpu_us_per_request"),
@@ -59,6 +66,7 @@ CURVES: dict[str, tuple[tuple[str, str], ...]] = {
         ("partitions", "fetch_after_kill_s"),
         ("partitions", "broker_mb"),
     ),
+    "memory": (("idle_connections", "memory_mb"), ("idle_connections", "idle_cpu_share")),
     "s3": (("first_byte_ms", "mb_per_s"), ("first_byte_ms", "server_cpu_s_per_gb")),
 }
 """Groups drawn against parameters, a panel for each of them and a figure; all others are bars."""
@@ -70,6 +78,7 @@ BARS = (
     "server_cpu_us_per_commit",
     "p99_ms",
     "fetch_s",
+    "load_s",
     "memory_mb",
     "records_per_s",
     "rebalance_intervals",
@@ -100,6 +109,12 @@ def _colour(system: str, place: int) -> Any:
     return COLOURS.get(system, mpl.colormaps["Greys"](0.35 + 0.15 * (place % 4)))
 
 
+def _spread(report: Mapping[str, Any], metric: str) -> tuple[float, float]:
+    """The lowest and the highest round, where there was more than one."""
+    lowest, highest = report.get("spread", {}).get(metric, (report[metric], report[metric]))
+    return lowest, highest
+
+
 def _bars(group: Group) -> Figure | None:
     cases = [case for case in group.cases if case.systems]
     shown = [m for m in BARS if sum(m in report for case in cases for report in case.systems.values()) > 1][:BARS_MAX]
@@ -115,13 +130,13 @@ def _bars(group: Group) -> Figure | None:
                 report = case.systems.get(system, {})
                 if metric not in report:
                     continue
-                spread = report.get("spread", {}).get(metric, [report[metric], report[metric]])
+                lowest, highest = _spread(report, metric)
                 axis.barh(
                     row + place / (len(systems) + 1),
                     report[metric],
                     height=0.9 / (len(systems) + 1),
                     color=_colour(system, place),
-                    xerr=[[max(0, report[metric] - spread[0])], [max(0, spread[1] - report[metric])]],
+                    xerr=[[max(0, report[metric] - lowest)], [max(0, highest - report[metric])]],
                     error_kw={"lw": 0.7},
                     label=system if row == 0 or metric not in cases[0].systems.get(system, {}) else None,
                 )
@@ -155,12 +170,15 @@ def _curves(group: Group, panels: Sequence[tuple[str, str]]) -> Figure | None:
         cases = [case for case in group.cases if parameter in case.parameters]
         for place, system in enumerate(_systems(cases)):
             points = sorted(
-                (case.parameters[parameter], case.systems[system][metric])
+                (case.parameters[parameter], case.systems[system][metric], *_spread(case.systems[system], metric))
                 for case in cases
                 if metric in case.systems.get(system, {})
             )
             if points:
-                axis.plot(*zip(*points, strict=True), marker="o", ms=3, color=_colour(system, place), label=system)
+                at, medians, lowest, highest = zip(*points, strict=True)
+                colour = _colour(system, place)
+                axis.plot(at, medians, marker="o", ms=3, color=colour, label=system)
+                axis.fill_between(at, lowest, highest, color=colour, alpha=0.15, lw=0)
         axis.set_xlabel(parameter.replace("_", " "))
         axis.set_title(UNITS.get(metric, metric), fontsize=9)
         axis.grid(lw=0.3)

@@ -41,6 +41,8 @@ COLUMNS = {
     "metadata_s": ("Metadata after s", "{:,.2f}"),
     "produce_s": ("Produce after s", "{:,.2f}"),
     "fetch_s": ("Fetch after s", "{:,.2f}"),
+    "load_s": ("loaded in s", "{:,.2f}"),
+    "longest_ms": ("longest turn ms", "{:,.0f}"),
     "fetch_after_kill_s": ("Fetch after s, killed before", "{:,.2f}"),
     "create_s": ("made in s", "{:,.2f}"),
     "idle_cpu_share": ("CPU share when idle", "{:.2%}"),
@@ -57,16 +59,15 @@ COLUMNS = {
     "family_mb": ("all processes MB", "{:,.0f}"),
     "task_mb": ("task's own MB", "{:,.0f}"),
     "task_with_libraries_mb": ("with libraries MB", "{:,.0f}"),
+    "one_record_s": ("one record s", "{:,.2f}"),
     "plan_s": ("planned in s", "{:,.2f}"),
     "plan_cpu_s": ("planning CPU s", "{:,.2f}"),
     "bytes_read_of_range": ("bytes read of the range's", "{:,.3f}"),
-    "with_1000_mb": ("1,000 connections add MB", "{:,.1f}"),
-    "with_5000_mb": ("5,000 add MB", "{:,.1f}"),
 }
 """Figures that the tables show, in their order; the JSON has all."""
 WORDS = {True: "met", False: "**MISSED**"}
-BUSY_LOAD = 1.5
 RATES = ("mb_per_s", "records_per_s", "commits_per_s")
+SPREAD_OF = (*RATES, "server_cpu_s_per_gb", "p99_ms", "p999_ms")
 RATIO_OF = (*RATES, "server_cpu_s_per_gb", "p99_ms")
 
 
@@ -117,21 +118,21 @@ def _conditions(results: Results) -> str:
         ("commit of Firn", ", ".join(commits)),
         ("effort", ", ".join(efforts)),
     ]
-    busiest = max((group.load_at_start for group in results.groups.values()), default=0.0)
+    disturbed = ", ".join(f"`{name}`" for name, group in results.groups.items() if group.busy)
     busy = (
-        f"\n\n**The machine was busy**: up to {busiest:.0f} processes wanted a core when a "
-        "group began. Rates and latencies are those of what was left of it, in turns; they say little about a quiet machine, "
-        "and Java, which compiles while it runs, suffers more than its share. CPU a request and a GB are sounder."
-        if busiest > BUSY_LOAD
+        f"\n\n**The machine was busy** when these groups began: {disturbed}. Their rates and latencies are those of what was left "
+        "of it, in turns; they say little about a quiet machine, and Java, which compiles while it runs, suffers more than its "
+        "share. CPU a request and a GB are sounder."
+        if disturbed
         else ""
     )
     return (
         "## Conditions\n\n"
         + _table(("", ""), rows)
         + "\n\nThe systems of one table took turns within one run, server on core 0 and load on core 1 unless a line says "
-        "otherwise. Figures are medians of the rounds, rates with the lowest and highest of them. The CPU is that of all "
-        "processes of the server, from `/proc`. Each group says how busy the machine was when it began: with a load well above "
-        "0 the CPU figures are to be trusted more than rates and latencies. Figures of two groups are not comparable."
+        "otherwise. Figures are medians of the rounds, those that decide with the lowest and highest of them. The CPU is that of "
+        "all processes of the server, from `/proc`. Each group says how many cores other work kept busy just before it began, or "
+        "the load of the minute before, which has the group before it in it. Figures of two groups are not comparable."
         + busy
     )
 
@@ -149,7 +150,7 @@ def _group(name: str, group: Group, drawn: Mapping[str, Path]) -> str:
     parts = [
         f"## {GROUPS[name].title if name in GROUPS else name}",
         f'`make bench ARGS="--only {name}"`, {group.seconds:,.0f} s from {group.began.replace("T", " ")[:16]} UTC at '
-        f"{group.commit}, load {group.load_at_start:g} before it began.",
+        f"{group.commit}, {group.busy_text} before it began.",
     ]
     described = (inspect.getdoc(GROUPS[name].run) or "").replace("``", "`") if name in GROUPS else ""
     if described:
@@ -182,7 +183,7 @@ def _cell(report: Mapping[str, Any], name: str) -> str:
     form = COLUMNS[name][1]
     spread = report.get("spread", {}).get(name)
     out = form.format(report[name])
-    if spread and name in RATES and spread[0] != spread[1]:
+    if spread and name in SPREAD_OF and spread[0] != spread[1]:
         out += f" ({form.format(spread[0])}–{form.format(spread[1])})"
     return out
 

@@ -12,6 +12,9 @@ from typing import Any
 import msgspec
 
 FORMAT = 1
+BUSY_CORES = 0.25
+BUSY_LOAD = 1.5
+"""Of older files, which have no other measure: the group before is in it."""
 
 
 class Case(msgspec.Struct):
@@ -33,10 +36,25 @@ class Group(msgspec.Struct):
     seconds: float
     effort: str
     load_at_start: float
-    """Average number of processes that wanted a core in the minute before."""
+    """Average number of processes that wanted a core in the minute before, those of the group before this one too."""
     notes: list[str]
     """What was left out and why."""
     cases: list[Case]
+    cores_busy_at_start: float | None = None
+    """Cores that something else kept busy in the moment before; older files do not have it."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether others used the machine when this group began."""
+        if self.cores_busy_at_start is not None:
+            return self.cores_busy_at_start > BUSY_CORES
+        return self.load_at_start > BUSY_LOAD
+
+    @property
+    def busy_text(self) -> str:
+        if self.cores_busy_at_start is not None:
+            return f"{self.cores_busy_at_start:.2f} cores busy"
+        return f"load {self.load_at_start:g}"
 
 
 class Results(msgspec.Struct):

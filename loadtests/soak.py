@@ -30,7 +30,7 @@ from pathlib import Path
 from loadtests.firn_peer import firn_running
 from loadtests.lab import TIER_AT_ONCE
 from loadtests.measuring import make_topic
-from loadtests.processes import children, descriptors, memory_mb
+from loadtests.processes import children, descriptors, family, memory_mb
 from loadtests.soak_clients import NOT_ACKNOWLEDGED, Book, Producing, Replaying, Tailing, Worker, Wrong, read_partition
 from loadtests.start_up import S3_ENVIRONMENT, s3_url
 from loadtests.system import ROOT, System, free_port
@@ -161,7 +161,7 @@ class Watch(Worker):
                     calm=self.calm,
                     broker_mb=memory_mb(system.pid),
                     store_mb=sum(memory_mb(child) for child in children(system.pid)),
-                    descriptors=descriptors(system.pid),
+                    descriptors=sum(descriptors(member) for member in family(system.pid)),
                     lag_records=sum(tail.lag for tail in self._tails),
                     local_mb=sum(path.stat().st_size for path in system.logs.glob("*/*.log")) / 1e6,
                 )

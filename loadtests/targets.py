@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from loadtests.results import Results
 
+MANY = 1_000
+"""From here on a figure is shown without decimals."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -20,7 +23,8 @@ class Target:
 
     @property
     def bound_text(self) -> str:
-        return f"{'at least' if self.at_least else 'at most'} {self.bound:g} {self.unit}"
+        bound = f"{self.bound:,.0f}" if self.bound >= MANY else f"{self.bound:g}"
+        return f"{'at least' if self.at_least else 'at most'} {bound} {self.unit}"
 
     def verdict(self, results: Results) -> Verdict | None:
         """What was measured beside the bound; None if it was not."""
@@ -41,7 +45,8 @@ class Verdict:
 
     @property
     def value_text(self) -> str:
-        return f"{self.value:.2f} {self.target.unit}"
+        value = f"{self.value:,.0f}" if self.value >= MANY else f"{self.value:.2f}"
+        return f"{value} {self.target.unit}"
 
     def line(self) -> str:
         word = "met" if self.met else "MISSED"
@@ -208,7 +213,16 @@ TARGETS = (
     ),
     _memory(BESIDE, "beside"),
     Target("broker, at rest", _value("at rest", "memory_mb"), 100, False, "MB"),
-    Target("1,000 idle connections more", _value("at rest", "with_1000_mb"), 50, False, "MB"),
+    Target(
+        "1,000 idle connections more",
+        lambda results: (
+            results.figures("1,000 idle connections", "Firn")["memory_mb"]
+            - results.figures("at rest", "Firn")["memory_mb"]
+        ),
+        50,
+        False,
+        "MB",
+    ),
     Target("upload while producing", _value("upload while producing", "mb_per_s"), 500, True, "MB/s"),
     *_spark(),
 )

@@ -42,9 +42,11 @@ class Workload(NamedTuple):
 
 GROUPS = {
     "bounds": Workload(bounds.run, "Bare limits of the machine", True),
+    "memory": Workload(memory.idle, "Memory at rest", True),
     "produce": Workload(produce.small, "Produce of small and middling requests", True),
     "produce-large": Workload(produce.large, "Produce of 1 MB requests", True),
     "variants": Workload(produce.variants, "Produce with one thing different at a time", True),
+    "variants-sizes": Workload(produce.other_sizes, "Produce of 1 KB and 1 MB with one thing different", False),
     "latency": Workload(latency.shares, "Latency against load", True),
     "clients": Workload(clients.real, "Real clients", True),
     "transactions": Workload(transactions.commits, "What transactions cost a producer", True),
@@ -66,5 +68,4 @@ GROUPS = {
     "partitions": Workload(growth.partitions, "Cost against the number of partitions", True),
     "history": Workload(growth.history, "Cost against the length of history", False),
     "spark": Workload(spark.replay, "Spark replay", False),
-    "memory": Workload(memory.idle, "Memory at rest", True),
 }

@@ -34,7 +34,8 @@ HELD_ROUNDS = 7
 
 def cold_replay(lab: Lab) -> list[Case]:
     """Two producers of 16 KB requests at half of the saturated rate, alone and while one reader replays cold data flat out. Two
-    cores. The pages that the producers need were touched before each run, and the history was read once before the first."""
+    cores. The pages that the producers need were touched before each run, and the history was read once before the first. While
+    producers keep Firn busy, its readers of the tier rest after each answer: what a reader gets then is what they leave it."""
     cases = []
     with lab.systems(tiered=True, pinned=False) as systems:
         for name, peer in systems.items():

@@ -27,7 +27,7 @@ def tail_and_catch_up(lab: Lab) -> list[Case]:
             options = {"batch_bytes": 100_000, "records": 100, "pipeline": 3, "warm_up": 0}
             generate(peer, "produce", "missed", megabytes=megabytes, **options)
             if not lab.quick:
-                _tail(lab, peer, lab.warm_up_s(peer.name))
+                _tail(peer, lab.warm_up_s(peer.name))
         for how, run in (("tail alone", _alone), ("tail while another catches up", _beside)):
             runs = {name: partial(run, lab, peer) for name, peer in systems.items()}
             found = alternate(runs, lab.effort.variant_rounds, servers=systems)
@@ -41,14 +41,13 @@ def tail_and_catch_up(lab: Lab) -> list[Case]:
     return cases
 
 
-def _tail(lab: Lab, peer: System, seconds: float) -> Report:
+def _tail(peer: System, seconds: float) -> Report:
     options = {key: value for key, value in options_of("produce 16 KB").items() if key != "pipeline"}
-    del lab
     return generate(peer, "end-to-end", "missed", seconds=seconds, rate=RATE, **options)
 
 
 def _alone(lab: Lab, peer: System) -> Report:
-    return _tail(lab, peer, lab.effort.seconds)
+    return _tail(peer, lab.effort.seconds)
 
 
 def _beside(lab: Lab, peer: System) -> Report:

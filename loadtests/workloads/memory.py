@@ -19,6 +19,7 @@ from loadtests.system import System
 
 API_VERSIONS = request_frame(ApiKey.API_VERSIONS, 0, 1, "idle", ApiVersionsRequest())
 SETTLE_S = 3.0
+CONNECTED_S = 1.0
 WATCH_S = 5.0
 
 
@@ -34,28 +35,39 @@ def connections(peer: System, count: int) -> Iterator[None]:
 
 
 def idle(lab: Lab) -> list[Case]:
-    """At rest; then with idle connections: a thousand, and as many as the run's effort says."""
+    """At rest; then with idle connections that have asked one question each: a thousand, and as many as the run's effort says.
+    Memory is the broker's, and that of all its processes; the CPU share is what the idle broker takes of its core."""
     counts = sorted({1_000, lab.effort.many_connections})
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, counts[-1] + 500), hard))
-    watch_s = 1.0 if lab.quick else WATCH_S
-    found: dict[str, Report] = {}
-    with lab.systems(new=True) as systems:
+    found: dict[int, dict[str, Report]] = {count: {} for count in (0, *counts)}
+    with lab.systems() as systems:
         time.sleep(SETTLE_S)
         for name, peer in systems.items():
-            report: Report = {"start_s": peer.start_s, "memory_mb": memory_mb(peer.pid)}
-            report["family_mb"] = family_memory_mb(peer.pid)
-            for count in counts:
+            for count, reports in found.items():
                 with connections(peer, count):
-                    time.sleep(1)
-                    before = cpu_seconds(peer.pid)
-                    time.sleep(watch_s)
-                    report[f"with_{count}_mb"] = memory_mb(peer.pid) - report["memory_mb"]
-                    report[f"with_{count}_cpu_share"] = (cpu_seconds(peer.pid) - before) / watch_s
-            found[name] = report
+                    reports[name] = _watched(lab, peer)
+            found[0][name]["start_s"] = peer.start_s
+    cases = []
+    for count, reports in found.items():
+        title = f"{count:,} idle connections" if count else "at rest"
+        for name, report in reports.items():
             print(
-                f"at rest {name:<6} {report['memory_mb']:.0f} MB, all its processes {report['family_mb']:.0f} MB; "
-                + "; ".join(f"{count:,} connections add {report[f'with_{count}_mb']:.1f} MB" for count in counts),
+                f"{title:<24} {name:<6} {report['memory_mb']:.0f} MB, all its processes {report['family_mb']:.0f} MB, "
+                f"{report['idle_cpu_share']:.2%} of a core",
                 flush=True,
             )
-    return [Case("at rest", found)]
+        cases.append(Case(title, reports, {"idle_connections": count}))
+    return cases
+
+
+def _watched(lab: Lab, peer: System) -> Report:
+    time.sleep(CONNECTED_S)  # until what the connections' coming left to do is done
+    watch_s = 1.0 if lab.quick else WATCH_S
+    before = cpu_seconds(peer.pid)
+    time.sleep(watch_s)
+    return {
+        "memory_mb": memory_mb(peer.pid),
+        "family_mb": family_memory_mb(peer.pid),
+        "idle_cpu_share": (cpu_seconds(peer.pid) - before) / watch_s,
+    }

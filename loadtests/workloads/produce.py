@@ -1,4 +1,4 @@
-"""Produce: three sizes of request beside the bare receive and write loop, and the middle one with one thing changed.
+"""Produce: three sizes of request beside the bare receive and write loop, and each with one thing changed.
 
 A GB of produce takes a GB of new page cache. Where a host takes idle memory back, touching a page for the first time again costs
 several times more than all else that is done for its bytes, whoever touches it. So the larger requests are measured twice: on
@@ -8,13 +8,14 @@ the machine has.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from loadtests.bare_limits import bare
 from loadtests.lab import NOT_TIERED, Lab
-from loadtests.measuring import drop_topic, make_topic
+from loadtests.measuring import Report, drop_topic, make_topic
 from loadtests.results import Case
 from loadtests.system import System
 
@@ -24,11 +25,15 @@ SIZES = {
     "produce 1 MB": (1_000_000, 950, 3),
 }
 """Name to bytes of a batch, records in it, requests in flight: so many that the server is the limit, not the way to it and back."""
+SMALL = "produce 1 KB"
 MIDDLE = "produce 16 KB"
 LARGE = "produce 1 MB"
 REQUEST_OVERHEAD_BYTES = 60
 TOUCHED_BYTES = 1400 << 20
 """Before each run: a little more than it writes."""
+TOUCHED_BY_SIZE = {SMALL: 256 << 20, MIDDLE: 1000 << 20, LARGE: TOUCHED_BYTES}
+TOUCHED_COMPRESSED_BYTES = 400 << 20
+"""Before the shorter runs of variants."""
 LARGE_MEGABYTES = 1000
 """Written in each run of 1 MB requests, so that every system needs as many pages."""
 LARGE_MEGABYTES_QUICK = 100
@@ -48,7 +53,7 @@ def small(lab: Lab) -> list[Case]:
     requests in flight; the pages that 16 KB requests need were touched before each run."""
     with lab.systems() as systems:
         return [
-            _beside_bare(lab, systems, name, name, touched_bytes=0 if name == "produce 1 KB" else TOUCHED_BYTES)
+            _beside_bare(lab, systems, name, name, touched_bytes=0 if name == SMALL else TOUCHED_BYTES)
             for name in SIZES
             if name != LARGE
         ]
@@ -98,46 +103,109 @@ def _beside_bare(
     return case
 
 
+class Variant(NamedTuple):
+    """A case, and what is different about it from the plain one of its size."""
+
+    name: str
+    size: str
+    work: str = "produce"
+    partitions: int = 1
+    synced: bool = False
+    options: Mapping[str, Any] = {}
+
+    @property
+    def touched_bytes(self) -> int:
+        """Of page cache, before each run: what it writes at most."""
+        return TOUCHED_COMPRESSED_BYTES if "codec" in self.options else TOUCHED_BY_SIZE[self.size]
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The generator's. An idempotent producer asks for all acknowledgements."""
+        flags = options_of(self.size) | dict(self.options)
+        if "acks" in flags:
+            del flags["idempotent"]
+        return flags
+
+
+def _of_each_codec(size: str) -> tuple[Variant, ...]:
+    label = size.removeprefix("produce ")
+    return tuple(Variant(f"{label}, {codec}", size, options={"codec": codec}) for codec in CODECS)
+
+
+VARIANTS = (
+    Variant("16 KB, as it is", MIDDLE),
+    Variant("16 KB, 100 partitions", MIDDLE, partitions=100),
+    Variant("16 KB, 50 connections", MIDDLE, "produce-many", options={"connections": 50, "pipeline": 2}),
+    Variant("1 KB, 50 connections", SMALL, "produce-many", options={"connections": 50, "pipeline": 4}),
+    Variant("1 MB, 100 partitions", LARGE, partitions=100),
+    Variant("1 MB, 50 connections", LARGE, "produce-many", options={"connections": 50, "pipeline": 1}),
+    Variant("16 KB, acks=1", MIDDLE, options={"acks": 1}),
+    Variant("16 KB, synced to disk", MIDDLE, synced=True),
+    *_of_each_codec(MIDDLE),
+)
+OTHER_SIZES = (
+    Variant("1 KB, 100 partitions", SMALL, partitions=100),
+    Variant("1 KB, acks=1", SMALL, options={"acks": 1}),
+    Variant("1 KB, synced to disk", SMALL, synced=True),
+    *_of_each_codec(SMALL),
+    Variant("1 MB, acks=1", LARGE, options={"acks": 1}),
+    Variant("1 MB, synced to disk", LARGE, synced=True),
+    *_of_each_codec(LARGE),
+)
+
+
 def variants(lab: Lab) -> list[Case]:
-    """16 KB requests, idempotent, acks=all, one partition, one connection, no codec, ``memory``, beside the bare receive
-    and write loop; then one thing different, and 1 MB requests to many partitions and over many connections."""
+    """16 KB requests, idempotent, acks=all, one partition, one connection, no codec, ``memory``; then one thing different, and
+    1 KB and 1 MB requests over many connections and to many partitions. Beside one connection to the bare receive and write
+    loop, but where requests are compressed; the pages that a run needs were touched before it."""
+    return _varied(lab, [one for one in VARIANTS if not lab.quick or one.name in VARIANTS_QUICK])
+
+
+def other_sizes(lab: Lab) -> list[Case]:
+    """The same for what is different about requests of 1 KB and of 1 MB: their plain cases are those of ``produce`` and
+    ``produce-large``."""
+    return _varied(lab, OTHER_SIZES)
+
+
+def _varied(lab: Lab, chosen: Sequence[Variant]) -> list[Case]:
     cases = []
-    base = options_of(MIDDLE)
-    plain = {key: value for key, value in base.items() if key != "idempotent"}
     with lab.systems() as systems:
-
-        def case(
-            name: str, work: str = "produce", partitions: int = 1, settings: Mapping[str, Mapping[str, Any]] | None = None,
-            **changed: Any,
-        ) -> None:  # fmt: skip
-            if lab.quick and name not in VARIANTS_QUICK:
-                return
-            topic = name.replace(" ", "-").replace(",", "").replace("=", "-")
-            for system, peer in systems.items():
-                own = (settings or {}).get(system, {})
-                make_topic(peer, topic, partitions, **{**NOT_TIERED.get(system, {}), **own})
-            options = (plain if "acks" in changed else base) | changed
-            parameters = {"changed": name}
-            cases.append(lab.compare(name, systems, work, topic, parameters=parameters, variant=True, **options))
-            for peer in systems.values():
-                drop_topic(peer, topic)
-
         for system, peer in systems.items():
             make_topic(peer, "warm", **NOT_TIERED.get(system, {}))
-            lab.warm_up(peer, "produce", "warm", base)
+            lab.warm_up(peer, "produce", "warm", options_of(MIDDLE))
             drop_topic(peer, "warm")
-        request_bytes, pipeline = base["batch_bytes"] + REQUEST_OVERHEAD_BYTES, base["pipeline"]
-        with bare("receive", str(lab.base / "received"), str(request_bytes)) as server:
-            limit = partial(server.produced, lab.effort.variant_seconds, request_bytes, pipeline)
-            case("16 KB, as it is", bare={"bare": limit})
-        case("16 KB, 100 partitions", partitions=100)
-        case("16 KB, 50 connections", work="produce-many", connections=50, pipeline=2)
-        case("1 KB, 50 connections", work="produce-many", connections=50, pipeline=4, batch_bytes=1_000, records=8)
-        large = options_of(LARGE)
-        case("1 MB, 100 partitions", partitions=100, **large)
-        case("1 MB, 50 connections", work="produce-many", connections=50, **large | {"pipeline": 1})
-        case("16 KB, acks=1", acks=1)
-        case("16 KB, synced to disk", settings=FLUSH_EVERY_MESSAGE)
-        for codec in CODECS:
-            case(f"16 KB, {codec}", codec=codec)
+        for variant in chosen:
+            with ExitStack() as stack:
+                limit = {} if "codec" in variant.options else {"bare": stack.enter_context(_bare_limit(lab, variant))}
+                cases.append(_variant(lab, systems, variant, limit))
     return cases
+
+
+def _variant(lab: Lab, systems: Mapping[str, System], variant: Variant, limit: dict[str, Callable[[], Report]]) -> Case:
+    topic = variant.name.replace(" ", "-").replace(",", "").replace("=", "-")
+    for system, peer in systems.items():
+        own = FLUSH_EVERY_MESSAGE[system] if variant.synced else {}
+        make_topic(peer, topic, variant.partitions, **NOT_TIERED.get(system, {}), **own)
+    case = lab.compare(
+        variant.name,
+        systems,
+        variant.work,
+        topic,
+        parameters={"changed": variant.name},
+        variant=True,
+        bare=limit,
+        touched_bytes=variant.touched_bytes,
+        **variant.flags,
+    )
+    for peer in systems.values():
+        drop_topic(peer, topic)
+    return case
+
+
+@contextmanager
+def _bare_limit(lab: Lab, variant: Variant) -> Iterator[Callable[[], Report]]:
+    """One connection's requests of the variant's size, received and written."""
+    request_bytes, _, pipeline = SIZES[variant.size]
+    request_bytes += REQUEST_OVERHEAD_BYTES
+    with bare("receive", str(lab.base / "received"), str(request_bytes)) as server:
+        yield partial(server.produced, lab.effort.variant_seconds, request_bytes, pipeline)

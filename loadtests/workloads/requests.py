@@ -24,14 +24,17 @@ SEGMENT_BYTES = 16 << 20
 BATCH_BYTES = 100_000
 """Of ``fill_tier``'s batches, about."""
 MEGABYTES_FULL, MEGABYTES_QUICK = 1_000, 200
+MODELS = {"model": False, "model of a backlog": True}
+"""Name to whether every segment waits already when the one before it is copied."""
 COUNTED = re.compile(r'^firn_store_requests_total\{.*operation="(\w+)".*\} (\S+)$', re.MULTILINE)
 HTTP_TIMEOUT_S = 30
 
 
 def issued(lab: Lab) -> list[Case]:
     """Four partitions with segments of 16 MiB go to a local S3 server, and are read once from there. What the broker counted by
-    operation, beside the model of `firn cost` for as many segments, as many bytes and as long a time. The model has an entry of
-    the manifest for the start and one for the end of each copy; where a segment waits already, they are one."""
+    operation, beside the model of `firn cost` for as many segments, as many bytes and as long a time: as it bills, with an entry
+    of the manifest for the start and one for the end of each copy, and for a backlog, where the end of a copy and the start of
+    the next share one. What was counted lies between the two, but for what comes once in many entries (snapshots)."""
     megabytes = MEGABYTES_QUICK if lab.quick else MEGABYTES_FULL
     directory, port = lab.base / "requests", free_port()
     bucket = directory / "bucket"
@@ -50,27 +53,30 @@ def issued(lab: Lab) -> list[Case]:
         fill_tier(lab, peer, "counted", PARTITIONS, SEGMENT_BYTES, megabytes=megabytes, firn_tier_compression="none")
         generate(peer, "fetch", "counted", end="earliest-local", seconds=60, warm_up=0, once=True)
         found = _counted(port) - before
-        said = _model(bucket, time.monotonic() - started)
+        seconds = time.monotonic() - started
+        said = {name: _model(bucket, seconds, backlog=backlog) for name, backlog in MODELS.items()}
     cases = []
-    for operation in sorted(found.keys() | said.keys()):
-        reports: dict[str, Report] = {
-            "counted": {"store_requests": found[operation]},
-            "model": {"store_requests": said.get(operation, 0.0)},
-        }
-        print(f"{operation:<20} counted {found[operation]:>8,}   model {said.get(operation, 0.0):>8,.0f}", flush=True)
+    for operation in sorted({*found, *(name for operations in said.values() for name in operations)}):
+        reports: dict[str, Report] = {"counted": {"store_requests": found[operation]}}
+        reports |= {name: {"store_requests": operations.get(operation, 0.0)} for name, operations in said.items()}
+        figures = "   ".join(f"{name} {report['store_requests']:>8,.0f}" for name, report in reports.items())
+        print(f"{operation:<20} {figures}", flush=True)
         cases.append(Case(operation, reports))
     return cases
 
 
-def _model(bucket: Path, seconds: float) -> Mapping[str, float]:
-    """What ``app.cost.requests`` says of the segments in ``bucket``, each copied and read once, in
-    partitions that are new."""
+def _model(bucket: Path, seconds: float, *, backlog: bool) -> Mapping[str, float]:
+    """What ``app.cost.requests`` says of the segments in ``bucket``, each copied and read once, in partitions that are new. With a
+    ``backlog`` the first copy of each partition alone has an entry for its start."""
     sizes = [path.stat().st_size for path in bucket.glob("**/*.seg")]
+    first_starts = {"put_if_absent": PARTITIONS * backlog}
+    entries = len(sizes) + PARTITIONS if backlog else 2 * len(sizes)
     return model.add(
-        *(model.copy_segment(size) for size in sizes),
+        *(model.copy_segment(size, backlog=backlog) for size in sizes),
+        first_starts,
         *(model.replay_segment(size, BATCH_BYTES) for size in sizes),
         model.times(model.take_over(), PARTITIONS),
-        model.snapshots(2 * len(sizes), len(sizes) / PARTITIONS),
+        model.snapshots(entries, len(sizes) / PARTITIONS),
         model.heartbeats(seconds),
     )
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
 from functools import partial
 
-from loadtests.lab import NOT_TIERED, Lab, python_on, show
+from loadtests.lab import BRIEF_WARM_UP_S, NOT_TIERED, Lab, python_on, show
 from loadtests.measuring import LOAD_CORE, LoadFailed, Report, alternate, generate, make_topic
 from loadtests.results import Case
 from loadtests.system import ROOT, System
-from loadtests.workloads.produce import SIZES, options_of
+from loadtests.workloads.produce import MIDDLE, SIZES, options_of
 
 COMMIT_MS = 100
-SIZES_QUICK = ("produce 16 KB",)
+SIZES_QUICK = (MIDDLE,)
 KINDS = {"idempotent": 0, "transactional": COMMIT_MS}
 
 
@@ -26,6 +27,8 @@ def commits(lab: Lab) -> list[Case]:
     cases = []
     with lab.systems() as systems:
         for system, peer in systems.items():
+            make_topic(peer, "warm", **NOT_TIERED.get(system, {}))
+            lab.warm_up(peer, "produce", "warm", options_of(MIDDLE))
             for size in SIZES_QUICK if lab.quick else SIZES:
                 topic = size.replace(" ", "-")
                 for kind in KINDS:
@@ -44,11 +47,15 @@ def commits(lab: Lab) -> list[Case]:
 
 
 def _case(lab: Lab, name: str, peer: System, runs: dict[str, partial[Report]]) -> Case:
-    for run in () if lab.quick else runs.values():
-        run()  # warm-up
+    for run in runs.values():
+        lab.warm(peer, partial(_rate, run), BRIEF_WARM_UP_S)
     found = alternate(runs, lab.effort.variant_rounds, servers=dict.fromkeys(runs, peer))
     show(name, found)
     return Case(name, found, {"commit_ms": COMMIT_MS})
+
+
+def _rate(run: Callable[[], Report]) -> float:
+    return float(run()["mb_per_s"])
 
 
 def _rdkafka(lab: Lab, peer: System, kind: str) -> Report:

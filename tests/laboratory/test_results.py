@@ -13,11 +13,14 @@ import pytest
 pytest.importorskip("matplotlib", reason="the laboratory's own extra is not installed")
 
 from loadtests import lab, plots
+from loadtests.machine import busy_seconds
 from loadtests.measuring import Report, alternate, median
+from loadtests.processes import CLOCK_TICKS
 from loadtests.report import text
 from loadtests.results import FORMAT, Case, Group, Results, load, save
 from loadtests.system import System
-from loadtests.targets import verdicts
+from loadtests.targets import TARGETS, verdicts
+from loadtests.workloads.produce import OTHER_SIZES, VARIANTS, VARIANTS_QUICK
 
 
 def results(firn_mb_per_s: float = 300.0) -> Results:
@@ -114,8 +117,6 @@ def test_groups_of_a_quick_run_use_the_same_systems_and_each_says_who_is_missing
         assert one.notes == ["Apache Kafka is left out."]
         with one.systems() as systems:
             assert list(systems) == ["Firn"]
-        with one.systems(new=True):
-            assert started == [tmp_path / "shared", tmp_path / name / "systems"]
     assert started == [tmp_path / "shared"]
     shared.stack.close()
     assert not started
@@ -144,6 +145,51 @@ def test_the_page_has_losers_notes_conditions_and_ratios(tmp_path: Path) -> None
     assert "0.50 × rate, 0.25 × CPU per GB" in page
     assert "- No Java here." in page
     assert "![produce](results/one/produce.svg)" in page
+
+
+def test_a_group_is_busy_by_what_others_took_and_in_older_files_by_the_load() -> None:
+    older = results().groups["produce"]
+    assert (older.busy, older.busy_text) == (False, "load 0.1")
+    older.load_at_start = 2.5
+    assert older.busy
+    older.cores_busy_at_start = 0.02  # the load was that of the group before
+    assert (older.busy, older.busy_text) == (False, "0.02 cores busy")
+    older.cores_busy_at_start = 0.9
+    assert older.busy
+
+
+def test_the_page_names_the_groups_that_found_the_machine_busy(tmp_path: Path) -> None:
+    measured = results()
+    measured.groups["history"].cores_busy_at_start = 1.5
+    page = text(measured, tmp_path / "one.json", {})
+    assert "**The machine was busy** when these groups began: `history`." in page
+    assert "1.50 cores busy before it began" in page
+    assert "The machine was busy" not in text(results(), tmp_path / "one.json", {})
+
+
+def test_a_core_is_busy_with_interrupts_and_other_machines_too_and_not_while_it_waits_for_a_disk() -> None:
+    assert busy_seconds("cpu  100 20 300 40000 5000 6 70 800 100 0\n") == pytest.approx(1296 / CLOCK_TICKS)
+
+
+def test_large_figures_are_shown_without_decimals() -> None:
+    (target,) = (one for one in TARGETS if one.name.endswith("records a second"))
+    measured = results()
+    name = target.name.removesuffix(": records a second")
+    measured.groups["produce"].cases.append(Case(name, {"Firn": {"records_per_s": 2_598_653.79}}))
+    verdict = target.verdict(measured)
+    assert verdict is not None
+    assert (verdict.value_text, target.bound_text) == ("2,598,654 records", "at least 1,000,000 records")
+
+
+def test_every_variant_has_a_name_of_its_own_and_asks_for_what_it_names() -> None:
+    everything = (*VARIANTS, *OTHER_SIZES)
+    assert len({one.name for one in everything}) == len(everything)
+    assert {one.name for one in VARIANTS} >= set(VARIANTS_QUICK)
+    flags = {one.name: one.flags for one in everything}
+    assert flags["1 MB, acks=1"] == {"batch_bytes": 1_000_000, "records": 950, "pipeline": 3, "acks": 1}
+    assert flags["1 KB, zstd"]["codec"] == "zstd"
+    assert flags["16 KB, as it is"]["idempotent"] is True
+    assert flags["16 KB, 50 connections"]["pipeline"] == 2
 
 
 def test_the_same_figures_draw_the_same_plots(tmp_path: Path) -> None:
