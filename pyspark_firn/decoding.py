@@ -20,8 +20,9 @@ from app.records.compression import decompress
 from app.records.record import RECORD_BYTES_MIN, iter_records
 from app.tiering.segment_format import AbortedTransaction
 from app.units import Offset
-from pyspark_firn import kernels
+from pyspark_firn import batch_table
 from pyspark_firn.columns import HEADER_STRUCT, HEADERS, arrow_schema
+from pyspark_firn.machine_code import Kernels, load_kernels
 
 PORTION_BYTES: Final = 1 * MIB
 """Records, unfolded, after which a record batch is handed out."""
@@ -41,6 +42,7 @@ class RecordDecoder:
         self._with_value = "value" in columns
         self._with_headers = HEADERS in columns
         self._constants: dict[str, pa.Array] = {}
+        self._kernels = load_kernels()
 
     def decode(
         self,
@@ -59,8 +61,8 @@ class RecordDecoder:
         """
         data = np.frombuffer(raw, np.uint8)
         data.flags.writeable = False
-        table = np.empty((batch_count, kernels.BATCH_FIELDS), np.int64)
-        if kernels.scan_batches(data, table) != batch_count:
+        table = np.empty((batch_count, batch_table.BATCH_FIELDS), np.int64)
+        if self._kernels.scan_batches(data, table) != batch_count:
             raise CorruptionError(f"{name}: its record batches are not those that its chunk table tells of")
         table = _chosen(table, first_offset, end_offset, aborted)
         start = 0
@@ -74,22 +76,24 @@ class RecordDecoder:
     ) -> tuple[int, np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """(index after the last batch of this portion, bytes of records, where each batch's start and end in them)."""
         rest = table[start:]
-        if not np.any(rest[:, kernels.BATCH_ATTRIBUTES] & CODEC_MASK):
-            fitting = int(np.searchsorted(np.cumsum(rest[:, kernels.BATCH_BYTES]), PORTION_BYTES)) + 1
+        if not np.any(rest[:, batch_table.BATCH_ATTRIBUTES] & CODEC_MASK):
+            fitting = int(np.searchsorted(np.cumsum(rest[:, batch_table.BATCH_BYTES]), PORTION_BYTES)) + 1
             rest = rest[:fitting]
-            positions = rest[:, kernels.BATCH_POSITION]
-            return start + len(rest), data, positions + HEADER_BYTES, positions + rest[:, kernels.BATCH_BYTES]
+            positions = rest[:, batch_table.BATCH_POSITION]
+            return start + len(rest), data, positions + HEADER_BYTES, positions + rest[:, batch_table.BATCH_BYTES]
         pieces: list[bytes] = []
         ends: list[int] = []
         unfolded = 0
         for row in rest:
-            body_start = int(row[kernels.BATCH_POSITION]) + HEADER_BYTES
-            body_end = int(row[kernels.BATCH_POSITION] + row[kernels.BATCH_BYTES])
+            body_start = int(row[batch_table.BATCH_POSITION]) + HEADER_BYTES
+            body_end = int(row[batch_table.BATCH_POSITION] + row[batch_table.BATCH_BYTES])
             body = data.data[body_start:body_end]
             try:
-                piece = decompress(int(row[kernels.BATCH_ATTRIBUTES]) & CODEC_MASK, body, DECOMPRESSED_BATCH_BYTES_MAX)
+                piece = decompress(
+                    int(row[batch_table.BATCH_ATTRIBUTES]) & CODEC_MASK, body, DECOMPRESSED_BATCH_BYTES_MAX
+                )
             except (CorruptionError, LimitExceeded) as error:
-                offset = int(row[kernels.BATCH_BASE_OFFSET])
+                offset = int(row[batch_table.BATCH_BASE_OFFSET])
                 raise CorruptionError(f"{name}: the batch at offset {offset} is not sound inside: {error}") from None
             pieces.append(piece)
             unfolded += len(piece)
@@ -118,7 +122,7 @@ class RecordDecoder:
         starts, ends = np.ascontiguousarray(starts), np.ascontiguousarray(ends)
         body_bytes = int(np.sum(ends - starts))
         # A batch cannot hold more records than bytes for them, whatever it claims: nothing is allocated on its word.
-        room = min(int(np.sum(table[:, kernels.BATCH_RECORDS])), body_bytes // RECORD_BYTES_MIN + 1)
+        room = min(int(np.sum(table[:, batch_table.BATCH_RECORDS])), body_bytes // RECORD_BYTES_MIN + 1)
         offsets = np.empty(room, np.int64)
         timestamps = np.empty(room, np.int64)
         key_room, value_room = (room if self._with_key else 0), (room if self._with_value else 0)
@@ -128,7 +132,7 @@ class RecordDecoder:
         key_valid, value_valid = np.empty(key_room, np.uint8), np.empty(value_room, np.uint8)
         header_starts, header_counts = np.empty(room, np.int64), np.empty(room, np.int32)
         batch_counts = np.empty(len(table), np.int64)
-        count, null_keys, null_values, header_count, bad = kernels.read_records(
+        count, null_keys, null_values, header_count, bad = self._kernels.read_records(
             records, starts, ends, table, first_offset, end_offset, self._with_key, self._with_value, offsets,
             timestamps, key_ends, key_bytes, key_valid, value_ends, value_bytes, value_valid, header_starts,
             header_counts, batch_counts,
@@ -148,12 +152,14 @@ class RecordDecoder:
                     kind = pa.timestamp("us", "UTC")
                     made.append(pa.Array.from_buffers(kind, count, [None, pa.py_buffer(timestamps)]))
                 case "timestampType":
-                    kinds = (table[:, kernels.BATCH_ATTRIBUTES] >> _LOG_APPEND_TIME_BIT) & 1
+                    kinds = (table[:, batch_table.BATCH_ATTRIBUTES] >> _LOG_APPEND_TIME_BIT) & 1
                     made.append(self._by_batch(column, kinds, batch_counts, count, np.int32))
                 case "leader_epoch":
-                    made.append(self._by_batch(column, table[:, kernels.BATCH_EPOCH], batch_counts, count, np.int32))
+                    made.append(
+                        self._by_batch(column, table[:, batch_table.BATCH_EPOCH], batch_counts, count, np.int32)
+                    )
                 case "producer_id":
-                    ids = table[:, kernels.BATCH_PRODUCER_ID]
+                    ids = table[:, batch_table.BATCH_PRODUCER_ID]
                     made.append(self._by_batch(column, ids, batch_counts, count, np.int64))
                 case "partition":
                     made.append(self._constant(column, self._partition, count, np.int32))
@@ -161,7 +167,11 @@ class RecordDecoder:
                     made.append(self._topic_column(count))
                 case _:
                     assert column == HEADERS, column
-                    made.append(_headers(records, header_starts[:count], header_counts[:count], header_count, name))
+                    made.append(
+                        _headers(
+                            self._kernels, records, header_starts[:count], header_counts[:count], header_count, name
+                        )
+                    )
         return pa.RecordBatch.from_arrays(made, schema=self.schema)
 
     def _by_batch(
@@ -193,16 +203,16 @@ def _chosen(
     table: np.ndarray[Any, Any], first_offset: int, end_offset: int, aborted: Sequence[AbortedTransaction]
 ) -> np.ndarray[Any, Any]:
     """The batches that a reader of [first_offset, end_offset) is given: data of transactions that did not abort."""
-    bases = table[:, kernels.BATCH_BASE_OFFSET]
-    attributes = table[:, kernels.BATCH_ATTRIBUTES]
+    bases = table[:, batch_table.BATCH_BASE_OFFSET]
+    attributes = table[:, batch_table.BATCH_ATTRIBUTES]
     wanted = (
         (bases < end_offset)
-        & (bases + table[:, kernels.BATCH_LAST_DELTA] >= first_offset)
+        & (bases + table[:, batch_table.BATCH_LAST_DELTA] >= first_offset)
         & ((attributes & CONTROL) == 0)
-        & (table[:, kernels.BATCH_RECORDS] > 0)
+        & (table[:, batch_table.BATCH_RECORDS] > 0)
     )
     if aborted:
-        producers = table[:, kernels.BATCH_PRODUCER_ID]
+        producers = table[:, batch_table.BATCH_PRODUCER_ID]
         transactional = (attributes & TRANSACTIONAL) != 0
         for transaction in aborted:
             wanted &= ~(
@@ -232,6 +242,7 @@ def _binary(
 
 
 def _headers(
+    kernels: Kernels,
     records: np.ndarray[Any, Any],
     starts: np.ndarray[Any, Any],
     counts: np.ndarray[Any, Any],
@@ -265,8 +276,8 @@ def _headers(
 
 def _unsound(data: np.ndarray[Any, Any], row: np.ndarray[Any, Any], name: str) -> CorruptionError:
     """What the plain decoder has to say about a batch that the kernel refused."""
-    position = int(row[kernels.BATCH_POSITION])
-    view = data.data[position : position + int(row[kernels.BATCH_BYTES])]
+    position = int(row[batch_table.BATCH_POSITION])
+    view = data.data[position : position + int(row[batch_table.BATCH_BYTES])]
     try:
         check_stored_batch(view)
         for _ in iter_records(view):
@@ -274,5 +285,5 @@ def _unsound(data: np.ndarray[Any, Any], row: np.ndarray[Any, Any], name: str) -
     except CorruptionError as error:
         return CorruptionError(f"{name}: {error}")
     raise AssertionError(
-        f"{name}: the batch at offset {Offset(int(row[kernels.BATCH_BASE_OFFSET]))} is sound, yet refused"
+        f"{name}: the batch at offset {Offset(int(row[batch_table.BATCH_BASE_OFFSET]))} is sound, yet refused"
     )

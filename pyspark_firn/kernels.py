@@ -4,8 +4,8 @@ Nothing here knows of Arrow, Spark or objects in a bucket: arrays of bytes in, a
 those of ``app.records.record``; a kernel that finds something wrong says only in which batch, and its caller asks the plain
 decoder what it is.
 
-Numba keeps the machine code on disk, beside this file or, if that cannot be written, in a directory of the user's; so only the
-first process on a machine waits for the compiler.
+Tasks call them through ``machine_code.py``, which keeps numba out of their processes. Where it cannot, numba runs them there, and
+keeps its own copy of their code on disk.
 """
 
 from __future__ import annotations
@@ -20,6 +20,19 @@ import numpy as np
 from app.limits import RECORD_HEADERS_MAX
 from app.records.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC_V2
 from app.records.record import RECORD_BYTES_MIN
+from pyspark_firn.batch_table import (
+    BATCH_ATTRIBUTES,
+    BATCH_BASE_OFFSET,
+    BATCH_BASE_TIMESTAMP,
+    BATCH_BYTES,
+    BATCH_EPOCH,
+    BATCH_LAST_DELTA,
+    BATCH_MAX_TIMESTAMP,
+    BATCH_POSITION,
+    BATCH_PRODUCER_ID,
+    BATCH_RECORDS,
+    UNSOUND,
+)
 
 
 def _find_cache_directory() -> None:
@@ -39,20 +52,6 @@ from numba.core import cgutils as _cgutils  # noqa: E402
 from numba.extending import intrinsic  # noqa: E402
 
 cgutils: Any = _cgutils
-BATCH_POSITION: Final = 0
-BATCH_BYTES: Final = 1
-BATCH_BASE_OFFSET: Final = 2
-BATCH_LAST_DELTA: Final = 3
-BATCH_ATTRIBUTES: Final = 4
-BATCH_BASE_TIMESTAMP: Final = 5
-BATCH_MAX_TIMESTAMP: Final = 6
-BATCH_PRODUCER_ID: Final = 7
-BATCH_RECORDS: Final = 8
-BATCH_EPOCH: Final = 9
-BATCH_FIELDS: Final = 10
-"""Columns of a batch table: one row of int64 for each batch."""
-
-UNSOUND: Final = -1
 
 _HEADER_BYTES: Final = int(HEADER_BYTES)
 _PREFIX_BYTES: Final = int(LENGTH_PREFIX_BYTES)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+from pyspark_firn import decoding  # noqa: F401 - what every worker imports
+from pyspark_firn.machine_code import load_kernels
 
-from pyspark_firn import kernels
-
-kernels.scan_batches(np.empty(0, np.uint8), np.empty((0, kernels.BATCH_FIELDS), np.int64))
+load_kernels()

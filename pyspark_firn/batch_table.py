@@ -1,0 +1,20 @@
+"""The table of a chunk's batches that kernels and their callers share: one row of int64 for each batch."""
+
+from __future__ import annotations
+
+from typing import Final
+
+BATCH_POSITION: Final = 0
+BATCH_BYTES: Final = 1
+BATCH_BASE_OFFSET: Final = 2
+BATCH_LAST_DELTA: Final = 3
+BATCH_ATTRIBUTES: Final = 4
+BATCH_BASE_TIMESTAMP: Final = 5
+BATCH_MAX_TIMESTAMP: Final = 6
+BATCH_PRODUCER_ID: Final = 7
+BATCH_RECORDS: Final = 8
+BATCH_EPOCH: Final = 9
+BATCH_FIELDS: Final = 10
+
+UNSOUND: Final = -1
+"""What a kernel answers in the place of a count or an index."""
