@@ -149,7 +149,7 @@ def _compiled() -> list[Compiled]:
     for folder in _folders():
         kept = _kept(folder / name)
         if kept is not None:
-            return msgspec.msgpack.decode(kept, type=list[Compiled])
+            return kept
     # Not from the directory that a task happens to run in (-P), and with the packages that Spark has brought to it.
     done = subprocess.run(
         [sys.executable, "-P", "-m", "pyspark_firn.compiling"],
@@ -180,20 +180,24 @@ def _key() -> str:
 
 
 def _folders() -> list[Path]:
-    """Beside this file; executors often run from a read-only image, and without a home."""
-    temporary = Path(tempfile.gettempdir()) / f"firn-kernels-{os.getuid()}"
-    return [Path(__file__).parent / "__pycache__", Path.home() / ".cache" / "firn", temporary]
+    """Where code may be kept: executors often run from an image that cannot be written, and without a home."""
+    home = Path(os.path.expanduser("~"))
+    return [
+        Path(__file__).parent / "__pycache__",
+        *([home / ".cache" / "firn"] if home.is_absolute() else []),
+        Path(tempfile.gettempdir()) / f"firn-kernels-{os.getuid()}",
+    ]
 
 
-def _kept(path: Path) -> bytes | None:
-    """A file of code, unless it is not there or somebody else may have put it there."""
+def _kept(path: Path) -> list[Compiled] | None:
+    """What a file of code has, unless it is not there, not whole, or somebody else may have put it there."""
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             if status.st_uid not in (0, os.getuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 return None
-            return file.read()
-    except OSError:
+            return msgspec.msgpack.decode(file.read(), type=list[Compiled])
+    except (OSError, msgspec.DecodeError):
         return None
 
 

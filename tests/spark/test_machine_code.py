@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -86,12 +87,16 @@ def test_code_is_kept_for_the_next_process_and_for_nobody_elses(
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setattr(machine_code, "_folders", lambda: [tmp_path / "file" / "none", tmp_path / "kept"])
-    machine_code._keep(b"code", "name")
+    code = [Compiled("scan_batches", "symbol", b"code")]
+    machine_code._keep(msgspec.msgpack.encode(code), "name")
     kept = tmp_path / "kept" / "name"
     assert os.listdir(tmp_path / "kept") == ["name"]
-    assert machine_code._kept(kept) == b"code"
+    assert machine_code._kept(kept) == code
     assert machine_code._kept(tmp_path / "file" / "none" / "name") is None
     kept.chmod(0o622)
+    assert machine_code._kept(kept) is None
+    kept.chmod(0o600)
+    kept.write_bytes(kept.read_bytes()[:-1])
     assert machine_code._kept(kept) is None
 
 
