@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -161,18 +161,14 @@ def decode_batches(data: bytes) -> list[ReplayedBatch]:
     while position + HEADER_BYTES <= data_end:
         shape = shapes.get(data[position + _LENGTH_AT : position + _LENGTH_END])
         if shape is not None:
-            kind, head, between, key_start, key_end, value_start, value_end, size = shape
-            if (
-                data.startswith(kind, position + _KIND_AT)
-                and data.startswith(head, position + _PRODUCER_AT)
-                and data.startswith(between, position + key_end)
-                and position + size <= data_end
-            ):
-                key = data[position + key_start : position + key_end]
-                plain.append((key, data[position + value_start : position + value_end]))
-                plain_at = position
-                position += size
-                continue
+            unpack, kind, head, between, size = shape
+            if position + size <= data_end:
+                kind_here, head_here, key, between_here, value = unpack(data, position)
+                if kind_here == kind and head_here == head and between_here == between:
+                    plain.append((key, value))
+                    plain_at = position
+                    position += size
+                    continue
         base_offset, length, attributes, delta, producer_id, epoch, count = _HEADER.unpack_from(data, position)
         end = position + LENGTH_PREFIX_BYTES + length
         if end > data_end:
@@ -210,16 +206,14 @@ class _Shape(NamedTuple):
     """Where everything is in a plain batch of one record. Another batch of its length is laid out alike if these bytes are the
     same: then it need not be decoded."""
 
+    unpack: Callable[[bytes, int], tuple[bytes, ...]]
+    """Takes a batch apart: the three below, with the key behind the second and the value behind the third."""
     kind: bytes
     """Attributes and last offset delta."""
     head: bytes
     """From the producer id to the length of the record's key."""
     between: bytes
     """Length of the value, after the key."""
-    key_start: int
-    key_end: int
-    value_start: int
-    value_end: int
     size: int
 
 
@@ -234,20 +228,11 @@ def _shape_of(batch: bytes, key: bytes, value: bytes | None) -> _Shape | None:
     record = encode_varint(len(body)) + body
     if batch[HEADER_BYTES:] != record:
         return None
-    value_end = len(batch) - 1
-    value_start = value_end - len(value)
-    key_end = value_start - len(between)
-    key_start = key_end - len(key)
-    return _Shape(
-        batch[_KIND_AT:_KIND_END],
-        batch[_PRODUCER_AT:key_start],
-        between,
-        key_start,
-        key_end,
-        value_start,
-        value_end,
-        len(batch),
-    )
+    key_start = len(batch) - 1 - len(value) - len(between) - len(key)
+    kind, head = batch[_KIND_AT:_KIND_END], batch[_PRODUCER_AT:key_start]
+    fields = f"{len(head)}s{len(key)}s{len(between)}s{len(value)}s"
+    unpack = Struct(f">{_KIND_AT}x{len(kind)}s{_PRODUCER_AT - _KIND_END}x{fields}").unpack_from
+    return _Shape(unpack, kind, head, between, len(batch))
 
 
 def _records(batch: memoryview) -> list[RawRecord]:
