@@ -4,11 +4,13 @@ What is promised:
 
 - A read of the store that was started is never cancelled; what it brings serves whoever asks for that chunk.
 - One read at a time per chunk, however many ask for it.
-- Entries never change. An entry asked for by a reader is pinned until it is served once or is ``PIN_S`` old; pinned entries
-  are not evicted, so that what a client waited for is still there when it comes back. What was read ahead and not yet served is
-  passed over once: it was used longer ago than what readers have done with, but it is what they will ask for.
+- Entries never change. An entry asked for by a reader is pinned until it is served, and one that a sequential reader is in the
+  middle of until it comes to the end, for ``PIN_S`` each time at most; pinned entries are not evicted, so that what a client
+  waited for is still there when it comes back. What was read ahead and not yet served is passed over once: it was used longer ago
+  than what readers have done with, but it is what they will ask for.
 - When pins and reads under way fill the budget, further reads queue in the order of their arrival; read-ahead does not
-  queue, it is refused.
+  queue, it is refused. A queued read that nobody waits for, nor has asked for within ``PIN_S``, is not made: readers leave without
+  a word, and those who stay do not wait for what they had asked for.
 - The bytes of entries and of reads under way stay within the budget, but for a single chunk that is larger than all of it.
 - Files of an earlier run are dropped at start: their checksums were checked by a process that is gone.
 
@@ -36,7 +38,8 @@ from app.tiering.segment_format import ChunkEntry
 from app.tiering.store_work import BatchIndex, ChunkLocation, StoreWork
 from app.tiering.waiting import Waiters
 
-PIN_S: Final = 30.0
+PIN_S: Final = 5.0
+"""A client that goes on comes back at once; one that left is to hold nobody up."""
 ERROR_S: Final = 1.0
 READS_MAX: Final = 32
 """Chunk reads under way: enough to hide 100 ms a request at a GB/s with chunks of 4 MiB."""
@@ -67,6 +70,8 @@ class CachedChunk:
     """Loop time; 0 is not pinned."""
     requested: bool = False
     """Whether a reader waits for it, not only read-ahead."""
+    requested_s: float = 0.0
+    """Loop time at which a reader has last asked for it."""
     passed_over: bool = False
     """Served, or not evicted once though its turn had come."""
     reading: bool = False
@@ -207,6 +212,7 @@ class ChunkCache:
             self._entries.move_to_end(key)
             return entry
         entry.requested = True
+        entry.requested_s = now_s
         if not entry.reading:
             self._start_reads()
         return entry
@@ -231,10 +237,16 @@ class ChunkCache:
         self._start(entry)
         return True
 
-    def served(self, entry: CachedChunk) -> None:
-        """A reader gets bytes of the entry: its pin ends with this turn of the loop, in which the reader acquires the handle."""
+    def served(self, entry: CachedChunk, *, goes_on: bool = False) -> None:
+        """A reader gets bytes of the entry: its pin ends with this turn of the loop, in which the reader acquires the handle.
+
+        ``goes_on``: it is a sequential reader who has not come to the end; what follows stays pinned for it. Evicted in between
+        by what others asked for, a chunk would be read again for each of its answers.
+        """
         entry.passed_over = True
-        if entry.pinned_until_s:
+        if goes_on:
+            entry.pinned_until_s = _now_s() + PIN_S
+        elif entry.pinned_until_s:
             entry.pinned_until_s = 0.0
             if self._queue:
                 # Not now: the room may be that of this entry, whose file the reader is about to hold.
@@ -258,10 +270,16 @@ class ChunkCache:
         if self._group is None:
             return
         while self._queue and self._may_read(self._queue[0].chunk):
+            if self._is_abandoned(self._queue[0]):
+                self._forget(self._queue.popleft())
+                continue
             if not self._make_room(self._queue[0].chunk.raw_bytes):
                 self._arm_timer()
                 return
             self._start(self._queue.popleft())
+
+    def _is_abandoned(self, entry: CachedChunk) -> bool:
+        return not entry.waiters and entry.requested_s + PIN_S < _now_s()
 
     def _may_read(self, chunk: ChunkEntry) -> bool:
         """Whether one more read may be under way."""

@@ -219,7 +219,9 @@ class RemoteReader:
                 if footer is None:
                     wait = RemoteWait(slot.waiters)
                     break
-                found = self._read_segment(slot.key, footer, end, left, first=not ranges, min_one=min_one_batch)
+                found = self._read_segment(
+                    slot.key, footer, end, left, first=not ranges, min_one=min_one_batch, sequential=stream.reads > 0
+                )
             except ObjectMissing as error:
                 if ranges:
                     break
@@ -257,7 +259,15 @@ class RemoteReader:
         return RemoteRead(ranges, max_bytes - left, end, aborted)
 
     def _read_segment(
-        self, key: str, footer: SegmentFooter, offset: Offset, max_bytes: int, *, first: bool, min_one: bool
+        self,
+        key: str,
+        footer: SegmentFooter,
+        offset: Offset,
+        max_bytes: int,
+        *,
+        first: bool,
+        min_one: bool,
+        sequential: bool,
     ) -> RemoteRange | RemoteWait | Offset | None:
         """One range within one chunk. None: nothing fits, or nothing more is at hand after the first range. An offset: the
         segment has no batch from ``offset`` on, read on from there."""
@@ -277,7 +287,7 @@ class RemoteReader:
             )
             if isinstance(found, RemoteWait):
                 return found
-            self._cache.served(cached)
+            self._cache.served(cached, goes_on=sequential and found is not None and not found.ends_chunk)
             if found is not _PAST:
                 return found
             # The offset lies after the chunk's last batch, where compaction once left none: go on in the next chunk.

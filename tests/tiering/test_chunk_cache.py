@@ -162,18 +162,52 @@ def test_pinned_chunks_stay_and_further_reads_queue_in_order_until_a_pin_ends(tm
     async def scenario(bench: _Bench) -> None:
         first = await bench.get(0, serve=False)
         await bench.get(1, serve=False)
-        bench.cache.request("o", chunk(2))
-        bench.cache.request("o", chunk(3))
+        waiting = [asyncio.create_task(bench.get(number, serve=False)) for number in (2, 3)]
+        await asyncio.sleep(0)
         assert not bench.cache.ask_ahead("o", chunk(4)), "read-ahead does not queue"
-        await asyncio.sleep(5)
+        await asyncio.sleep(PIN_S / 2)
         assert bench.work.asked == [0, 1], "pins fill the budget"
         bench.cache.served(first)
         await asyncio.sleep(2)
         assert bench.work.asked == [0, 1, 2], "the one that came first"
-        await asyncio.sleep(PIN_S)
+        await asyncio.gather(*waiting)
         assert bench.work.asked == [0, 1, 2, 3], "a pin ends by itself"
 
     _run(tmp_path, 2, scenario)
+
+
+def test_a_chunk_that_a_sequential_reader_is_in_the_middle_of_stays_for_it_but_not_for_ever(tmp_path: Path) -> None:
+    async def scenario(bench: _Bench) -> None:
+        entry = await bench.get(0, serve=False)
+        for _ in range(3):
+            bench.cache.served(entry, goes_on=True)
+            bench.cache.request("o", chunk(1))
+            await asyncio.sleep(PIN_S * 0.9)
+            assert bench.work.asked == [0]
+        bench.cache.served(entry)
+        await asyncio.sleep(2)
+        assert bench.work.asked == [0, 1], "it has come to the end"
+        bench.cache.served(await bench.get(2, serve=False), goes_on=True)
+        await bench.get(3)
+        assert bench.work.asked == [0, 1, 2, 3], "it has not come back"
+
+    _run(tmp_path, 1, scenario)
+
+
+def test_queued_reads_of_a_reader_that_has_left_are_not_made(tmp_path: Path) -> None:
+    async def scenario(bench: _Bench) -> None:
+        await bench.get(0, serve=False)
+        for number in (1, 2, 3):
+            bench.cache.request("o", chunk(number))
+        waits = asyncio.create_task(bench.get(4))
+        await asyncio.sleep(PIN_S * 0.9)
+        bench.cache.request("o", chunk(2))
+        await waits
+        assert bench.work.asked == [0, 2, 4], "one was asked for again, one is waited for"
+        bench.cache.served(await bench.get(1))
+        assert bench.work.asked == [0, 2, 4, 1], "it can be asked for again"
+
+    _run(tmp_path, 1, scenario)
 
 
 def test_a_failed_read_is_told_to_all_who_wait_and_tried_again_after_a_pause(tmp_path: Path) -> None:
@@ -351,6 +385,7 @@ def test_the_budget_and_the_files_agree_whatever_is_asked(
         await asyncio.sleep(PIN_S * 10)
         assert cache.used_bytes == bench.files() * CHUNK_BYTES, "every file is accounted for and nothing is left over"
         asked = {number for step, number in steps if step == "ask"}
-        assert asked <= set(bench.work.asked), "whatever was asked for was read in the end"
+        await asyncio.gather(*(bench.get(number) for number in asked))
+        assert asked <= set(bench.work.asked), "whatever is waited for is read in the end"
 
     _run(tmp_path_factory.mktemp("cache"), capacity, scenario)

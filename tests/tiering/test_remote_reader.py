@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,9 @@ from tests.tiering.world import CONFIG, KEY, World, run_world
 P0 = PartitionIndex(0)
 
 
-async def _tiered(world: World, batches: int = 40) -> int:
+async def _tiered(world: World, batches: int = 40, **shape: int) -> int:
     """Everything rolled is in the store only. The offset where the local log begins."""
-    world.append(batches)
+    world.append(batches, **shape)
     await world.until(world.all_copied)
     await world.until(lambda: len(world.log.segments()) == 1)
     return world.log.local_log_start_offset
@@ -263,6 +264,27 @@ def test_what_is_answered_stays_until_it_is_held_however_little_the_cache_holds(
                 _, at = await world.read_remote(at)
 
         await asyncio.gather(*(reader(number * end // readers) for number in range(readers)))
+
+    run_world(tmp_path, scenario)
+
+
+def test_more_readers_than_the_cache_has_room_for_take_turns_and_read_each_chunk_about_once(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        end = await _tiered(world, 200, records=1, value_bytes=20)
+        world.cache._capacity_bytes = 3 * 400
+        world.store.faults = [Fault(FaultKind.LATENCY, "get_range", latency_ms=(10, 10))]
+        edges = [number * end // 8 for number in range(9)]
+
+        async def reader(start: int, stop: int) -> None:
+            at = start
+            while at < stop:
+                _, at = await world.read_remote(at, max_bytes=100)
+                await asyncio.sleep(0.001)
+
+        await asyncio.gather(*(reader(start, stop) for start, stop in pairwise(edges)))
+        sizes = {sample.name: sample.value for sample in world.registry.samples() if not sample.labels}
+        read, served = sizes["firn_chunk_cache_read_bytes_total"], sizes["firn_remote_served_bytes_total"]
+        assert read < 1.5 * served, (read, served)
 
     run_world(tmp_path, scenario)
 
