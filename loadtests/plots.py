@@ -86,6 +86,8 @@ BARS = (
     "store_requests",
 )
 BARS_MAX = 3
+CURVES_LOG_FROM, BARS_LOG_FROM = 20, 50
+"""Times the least figure of a panel, drawn on a logarithmic scale from there on: the length of a bar says less there."""
 
 
 def draw(results: Results, directory: Path) -> dict[str, Path]:
@@ -122,7 +124,7 @@ def _bars(group: Group) -> Figure | None:
         return None
     systems = _systems(cases)
     height = 0.7 + 0.16 * len(cases) * (len(systems) + 1)
-    figure = Figure(figsize=(3.6 * len(shown), height))
+    figure = Figure(figsize=(3.6 * len(shown), height), layout="constrained")
     axes: list[Axes] = list(figure.subplots(1, len(shown), sharey=True, squeeze=False)[0])
     for axis, metric in zip(axes, shown, strict=True):
         for place, system in enumerate(systems):
@@ -143,7 +145,7 @@ def _bars(group: Group) -> Figure | None:
         axis.set_xlabel(UNITS.get(metric, metric))
         axis.grid(axis="x", lw=0.3)
         values = [r[metric] for c in cases for r in c.systems.values() if r.get(metric)]
-        if values and max(values) > 50 * min(values):
+        if values and max(values) > BARS_LOG_FROM * min(values):
             axis.set_xscale("log")
     axes[0].set_yticks([row + (len(systems) - 1) / 2 / (len(systems) + 1) for row in range(len(cases))])
     axes[0].set_yticklabels([case.name for case in cases])
@@ -182,12 +184,21 @@ def _curves(group: Group, panels: Sequence[tuple[str, str]]) -> Figure | None:
         axis.set_xlabel(parameter.replace("_", " "))
         axis.set_title(UNITS.get(metric, metric), fontsize=9)
         axis.grid(lw=0.3)
-        axis.set_ylim(bottom=0)
+        _scale_growth(axis, cases, metric)
         steps = [case.parameters[parameter] for case in cases if case.parameters[parameter]]
         if steps and max(steps) >= 100 * min(steps):
             axis.set_xscale("log")
     _legend(figure, axes)
     return figure
+
+
+def _scale_growth(axis: Axes, cases: Sequence[Case], metric: str) -> None:
+    """From 0 on, but where one figure would leave nothing to be seen of another."""
+    values = [report[metric] for case in cases for report in case.systems.values() if report.get(metric)]
+    if values and max(values) > CURVES_LOG_FROM * min(values):
+        axis.set_yscale("log")
+    else:
+        axis.set_ylim(bottom=0)
 
 
 def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
@@ -198,8 +209,7 @@ def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
     figure.legend(
         handles.values(),
         handles.keys(),
-        loc="lower center",
-        bbox_to_anchor=(0.5, 0.98),
+        loc="outside upper center",
         ncols=len(handles),
         frameon=False,
     )

@@ -13,8 +13,8 @@ import msgspec
 
 FORMAT = 1
 BUSY_CORES = 0.25
-BUSY_LOAD = 1.5
-"""Of older files, which have no other measure: the group before is in it."""
+BUSY_LOAD = 3.0
+"""Of older files, which have no other measure: the group before leaves up to so much in it."""
 
 
 class Case(msgspec.Struct):
