@@ -474,9 +474,9 @@ class NumberedLog(Generic[S]):
             )
         try:
             at.state.apply(entry)
-        except CorruptionError:
+        except CorruptionError as error:
             at.broken = True
-            raise
+            raise CorruptionError(f"{layout.entry_key(self.prefix, entry.sequence)}: {error}") from None
         for key, value in entry.records:
             if value is None:
                 at.live.pop(key, None)
@@ -492,7 +492,10 @@ class NumberedLog(Generic[S]):
         at = self._empty()
         reader = SnapshotReader(name, data)
         for records in reader:
-            at.state.load(records)
+            try:
+                at.state.load(records)
+            except CorruptionError as error:
+                raise CorruptionError(f"{name}: {error}") from None
             at.live.update(records)
             await asyncio.sleep(0)
         assert reader.start is not None

@@ -317,11 +317,11 @@ async def read_checked_footer(
     footer = decode_footer(tail, object_bytes, key)
     told = (
         footer.topic_id, footer.partition, footer.segment_id, footer.base_offset, footer.end_offset, footer.record_count,
-        footer.raw_bytes, footer.max_timestamp, len(footer.chunks), footer.stored_bytes,
+        footer.raw_bytes, footer.min_timestamp, footer.max_timestamp, len(footer.chunks), footer.stored_bytes,
     )  # fmt: skip
     meant = (
         partition.topic_id, partition.partition, entry.segment_id, entry.base_offset, entry.end_offset,
-        entry.record_count, entry.raw_bytes, entry.max_timestamp, entry.chunk_count, entry.footer_position,
+        entry.record_count, entry.raw_bytes, entry.min_timestamp, entry.max_timestamp, entry.chunk_count, entry.footer_position,
     )  # fmt: skip
     if told != meant:
         raise CorruptionError(f"{key}: the footer says {told}, the manifest {meant}")

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 
@@ -18,6 +19,8 @@ from app.cli import main
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
 from app.errors import ConfigError
+from app.metadata.log_format import decode_entry, encode_entry, encode_value
+from app.metadata.manifest import SegmentEntry
 from app.objectstore.directory import DirectoryStore
 from app.records.builder import build_batch
 from app.tiering.verify import FindingKind
@@ -93,6 +96,34 @@ def test_every_kind_of_damage_is_named_with_its_object(topic: Topic) -> None:
         (FindingKind.FOREIGN_OBJECT, "foreign"),
         (FindingKind.ORPHAN_UPLOAD, unfinished.key.rpartition("/")[2]),
     }
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"record_count": 101},
+        {"raw_bytes": 1},
+        {"min_timestamp": NOW_MS + 99},
+        {"max_timestamp": NOW_MS + 200},
+        {"chunk_count": 2},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_whatever_a_manifest_says_otherwise_than_the_segment_is_damage(topic: Topic, changes: dict[str, Any]) -> None:
+    newest = max((topic.path / "topics" / str(topic.topic_id) / "1" / "log").iterdir())
+    entry = decode_entry(newest.name, int(newest.name), newest.read_bytes())
+    name, value = entry.records[-1]
+    assert value is not None
+    told = encode_value(msgspec.msgpack.decode(value, type=SegmentEntry).replace(**changes))
+    records = [*entry.records[:-1], (name, told)]
+    newest.write_bytes(encode_entry(**{**entry._asdict(), "records": records}))
+    found = inspect(topic.store, ProcessRunner(1))
+    [finding] = found.findings
+    assert (finding.kind, finding.object_key.rpartition("/")[2]) == (
+        FindingKind.OBJECT_DAMAGED,
+        segment(topic, 1, 100).name,
+    )
+    assert "the manifest" in finding.message
 
 
 class RunnerAfter:
