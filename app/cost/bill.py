@@ -39,7 +39,7 @@ class Work:
     upload_s_per_gb: float
 
 
-FIRN_WORK: Final = Work(2.4, 0.6, 1.8, 1.3)
+FIRN_WORK: Final = Work(2.4, 0.3, 1.8, 1.3)
 KAFKA_WORK: Final = Work(13.2, 0.3, 2.7, 1.3)
 
 # Kafka's tier is assumed, not measured: a remote storage manager that puts a segment in parts, and its indexes and metadata

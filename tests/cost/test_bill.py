@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 
-from app.cost.bill import bills, firn, kafka
+from app.cost.bill import FIRN_WORK, KAFKA_WORK, Work, bills, firn, kafka
 from app.cost.prices import Prices, with_overrides
 from app.cost.requests import billed
 from app.cost.workload import Workload, parse_bytes
@@ -75,3 +77,16 @@ def test_impossible_workloads_and_sizes_are_refused() -> None:
     assert parse_bytes("1.5MiB") == 1_572_864
     with pytest.raises(ConfigError, match="size"):
         parse_bytes("large")
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+@pytest.mark.parametrize("write_mb_per_s", [2, 50, 500])
+def test_machines_are_bought_for_their_network_whatever_the_measured_cpu_is(
+    monkeypatch: pytest.MonkeyPatch, write_mb_per_s: float, factor: float
+) -> None:
+    workload = Workload(write_mb_per_s=write_mb_per_s, retention_days=30)
+    found = [one.lines for one in bills(workload, PRICES)]
+    for name, work in (("FIRN_WORK", FIRN_WORK), ("KAFKA_WORK", KAFKA_WORK)):
+        scaled = Work(**{field.name: getattr(work, field.name) * factor for field in fields(work)})
+        monkeypatch.setattr(f"app.cost.bill.{name}", scaled)
+    assert [one.lines for one in bills(workload, PRICES)] == found
