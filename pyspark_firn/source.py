@@ -1,7 +1,7 @@
 """``format("firn")``: what Spark calls, thin. Spark makes one of these in a Python process of its own for every query.
 
-Nothing of Firn but this module and ``shadowing.py`` is imported until a reader or a writer is made: Spark imports every package
-named ``pyspark_*`` only to see what there is, and a mistake there would cost its user every other data source, too.
+Nothing of Firn but this module, ``shadowing.py`` and ``telling.py`` is imported until a reader or a writer is made: Spark imports
+every package named ``pyspark_*`` only to see what there is, and a mistake there would cost its user every other data source, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_firn.shadowing import require_firn
+from pyspark_firn.shadowing import Shipped, require_firn
+from pyspark_firn.telling import plainly
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark_firn.options import ReadOptions
 
 
-class FirnDataSource(DataSource):
+class FirnDataSource(Shipped, DataSource):
     """A topic's history as a table, straight from the bucket."""
 
     @classmethod
@@ -39,24 +40,28 @@ class FirnDataSource(DataSource):
         require_firn()
         super().__init__(options)
 
+    @plainly()
     def schema(self) -> StructType:
         from pyspark_firn.columns import struct_type
         from pyspark_firn.options import parse_columns
 
         return struct_type(parse_columns(self.options))
 
+    @plainly()
     def reader(self, schema: StructType) -> DataSourceReader:
         from pyspark_firn.options import parse_read_options
 
         options = parse_read_options(self.options, streaming=False)
         return PushingReader(options, schema) if options.pushdown else FirnReader(options, schema)
 
+    @plainly()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from pyspark_firn.writing import FirnWriter, parse_write_options
 
         self._only_append(overwrite)
         return FirnWriter(parse_write_options(self.options, schema))
 
+    @plainly()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
         from pyspark_firn.writing import FirnStreamWriter, parse_write_options
 
@@ -70,14 +75,14 @@ class FirnDataSource(DataSource):
 
             raise ConfigError("A topic is only ever appended to: write with mode append.")
 
+    @plainly()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        from pyspark_firn.options import parse_read_options
         from pyspark_firn.streaming import FirnStreamReader
 
-        return FirnStreamReader(parse_read_options(self.options, streaming=True), schema)
+        return FirnStreamReader(self.options, schema)
 
 
-class FirnReader(DataSourceReader):
+class FirnReader(Shipped, DataSourceReader):
     """Reads a snapshot of some partitions' history."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -87,6 +92,7 @@ class FirnReader(DataSourceReader):
         self._columns = column_names(schema)
         self._filters: list[Filter] = []
 
+    @plainly()
     def partitions(self) -> list[InputPartition]:
         from pyspark_firn.batch import plan
         from pyspark_firn.pushdown import narrowing_of
@@ -96,7 +102,8 @@ class FirnReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from pyspark_firn.tasks import read_split
 
-        return read_split(self._options, self._columns, partition)
+        with plainly():
+            yield from read_split(self._options, self._columns, partition)
 
 
 class PushingReader(FirnReader):

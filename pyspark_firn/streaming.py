@@ -10,6 +10,7 @@ may come from the bucket the second. That, and Spark's log of positions, is what
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -32,9 +33,10 @@ from app.metadata.manifest_state import ManifestState
 from pyspark_firn.batch import splits_of
 from pyspark_firn.columns import column_names
 from pyspark_firn.losses import Losses
-from pyspark_firn.options import ReadOptions
+from pyspark_firn.options import ReadOptions, parse_read_options
 from pyspark_firn.planning import PartitionRange, boundary_segments, segments_between
 from pyspark_firn.session import StoreSession
+from pyspark_firn.shadowing import Shipped
 from pyspark_firn.snapshot import (
     Snapshot,
     TopicPartitionState,
@@ -43,6 +45,7 @@ from pyspark_firn.snapshot import (
     resolve_ranges,
     take_snapshot,
 )
+from pyspark_firn.telling import plainly
 
 POSITION_VERSION: Final = 1
 UNKNOWN_BYTES_PER_OFFSET: Final = 1024
@@ -110,11 +113,11 @@ def advance(state: ManifestState, start: int, end: int, *, bytes_max: float | No
     return limit
 
 
-class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class FirnStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans in one long-lived process beside the driver, reads in the tasks."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self._options = options
+    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+        self._given = given
         self._columns = column_names(schema)
         self._session: StoreSession | None = None
         self._target: Position | None = None
@@ -123,14 +126,22 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_session": None}
 
+    @functools.cached_property
+    def _options(self) -> ReadOptions:
+        """Parsed when Spark first asks for something: behind an error while a reader is made it shows one of its own
+        (``reader`` unbound). Raises: ConfigError."""
+        return parse_read_options(self._given, streaming=True)
+
     # --- positions --------------------------------------------------------------------------------------------------
 
+    @plainly()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         session = self._open()
         snapshot = self._look(starts=True)
         ranges = session.run(resolve_ranges(session, snapshot, self._options))
         return encode_position(_position(snapshot, {one.partition: one.start for one in ranges}))
 
+    @plainly()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where the next trigger ends.
 
@@ -172,10 +183,12 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A topic that no longer matches keeps its place, so that positions never go back.
         return encode_position({**before, **found})
 
+    @plainly()
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         snapshot = self._look()
         return encode_position(_position(snapshot, {one.partition: one.end for one in snapshot.partitions}))
 
+    @plainly()
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         if self._options.max_bytes_per_trigger is not None:
             return ReadMaxBytes(self._options.max_bytes_per_trigger)
@@ -183,6 +196,7 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(self._options.max_records_per_trigger)
         return ReadAllAvailable()
 
+    @plainly()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         snapshot = self._look()
         self._target = _position(snapshot, {one.partition: one.end for one in snapshot.partitions})
@@ -200,6 +214,7 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
+    @plainly()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The splits between two positions, the same records every time.
 
@@ -236,7 +251,8 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from pyspark_firn.tasks import read_split
 
-        return read_split(self._options, self._columns, partition)
+        with plainly():
+            yield from read_split(self._options, self._columns, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to let go of: the bucket keeps what it keeps, whoever has read it."""

@@ -53,6 +53,8 @@ from app.records.compression import CODEC_NAMES, Codec
 from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 from pyspark_firn.options import parse_addresses
 from pyspark_firn.session import SystemClock
+from pyspark_firn.shadowing import Shipped
+from pyspark_firn.telling import plainly
 
 COMMIT_TOPIC_DEFAULT: Final = "firn-spark-commits"
 TRANSACTION_TIMEOUT_MS_DEFAULT: Final = 900_000
@@ -202,12 +204,13 @@ class WrittenRows(WriterCommitMessage):
     count: int
 
 
-class FirnWriter(DataSourceArrowWriter):
+class FirnWriter(Shipped, DataSourceArrowWriter):
     """``df.write.format("firn")``: every row at least once; once if no task fails."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
+    @plainly()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
         return WrittenRows(asyncio.run(self._write(iterator)))
 
@@ -286,7 +289,7 @@ def decode_intent(data: bytes, query_id: str) -> Intent:
         raise CorruptionError(f"The intent of query {query_id} is damaged: {error!r}") from None
 
 
-class FirnStreamWriter(DataSourceStreamArrowWriter):
+class FirnStreamWriter(Shipped, DataSourceStreamArrowWriter):
     """``writeStream.format("firn")``: every row of every micro-batch exactly once, for readers at read_committed."""
 
     def __init__(self, options: WriteOptions) -> None:
@@ -294,6 +297,7 @@ class FirnStreamWriter(DataSourceStreamArrowWriter):
 
     # --- in a task --------------------------------------------------------------------------------------------------
 
+    @plainly()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> OpenTransaction:
         context = TaskContext.get()
         assert context is not None, "Spark runs this in a task"
@@ -358,6 +362,7 @@ class FirnStreamWriter(DataSourceStreamArrowWriter):
 
     # --- on the driver ----------------------------------------------------------------------------------------------
 
+    @plainly()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         asyncio.run(self.commit_batch([one for one in messages if isinstance(one, OpenTransaction)], batchId))
 
@@ -429,6 +434,7 @@ class FirnStreamWriter(DataSourceStreamArrowWriter):
                 " another query, and raise transactionTimeout."
             ) from error
 
+    @plainly()
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         asyncio.run(self.abort_batch([one for one in messages if isinstance(one, OpenTransaction)], batchId))
 

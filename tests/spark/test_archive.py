@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 
 from app.errors import ConfigError, CorruptionError
@@ -99,6 +100,26 @@ def test_each_run_adds_what_came_since(topic: Topic, tmp_path: Path) -> None:
     second = archive_parquet(topic.store, "t", target, ProcessRunner(1), part_bytes=4000)
     assert (second.records, second.ends) == (200, {0: 500})
     assert archived(tmp_path / "lake" / "t") == expected(topic)
+
+
+def test_files_are_compressed_sorted_and_say_what_they_hold(topic: Topic, tmp_path: Path) -> None:
+    """Readers leave out files and row groups by the least and greatest offset and time."""
+    archive_parquet(topic.store, "t", (tmp_path / "lake").as_uri(), ProcessRunner(1), part_bytes=4000)
+    files = [pq.ParquetFile(path) for path in sorted((tmp_path / "lake" / "t").rglob("*.parquet"))]
+    assert len(files) > 5
+    for file in files:
+        offsets = file.read(["offset"])["offset"].to_pylist()
+        assert offsets == sorted(offsets)
+        group = file.metadata.row_group(0)
+        columns = {group.column(index).path_in_schema: group.column(index) for index in range(group.num_columns)}
+        assert {column.compression for column in columns.values()} == {"ZSTD"}
+        said = columns["offset"].statistics
+        assert (said.min, said.max) == (offsets[0], offsets[-1])
+        times = file.read(["timestamp"])["timestamp"].to_pylist()
+        said = columns["timestamp"].statistics
+        assert (said.min, said.max) == (min(times), max(times))
+        # A part of about so much of records, a file of at most that: days cut it.
+        assert group.total_byte_size < 2 * 4000
 
 
 @pytest.mark.parametrize("parts", [0, 1, 2])

@@ -39,9 +39,13 @@ def counted(caplog: pytest.LogCaptureFixture) -> list[int]:
     return [int(found) for found in re.findall(r"\((\d+) offsets\)", caplog.text)]
 
 
-def options_of(url: str, *, streaming: bool = False, **given: str) -> Any:
+def given_of(url: str, **given: str) -> dict[str, str]:
     which = {} if "subscribePattern" in given else {"subscribe": "t"}
-    return parse_read_options({"store": url, "columns": "offset", **which, **given}, streaming=streaming)
+    return {"store": url, "columns": "offset", **which, **given}
+
+
+def options_of(url: str, **given: str) -> Any:
+    return parse_read_options(given_of(url, **given), streaming=False)
 
 
 def offsets_of(options: Any, splits: list[Any]) -> list[int]:
@@ -156,8 +160,7 @@ def test_offsets_that_are_gone_when_planning_are_named_and_counted(
 
 
 def stream(url: str, **given: str) -> FirnStreamReader:
-    options = options_of(url, streaming=True, **given)
-    return FirnStreamReader(options, struct_type(("offset",)))
+    return FirnStreamReader(given_of(url, **given), struct_type(("offset",)))
 
 
 def trigger(reader: FirnStreamReader, start: dict[str, Any]) -> dict[str, Any]:

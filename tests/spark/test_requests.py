@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import struct
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from crc32c import crc32c
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 import pyspark_firn
 from app.errors import ConfigError, CorruptionError
+from app.metadata.log_format import decode_entry, encode_entry
 from app.metadata.manifest_state import SegmentState
 from app.objectstore.directory import DirectoryStore
 from app.records.builder import build_batch
@@ -150,30 +154,114 @@ exec(sys.argv[2])
 """
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
-        'pyspark_firn.DefaultSource({"store": "file:///nowhere", "subscribe": "t"})',
-        'pyspark_firn.count("file:///nowhere", "t")',
-        "from pyspark_firn.jobs.archive import archive_parquet",
-    ],
-    ids=["source", "count", "job"],
-)
+USES = {
+    "source": 'pyspark_firn.DefaultSource({"store": "file:///nowhere", "subscribe": "t"})',
+    "count": 'pyspark_firn.count("file:///nowhere", "t")',
+    "job": "from pyspark_firn.jobs.archive import archive_parquet",
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
 def test_a_users_own_package_named_app_is_told_of_in_a_sentence(tmp_path: Path, use: str) -> None:
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "__init__.py").write_text("")
+    assert_told_of_shadowing(tmp_path, use, str(tmp_path / "app" / "__init__.py"))
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
+def test_a_users_own_program_named_app_is_told_of_and_not_run(tmp_path: Path, use: str) -> None:
+    """Spark's processes look for modules where the program was started: ``spark-submit app.py``."""
+    (tmp_path / "app.py").write_text("raise SystemExit('it was run')")
+    assert_told_of_shadowing(tmp_path, use, str(tmp_path / "app.py"))
+
+
+OPENED = """
+import pickle, sys
+sys.path.insert(0, sys.argv[1])
+for data in pickle.load(sys.stdin.buffer):
+    try:
+        pickle.loads(data)
+    except ImportError as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_what_spark_sends_to_other_processes_tells_of_another_app_there(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__init__.py").write_text("")
+    schema = StructType([StructField("value", BinaryType())])
+    reads = pyspark_firn.DefaultSource({"store": "file:///nowhere", "subscribe": "t"})
+    writes = pyspark_firn.DefaultSource({"bootstrap": "h:1", "topic": "t"})
+    sent = [reads, reads.reader(schema), reads.streamReader(schema)]
+    sent += [writes.writer(schema, overwrite=False), writes.streamWriter(schema, overwrite=False)]
+    data = [pickle.dumps(one) for one in sent]
+    assert [type(pickle.loads(one)) for one in data] == [type(one) for one in sent]
     done = subprocess.run(
-        [sys.executable, "-c", SHADOWED, str(tmp_path), use], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", OPENED, str(tmp_path)],
+        input=pickle.dumps(data),
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    told = done.stdout.decode().splitlines()
+    named = f"FirnAppShadowed The package 'app' is {tmp_path}/app/__init__.py, not Firn's"
+    assert [line.startswith(named) for line in told] == [True] * len(sent)
+
+
+def assert_told_of_shadowing(path: Path, use: str, named: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SHADOWED, str(path), use], capture_output=True, text=True, timeout=120, check=False
     )
     last = done.stderr.splitlines()[-1]
-    assert "FirnAppShadowed: The package 'app' is " in last
-    assert "not Firn's: Firn's modules live in a package of that name, so rename yours" in last
+    assert f"FirnAppShadowed: The package 'app' is {named}, not Firn's: Firn's modules live in a" in last
+    assert "package of that name, so rename yours" in last
 
 
 def test_counts_come_from_metadata(topic: Topic) -> None:
     for path in (topic.path / "data").rglob("*.seg"):
         path.unlink()
     assert pyspark_firn.count(topic.store, "t") == 300
+
+
+def test_whole_segments_are_planned_without_a_look_at_any_data(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[str] = []
+    for name in ("get", "get_range", "get_tail", "head", "list_objects"):
+        whole = getattr(DirectoryStore, name)
+
+        async def noted(self: DirectoryStore, key: str, *rest: Any, whole: Any = whole, **named: Any) -> Any:
+            looked_at.append(key)
+            return await whole(self, key, *rest, **named)
+
+        monkeypatch.setattr(DirectoryStore, name, noted)
+    _, splits = _plan(topic)
+    assert [(split.offset_start, split.offset_end) for split in splits] == [(0, 300)]
+    assert {key.partition("/")[0] for key in looked_at} == {"cluster", "topics"}
+    # A range that cuts a segment looks into that one's footer, and into no other.
+    looked_at.clear()
+    _plan(topic, **_cut_at(150))
+    assert {key for key in looked_at if key.startswith("data/")} == {
+        _segment_path(topic, 100).relative_to(topic.path).as_posix()
+    }
+
+
+def test_several_chunks_are_under_way_at_a_time(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed, splits = _plan(topic)
+    footers = {piece.object_key: piece.footer_position for split in splits for piece in split.pieces}
+    get_range, under_way, enough = DirectoryStore.get_range, 0, asyncio.Event()
+
+    async def together(self: DirectoryStore, key: str, start: int, end: int) -> Any:
+        nonlocal under_way
+        if start < footers[key]:
+            under_way += 1
+            if under_way == 4:
+                enough.set()
+            async with asyncio.timeout(20):
+                await enough.wait()
+        return await get_range(self, key, start, end)
+
+    monkeypatch.setattr(DirectoryStore, "get_range", together)
+    monkeypatch.setattr("pyspark_firn.reading.GET_ATTEMPTS", 1)
+    assert _read(parsed, splits) == list(range(300))
 
 
 def _segment_path(topic: Topic, base: int) -> Path:
@@ -289,6 +377,21 @@ def test_a_segment_of_a_future_format_asks_for_newer_software(topic: Topic) -> N
         _read(parsed, splits)
     with pytest.raises(CorruptionError, match=told):
         _plan(topic, **_cut_at(150))
+
+
+@pytest.mark.parametrize("log", ["cluster", "topics"])
+def test_metadata_of_a_future_format_names_its_object_and_asks_for_newer_software(topic: Topic, log: str) -> None:
+    newest = max((topic.path / log).rglob("log/*"))
+    key = newest.relative_to(topic.path).as_posix()
+    entry = decode_entry(key, int(newest.name), newest.read_bytes())
+    name, value = entry.records[-1]
+    assert value is not None
+    fields = msgspec.msgpack.decode(value)
+    newer = [*entry.records[:-1], (name, msgspec.msgpack.encode([9, *fields[1:]]))]
+    newest.write_bytes(encode_entry(**{**entry._asdict(), "records": newer}))
+    with pytest.raises(CorruptionError, match=rf"{key}: .*format version from the future: .* upgrade it") as caught:
+        _plan(topic)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_segment_that_was_replaced_under_the_job_is_read_from_its_replacement(topic: Topic) -> None:

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
 from app.client.transactions import Transaction, end_transaction
 from app.errors import BrokerUnavailable, ConfigError, CorruptionError, ErrorCode, RequestRejected
+from app.records.compression import Codec
 from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.list_transactions import ListTransactionsRequest
 from pyspark_firn.writing import (
     FirnStreamWriter,
+    FirnWriter,
     Intent,
     OpenTransaction,
     Slot,
@@ -72,6 +77,64 @@ async def test_a_micro_batch_appears_with_its_commit_and_not_before(tmp_path: Pa
         assert await committed(broker) == []
         await writer.commit_batch([one, other], 0)
         assert sorted(await committed(broker), key=lambda value: int(value[1:])) == values(0, 60)  # type: ignore[index]
+
+
+EVERY_COLUMN = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("timestamp", pa.timestamp("us", "UTC")),
+    ]
+)
+
+
+async def test_every_column_goes_into_the_record(tmp_path: Path) -> None:
+    """What is null is the broker's or the partitioner's to choose, as in Spark's Kafka sink."""
+    moment = datetime(2013, 7, 1, 12, 30, 0, 250_000, UTC)
+    full = {
+        "key": b"k\xff",
+        "value": "flight",
+        "topic": "other",
+        "partition": 2,
+        "headers": [{"key": "h", "value": b"1"}, {"key": "h", "value": None}],
+        "timestamp": moment,
+    }
+    sparse = dict.fromkeys(full) | {"topic": "other"}
+    batch = pa.RecordBatch.from_pylist([full, sparse], schema=EVERY_COLUMN)
+    schema = from_arrow_schema(EVERY_COLUMN)
+    async with served(tmp_path) as (broker, _):
+        await broker.create_topic("other", 3)
+        given = {"kafka.bootstrap.servers": broker.bootstrap, "compression": "lz4"}
+        before_ms = time.time_ns() // 1_000_000
+        written = await FirnWriter(parse_write_options(given, schema))._write(iter([batch]))
+        # The option goes before the column.
+        options = parse_write_options({**given, "topic": "out"}, schema)
+        written += await FirnWriter(options)._write(iter([batch.slice(1)]))
+        assert written == 3
+        found = {}
+        async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster:
+            for name in [TopicPartition("other", PartitionIndex(n)) for n in range(3)] + [
+                TopicPartition("out", PartitionIndex(0))
+            ]:
+                end = (await cluster.list_offsets({name: -1}))[name].offset
+                async with Consumer(cluster) as consumer:
+                    consumer.assign({name: Offset(0)})
+                    while consumer.position(name) < end:
+                        for fetched in await consumer.poll(10_000):
+                            assert fetched.header.codec == Codec.LZ4
+                            found |= {
+                                (name.topic, record.value): (name.partition, record) for record in fetched.records()
+                            }
+    index, record = found["other", b"flight"]
+    assert (index, record.key, record.headers) == (2, b"k\xff", (("h", b"1"), ("h", None)))
+    assert record.timestamp == round(moment.timestamp() * 1000)
+    for topic in ("other", "out"):
+        _, record = found[topic, None]
+        assert (record.key, record.headers) == (None, ())
+        assert before_ms <= record.timestamp <= time.time_ns() // 1_000_000
 
 
 async def test_a_failed_attempt_leaves_nothing(tmp_path: Path) -> None:
