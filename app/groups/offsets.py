@@ -71,6 +71,11 @@ def _place(topic: str, partition: int) -> bytes:
     return b"".join((_LENGTH.pack(len(name)), name, _PARTITION.pack(partition)))
 
 
+EVERYTHING: Final = _place("", -1)
+"""What follows the group in a key that stands for all offsets of the group whose records are before it. It has no value, and says
+that they are deleted: the tombstones of a group of many offsets are in several batches, and are not all there after a crash."""
+
+
 def offset_value(
     offset: int, leader_epoch: int, metadata: str, committed_ms: int, expires_ms: int = NO_TIMESTAMP
 ) -> bytes:
@@ -205,7 +210,7 @@ def _parse_place(place: bytes) -> tuple[str, int]:
 class OffsetStore:
     """The offsets of all groups of one partition."""
 
-    __slots__ = ("_groups", "_loading", "_new", "_open", "newest_log_end")
+    __slots__ = ("_groups", "_loading", "_new", "_open", "_unfinished", "newest_log_end")
 
     def __init__(self) -> None:
         self._groups: dict[str, _GroupOffsets] = {}
@@ -213,6 +218,8 @@ class OffsetStore:
         """Groups with pending offsets, by producer id."""
         self._loading: dict[bytes, _GroupOffsets] = {}
         self._new: list[str] = []
+        self._unfinished: dict[str, dict[bytes, None]] = {}
+        """What went with deleted groups, by their ids, and whose tombstones were not loaded yet."""
         self.newest_log_end = Offset(0)
         """Where in the log the newest offset's record ends."""
 
@@ -237,12 +244,14 @@ class OffsetStore:
             if group is None:
                 group = self._begin_loading(key[_GROUP_START:end])
             if outside and not group.pending and (value is not None or not group.decoded):
-                if value is None:
-                    group.raw.pop(key[end:], None)
-                else:
+                if value is not None:
                     group.raw[key[end:]] = value
-            else:
+                elif key[end:] != EVERYTHING:
+                    group.raw.pop(key[end:], None)
+            elif key[end:] != EVERYTHING:
                 self._load_decoded(key[_GROUP_START:end].decode(), key[end:], value, producer_id, log_end)
+            if value is None and (self._unfinished or key[end:] == EVERYTHING):
+                self._load_deletion(key[_GROUP_START:end], key[end:])
         return others
 
     def take_new(self) -> list[str]:
@@ -267,6 +276,20 @@ class OffsetStore:
             self.delete(group_id, topic, partition)
         else:
             self.put(group_id, topic, partition, parse_offset_value(value, log_end), producer_id)
+
+    def _load_deletion(self, raw_id: bytes, place: bytes) -> None:
+        """A tombstone was met, of everything or of an offset of a group which that may have been said of."""
+        group_id = raw_id.decode()
+        if place == EVERYTHING:
+            self._unfinished.setdefault(group_id, {}).update(dict.fromkeys(self.detach(group_id)))
+            self._loading[raw_id] = self._groups.setdefault(group_id, _GroupOffsets())
+        elif group_id in self._unfinished:
+            self._unfinished[group_id].pop(place, None)
+
+    def take_unfinished(self) -> dict[str, Iterable[bytes]]:
+        """What follows the group in the keys of offsets that went with it but have no tombstones yet, by the group's id."""
+        unfinished, self._unfinished = self._unfinished, {}
+        return {group_id: places for group_id, places in unfinished.items() if places}
 
     def finish_loading(self) -> None:
         """Forget groups of which nothing is left. Raises: nothing."""
@@ -306,9 +329,15 @@ class OffsetStore:
         if group.is_blank and not self._loading:
             del self._groups[group_id]
 
+    def places(self, group_id: str) -> Iterator[bytes]:
+        """What follows the group in the keys of everything that it has committed, or is about to; not to be gone on with once
+        something has changed. Raises: nothing."""
+        group = self._groups.get(group_id)
+        return iter(()) if group is None else group.places()
+
     def detach(self, group_id: str) -> Iterator[bytes]:
-        """Forget everything that a group has committed, or is about to; answers what follows the group in the keys of its records,
-        for tombstones. Open transactions of the group go on, and commit what they write from now on. Raises: nothing.
+        """Forget everything that a group has committed, or is about to; answers its ``places``, for tombstones. Open transactions
+        of the group go on, and commit what they write from now on. Raises: nothing.
         """
         group = self._groups.pop(group_id, None)
         if group is None:

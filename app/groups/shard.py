@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from itertools import islice
 from typing import Any, Final
 
 from app.configs import BrokerConfig
@@ -23,11 +24,11 @@ from app.groups.classic_member import CONSUMER_PROTOCOL, ClassicTimer, Join, Syn
 from app.groups.cleanup import Chore, OffsetCleanup
 from app.groups.consumer import JOINING, LEAVING, Client, ConsumerGroup, Member, MemberTimer
 from app.groups.consumer_records import KEY_TYPES, GroupEpoch, from_bytes, to_bytes
-from app.groups.deletion import DeletionDue, DeletionOfGroup, DeletionOfOffsets, Deletions
+from app.groups.deletion import DeletionDue, DeletionOfGroup, DeletionOfOffsets, Deletions, tombstones_at_once
 from app.groups.group import Group, GroupType
 from app.groups.metrics import GroupCounters
 from app.groups.migration import can_downgrade, can_upgrade, downgraded, upgraded
-from app.groups.offsets import CommittedOffset, OffsetStore, offset_key, offset_value
+from app.groups.offsets import EVERYTHING, CommittedOffset, OffsetStore, group_prefix, offset_key, offset_value
 from app.groups.share import ShareGroup, ShareTimer
 from app.groups.share_records import SHARE_KEY_TYPES, ShareEpoch
 from app.groups.subscriptions import ResolvedRegex, TopicPattern
@@ -147,6 +148,8 @@ class GroupShard:
             if group_id not in self.groups and group_id in self.offsets:
                 self.groups[group_id] = self._new_classic(group_id, NO_TIMESTAMP)
         self._nameless, self._dropped = {}, set()
+        for group_id, places in self.offsets.take_unfinished().items():
+            self._deletions.go_on(turn, self._deletion_of(group_id, places))
         for group in self.groups.values():
             group.loaded(turn)
         self._cleanup.start(turn)
@@ -430,14 +433,27 @@ class GroupShard:
             raise RequestRejected(ErrorCode.NON_EMPTY_GROUP, f"Group {group_id} is not empty.")
         return group
 
-    def delete_group(self, turn: Turn, group_id: str, reply: Reply[ErrorCode] | None = None) -> None:
-        """Delete a group without members, and its offsets: nobody sees it any more. Tombstones that are too many for this turn
-        follow in others; ``reply``, if anybody waits, is given when all are written, or with what the first met that cannot be.
+    def delete_group(self, turn: Turn, group_id: str) -> None:
+        """Delete a group without members, and its offsets: nobody sees it any more, also after a crash. Tombstones that are too
+        many for this turn follow in others.
 
         Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP; what an append raises. Nothing is changed then.
         """
-        self._forget_group(turn, self.empty_group(group_id))
-        self._deletions.begin(turn, DeletionOfGroup(group_id, self.offsets, self._counters.offsets_deleted), reply)
+        group = self.empty_group(group_id)
+        prefix, at_once = group_prefix(group_id), tombstones_at_once(group_id)
+        first = list(islice(self.offsets.places(group_id), at_once))
+        offsets: list[RawRecord] = [(prefix + place, None) for place in first]
+        if len(first) == at_once:
+            offsets.append((prefix + EVERYTHING, None))
+        turn.append([*self.tombstones(group), *offsets])
+        del self.groups[group_id]
+        self._counters.offsets_deleted.value += len(first)
+        rest = islice(self.offsets.detach(group_id), len(first), None)
+        if len(first) == at_once:
+            self._deletions.go_on(turn, self._deletion_of(group_id, rest))
+
+    def _deletion_of(self, group_id: str, places: Iterable[bytes]) -> DeletionOfGroup:
+        return DeletionOfGroup(group_id, places, self.offsets, self._counters.offsets_deleted)
 
     # --- committing -----------------------------------------------------------------------------------------------------
 
@@ -526,7 +542,7 @@ class GroupShard:
         reply: Reply[ErrorCode] | None = None,
     ) -> list[tuple[str, ErrorCode]]:
         """Delete committed offsets of topics that no member reads; a code for each topic. Those that are too many for this turn
-        follow in others; ``reply`` as for ``delete_group``.
+        follow in others; ``reply``, if anybody waits, is given when all are written, or with what the first met that cannot be.
 
         Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP (a group whose members may read anything).
         """

@@ -321,12 +321,9 @@ async def _delete(context: Context, group_id: str) -> None:
     if group.group_type is GroupType.SHARE:
         await context.shares.forget(lambda key: key.group_id == group_id)
 
-    def event(shard: GroupShard, turn: Turn, reply: Reply[ErrorCode]) -> None:
-        shard.delete_group(turn, group_id, reply)
-
-    code = await context.groups.request(group_id, event, nameless=True)
-    if code is not ErrorCode.NONE:
-        raise RequestRejected(code, f"Group {group_id} is not wholly deleted yet.")
+    deleted = context.groups.perform(group_id, lambda shard, turn: shard.delete_group(turn, group_id), nameless=True)
+    if deleted is not None:
+        await deleted
 
 
 def refuse_delete(

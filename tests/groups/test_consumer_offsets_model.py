@@ -1,7 +1,8 @@
 """Offsets that members of a consumer group commit (KIP-848), against everything that goes wrong.
 
 Members come, go, fall silent and miss answers, commit with the epoch that they have, had or will have, and within transactions;
-strangers and nobody commit too; appends fail, and the coordinator starts again. What must always hold:
+strangers and nobody commit too; the group is deleted, over several turns; appends fail, and the coordinator starts again. What must
+always hold:
 
 - a commit is taken exactly from whom Kafka takes it, with Kafka's code for who is refused, and a refused one changes nothing;
 - what is committed is what the last commit said that was taken, and what a transaction commits counts when that is committed;
@@ -12,12 +13,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from app.errors import ErrorCode, RequestRejected
+from app.groups import deletion
 from app.groups.consumer import Client, check_heartbeat
 from app.groups.group import GroupType
 from app.groups.shard import GroupShard
@@ -42,6 +45,8 @@ producers = st.sampled_from((None, None, *PRODUCERS))
 class OffsetsMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
+        self.few_at_once = patch.object(deletion, "TOMBSTONES_AT_ONCE", 1)
+        self.few_at_once.start()
         self.bench = ShardBench(replace(CONFIG, group_consumer_assignment_interval_ms=0))
         self.bench.image = image_of({TOPIC: 2})
         self.clients = {name: Consumer(name, {TOPIC}) for name in MEMBERS}
@@ -176,6 +181,23 @@ class OffsetsMachine(RuleBasedStateMachine):
             self.bench.turn.refuse_with = None
             assert code is ErrorCode.NOT_COORDINATOR
 
+    # --- deletion -----------------------------------------------------------------------------------------------------
+
+    @rule()
+    def the_group_is_deleted(self) -> None:
+        expected = ErrorCode.NONE
+        if GROUP not in self.bench.shard.groups:
+            expected = ErrorCode.GROUP_ID_NOT_FOUND
+        elif self.joined:
+            expected = ErrorCode.NON_EMPTY_GROUP
+        assert self.bench.code(lambda shard, turn: shard.delete_group(turn, GROUP)) is expected
+        if expected is ErrorCode.NONE:
+            self.offsets, self.commits, self.pending = {}, {}, {}
+
+    @rule()
+    def a_deletion_goes_on(self) -> None:
+        self.bench.advance(0)
+
     # --- restarts -----------------------------------------------------------------------------------------------------
 
     @rule()
@@ -206,6 +228,9 @@ class OffsetsMachine(RuleBasedStateMachine):
         assert {name: group.members[name].epoch for name in self.joined} == {
             name: self.epochs[name] for name in self.joined
         }
+
+    def teardown(self) -> None:
+        self.few_at_once.stop()
 
 
 def committed(shard: GroupShard) -> dict[tuple[str, int], int]:
