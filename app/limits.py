@@ -1,7 +1,7 @@
 """Every maximum in one place, each with its reason (INV-7).
 
 A limit here guards against a peer, a disk or a bucket; what an operator may want to tune is a setting instead
-(``app/configs.py``). Sizes are in bytes, times in milliseconds, everything else is a count.
+(``app/configs/``). Sizes are in bytes, times in milliseconds, everything else is a count.
 """
 
 from __future__ import annotations

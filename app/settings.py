@@ -20,16 +20,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from app.configs import (
-    BROKER_DEFINITIONS,
-    TOPIC_DEFINITIONS,
-    BrokerConfig,
-    Definition,
-    TopicConfig,
-    check_broker_config,
-    format_value,
-    parse_value,
-)
+from app.configs import BrokerConfig, TopicConfig
+from app.configs.broker_definitions import BROKER_DEFINITIONS
+from app.configs.definition import Definition
+from app.configs.topic_definitions import TOPIC_DEFINITIONS
+from app.configs.validation import check_broker_config
+from app.configs.values import format_value, parse_value
 from app.errors import ConfigError, RequestRejected
 
 OFF: Final = "off"

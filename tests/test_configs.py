@@ -8,29 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.configs import (
-    BROKER_DEFINITIONS,
-    DERIVED,
-    INT_MAX,
-    LONG_MAX,
-    TOPIC_DEFINITIONS,
-    BrokerConfig,
-    ConfigSource,
-    ConfigType,
-    DescribedConfig,
-    Durability,
-    TimestampType,
-    TopicConfig,
-    apply_broker_overrides,
-    check_broker_config,
-    describe_broker,
-    describe_topic,
-    format_value,
-    parse_value,
-    resolve_topic_config,
-    validate_broker_configs,
-    validate_topic_configs,
-)
+from app.configs import BrokerConfig, Durability, TimestampType, TopicConfig
+from app.configs.broker_definitions import BROKER_DEFINITIONS
+from app.configs.definition import ConfigSource, ConfigType
+from app.configs.describing import DescribedConfig, describe_broker, describe_topic
+from app.configs.numbers import INT_MAX, LONG_MAX
+from app.configs.resolving import apply_broker_overrides, resolve_topic_config
+from app.configs.topic import DERIVED
+from app.configs.topic_definitions import TOPIC_DEFINITIONS
+from app.configs.validation import check_broker_config, validate_broker_configs, validate_topic_configs
+from app.configs.values import format_value, parse_value
 from app.errors import ConfigError, ErrorCode, RequestRejected
 
 KAFKA_DEFAULTS = {

@@ -301,7 +301,7 @@ async def _explaining(names: Iterable[str]) -> AsyncIterator[None]:
     except RequestRejected as error:
         from difflib import get_close_matches
 
-        from app.configs import TOPIC_DEFINITIONS
+        from app.configs.topic_definitions import TOPIC_DEFINITIONS
 
         unknown = [name for name in names if name not in TOPIC_DEFINITIONS]
         if error.code is not ErrorCode.INVALID_CONFIG or not unknown:

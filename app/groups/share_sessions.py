@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
-from app.configs import INT_MAX, BrokerConfig
+from app.configs import BrokerConfig
+from app.configs.numbers import INT_MAX
 from app.errors import ErrorCode, RequestRejected
 from app.tiering.waiting import Waiters
 

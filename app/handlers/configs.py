@@ -1,6 +1,6 @@
 """DescribeConfigs (key 32), AlterConfigs (33), IncrementalAlterConfigs (44) and ListConfigResources (74): settings.
 
-What a setting is and what may be said of it is in ``app/configs.py``; what was said is in the cluster image; changes go
+What a setting is and what may be said of it is in ``app/configs/``; what was said is in the cluster image; changes go
 through the controller. A broker describes itself, and (under the empty name) what was said for all brokers.
 """
 
@@ -10,11 +10,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from app.configs import (
-    DescribedConfig,
-    describe_broker,
-    describe_topic,
-)
+from app.configs.describing import DescribedConfig, describe_broker, describe_topic
 from app.errors import ErrorCode, FirnError, RequestRejected
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request

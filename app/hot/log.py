@@ -24,7 +24,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from struct import Struct
 from typing import Final, NamedTuple, NoReturn, TypeVar
 
-from app.configs import LONG_MAX, Durability, TimestampType, TopicConfig
+from app.configs import Durability, TimestampType, TopicConfig
+from app.configs.numbers import LONG_MAX
 from app.errors import (
     ConflictError,
     CorruptionError,

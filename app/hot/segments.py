@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from app.configs import LONG_MAX
+from app.configs.numbers import LONG_MAX
 from app.errors import CorruptionError
 from app.hot.descriptors import FileHandle
 from app.hot.indexes import AbortedTransaction, SegmentIndex

@@ -13,19 +13,13 @@ from enum import IntEnum
 from typing import Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
-from app.configs import (
-    BROKER_DEFINITIONS,
-    TOPIC_DEFINITIONS,
-    BrokerConfig,
-    ConfigType,
-    Definition,
-    TopicConfig,
-    apply_broker_overrides,
-    format_value,
-    resolve_topic_config,
-    validate_broker_configs,
-    validate_topic_configs,
-)
+from app.configs import BrokerConfig, TopicConfig
+from app.configs.broker_definitions import BROKER_DEFINITIONS
+from app.configs.definition import ConfigType, Definition
+from app.configs.resolving import apply_broker_overrides, resolve_topic_config
+from app.configs.topic_definitions import TOPIC_DEFINITIONS
+from app.configs.validation import validate_broker_configs, validate_topic_configs
+from app.configs.values import format_value
 from app.errors import ErrorCode, RequestRejected
 from app.limits import TOPIC_NAME_CHARS_MAX
 from app.metadata.cluster import (

@@ -23,7 +23,8 @@ from uuid import UUID
 
 import msgspec
 
-from app.configs import BrokerConfig, TopicConfig, apply_broker_overrides, resolve_topic_config
+from app.configs import BrokerConfig, TopicConfig
+from app.configs.resolving import apply_broker_overrides, resolve_topic_config
 from app.errors import CorruptionError
 from app.metadata.log_format import (
     NOTHING_APPLIED,

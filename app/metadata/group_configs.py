@@ -12,16 +12,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from app.configs import (
-    BrokerConfig,
-    ConfigSource,
-    ConfigType,
-    Definition,
-    DescribedConfig,
-    SourcedValue,
-    format_value,
-    parse_value,
-)
+from app.configs import BrokerConfig
+from app.configs.definition import ConfigSource, ConfigType, Definition
+from app.configs.describing import DescribedConfig, SourcedValue
+from app.configs.values import format_value, parse_value
 from app.errors import ErrorCode, RequestRejected
 
 AUTO_OFFSET_RESET: Final = "share.auto.offset.reset"

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from app.configs import BROKER_DEFINITIONS, TOPIC_DEFINITIONS, ConfigSource, ConfigType, TopicConfig
+from app.configs import TopicConfig
+from app.configs.broker_definitions import BROKER_DEFINITIONS
+from app.configs.definition import ConfigSource, ConfigType
+from app.configs.topic_definitions import TOPIC_DEFINITIONS
 from app.errors import ErrorCode, RequestRejected
 from app.wire.apikeys import ApiKey
 from app.wire.apis import alter_configs as full

@@ -1,0 +1,100 @@
+"""What a broker is set to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from app.configs.numbers import INT_MAX, KAFKA_DOUBLE_MAX
+from app.configs.topic import TopicConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Settings of one broker process, fixed when it starts. Fields are named like ``TopicConfig``'s."""
+
+    node_id: int = 1
+    broker_rack: str | None = None
+    data_dir: str = "./firn-data"
+    store_url: str = ""
+    """``file:///path`` or ``s3://bucket/prefix``; empty is the directory ``<data-dir>-store`` beside the data."""
+    listen_host: str = "127.0.0.1"
+    listen_port: int = 9092
+    """0 lets the system choose a free port."""
+    advertised_host: str = ""
+    """What clients are told to connect to; empty is ``listen_host``."""
+    advertised_port: int = 0
+    """0 is the port that is listened on."""
+    http_address: str = "127.0.0.1:8080"
+    """``host:port`` of the HTTP process, or ``off``."""
+    redis_url: str | None = None
+    take_over: bool = False
+
+    topic_defaults: TopicConfig = field(default_factory=TopicConfig)
+    """What a topic has where neither it nor a broker override says otherwise."""
+    num_partitions: int = 1
+    default_replication_factor: int = 1
+    auto_create_topics_enable: bool = True
+
+    socket_request_max_bytes: int = 104_857_600
+    socket_send_buffer_bytes: int = 102_400
+    queued_max_request_bytes: int = 268_435_456
+    """Memory for request frames that are still arriving, over all connections (Kafka: -1, none). Past it, reading waits."""
+    connections_max_idle_ms: int = 600_000
+    max_connections: int = INT_MAX
+    fetch_max_bytes: int = 57_671_680
+    max_incremental_fetch_session_cache_slots: int = 1000
+    max_request_partition_size_limit: int = 2000
+    producer_id_expiration_ms: int = 86_400_000
+    offsets_topic_num_partitions: int = 50
+    offsets_topic_replication_factor: int = 1
+    offsets_topic_segment_bytes: int = 104_857_600
+    offsets_retention_minutes: int = 10_080
+    offsets_retention_check_interval_ms: int = 600_000
+    offset_metadata_max_bytes: int = 4096
+    group_min_session_timeout_ms: int = 6000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_initial_rebalance_delay_ms: int = 3000
+    group_max_size: int = INT_MAX
+    group_consumer_session_timeout_ms: int = 45_000
+    group_consumer_heartbeat_interval_ms: int = 5000
+    group_consumer_assignment_interval_ms: int = 1000
+    group_consumer_max_size: int = INT_MAX
+    group_consumer_assignors: frozenset[str] = frozenset({"uniform", "range"})
+    group_consumer_migration_policy: str = "bidirectional"
+    group_consumer_regex_refresh_interval_ms: int = 600_000
+    group_share_session_timeout_ms: int = 45_000
+    group_share_heartbeat_interval_ms: int = 5000
+    group_share_assignment_interval_ms: int = 1000
+    group_share_max_size: int = 200
+    group_share_delivery_count_limit: int = 5
+    group_share_record_lock_duration_ms: int = 30_000
+    group_share_partition_max_record_locks: int = 2000
+    group_share_max_share_sessions: int = 2000
+    transaction_state_log_num_partitions: int = 50
+    transaction_state_log_replication_factor: int = 1
+    transaction_state_log_segment_bytes: int = 104_857_600
+    transaction_max_timeout_ms: int = 900_000
+    transactional_id_expiration_ms: int = 604_800_000
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
+    transaction_partition_verification_enable: bool = True
+    share_coordinator_state_topic_num_partitions: int = 50
+    share_coordinator_state_topic_replication_factor: int = 1
+    share_coordinator_state_topic_segment_bytes: int = 104_857_600
+    remote_log_manager_task_interval_ms: int = 30_000
+    remote_fetch_max_wait_ms: int = 500
+    log_retention_check_interval_ms: int = 300_000
+    log_cleaner_enable: bool = True
+    log_cleaner_threads: int = 1
+    log_cleaner_backoff_ms: int = 15_000
+    log_cleaner_dedupe_buffer_size: int = 25_165_824
+    """Memory for the maps of newest offsets (Kafka: 128 MiB); keys that it has no room for are left to a further round."""
+    log_cleaner_io_buffer_size: int = 2_097_152
+    """Memory for what compaction reads and writes at once (Kafka: 512 KiB)."""
+    log_cleaner_io_buffer_load_factor: float = 0.9
+    log_cleaner_io_max_bytes_per_second: float = KAFKA_DOUBLE_MAX
+    firn_chunk_cache_bytes: int = 1_073_741_824
+    """Room on the local disk for chunks fetched from the object store."""
+    firn_read_ahead_bytes: int = 268_435_456
+    """Bytes of chunks asked for ahead of sequential remote readers, over all of them."""
+    firn_log_dir_free_bytes_min: int = 1_073_741_824
+    """Below this much free room on the data directory's disk producers get a retriable error."""

@@ -1,0 +1,468 @@
+"""Every setting of a broker that is not the default of a topic's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from app.configs.broker import BrokerConfig
+from app.configs.definition import ConfigType, Definition, Importance, Update, Value
+from app.configs.numbers import SHORT_MAX
+from app.configs.values import documented
+from app.limits import LOG_CLEANER_THREADS_MAX
+
+_BOOLEAN, _STRING, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
+_SHORT, _DOUBLE, _LIST, _PASSWORD = ConfigType.SHORT, ConfigType.DOUBLE, ConfigType.LIST, ConfigType.PASSWORD
+
+_BLANK: Final = BrokerConfig()
+
+
+def _broker(
+    name: str,
+    kind: ConfigType,
+    documentation: str,
+    *,
+    attribute: str | None = None,
+    kafka_default: str | None = None,
+    default: Value = None,
+    **more: Any,
+) -> Definition:
+    attribute = name.replace(".", "_") if attribute is None else attribute
+    if attribute:
+        default = getattr(_BLANK, attribute)
+    return Definition(
+        name=name,
+        type=kind,
+        field=attribute,
+        default=default,
+        documentation=documented(documentation, default, kafka_default),
+        kafka_default=kafka_default,
+        **more,
+    )
+
+
+BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
+    {
+        definition.name: definition
+        for definition in (
+            _broker(
+                "node.id",
+                _INT,
+                "Number of this broker, different from every other's in the cluster.",
+                importance=Importance.HIGH,
+                minimum=0,
+                kafka_default="none",
+            ),
+            _broker("broker.rack", _STRING, "Rack or availability zone of this broker; replicas are spread over them."),
+            _broker(
+                "log.dirs",
+                _STRING,
+                "Directory of the local partition logs.",
+                attribute="data_dir",
+                importance=Importance.HIGH,
+                kafka_default="/tmp/kafka-logs",
+            ),
+            _broker(
+                "firn.store.url",
+                _STRING,
+                "Object store of the cluster: file:///path or s3://bucket/prefix. By default a directory beside log.dirs.",
+                attribute="store_url",
+                importance=Importance.HIGH,
+            ),
+            _broker(
+                "listeners",
+                _LIST,
+                "Address that clients connect to.",
+                attribute="",
+                default="PLAINTEXT://127.0.0.1:9092",
+                kafka_default="PLAINTEXT://:9092",
+                importance=Importance.HIGH,
+            ),
+            _broker(
+                "advertised.listeners",
+                _LIST,
+                "Address that clients are told to connect to; by default the one that is listened on.",
+                attribute="",
+                importance=Importance.HIGH,
+            ),
+            _broker("firn.http.listen", _STRING, "Address of the HTTP interface, or off.", attribute="http_address"),
+            _broker(
+                "firn.redis.url",
+                _PASSWORD,
+                "Redis for liveness in a cluster of several brokers; one broker alone needs none.",
+                attribute="redis_url",
+            ),
+            _broker(
+                "num.partitions",
+                _INT,
+                "Partitions of a topic whose creator does not say.",
+                minimum=1,
+            ),
+            _broker(
+                "default.replication.factor",
+                _INT,
+                "Replicas of a topic whose creator does not say.",
+                minimum=1,
+                maximum=SHORT_MAX,
+            ),
+            _broker(
+                "auto.create.topics.enable",
+                _BOOLEAN,
+                "Whether a client that asks for a topic's metadata, and allows it, creates the topic.",
+                importance=Importance.HIGH,
+            ),
+            _broker(
+                "socket.request.max.bytes",
+                _INT,
+                "Largest request; a larger one closes its connection.",
+                importance=Importance.HIGH,
+                minimum=1024,
+            ),
+            _broker(
+                "socket.send.buffer.bytes",
+                _INT,
+                "The kernel's send buffer of each of many connections that fetch, up to four times as much of each of a few; "
+                "-1: as large as the kernel likes, for readers far away.",
+                importance=Importance.HIGH,
+                minimum=-1,
+            ),
+            _broker(
+                "queued.max.request.bytes",
+                _LONG,
+                "Memory for requests that are still arriving, over all connections; reading waits beyond it. -1: no limit.",
+                minimum=-1,
+                kafka_default="-1",
+            ),
+            _broker(
+                "connections.max.idle.ms",
+                _LONG,
+                "Time after which a connection without requests is closed; -1 is never.",
+                minimum=-1,
+            ),
+            _broker(
+                "max.connections",
+                _INT,
+                "Connections at a time, and never more than half of the files that the process may open; further ones wait until "
+                "others are closed.",
+                minimum=0,
+            ),
+            _broker(
+                "fetch.max.bytes",
+                _INT,
+                "Most bytes of records in one answer to a Fetch, whatever the client allows.",
+                minimum=1024,
+            ),
+            _broker(
+                "max.incremental.fetch.session.cache.slots",
+                _INT,
+                "Incremental fetch sessions that are kept at a time.",
+                minimum=0,
+            ),
+            _broker(
+                "max.request.partition.size.limit",
+                _INT,
+                "Most partitions in one answer to DescribeTopicPartitions.",
+                minimum=1,
+            ),
+            _broker(
+                "producer.id.expiration.ms",
+                _INT,
+                "Time after which an idempotent producer that writes nothing is forgotten.",
+                importance=Importance.LOW,
+                minimum=1,
+            ),
+            *(
+                definition
+                for prefix, what in (
+                    ("offsets.topic", "committed offsets and groups"),
+                    ("transaction.state.log", "the state of transactions"),
+                    ("share.coordinator.state.topic", "the state of share groups"),
+                )
+                for definition in (
+                    _broker(
+                        f"{prefix}.num.partitions",
+                        _INT,
+                        f"Partitions of the topic of {what}, when it is made; it must not change afterwards.",
+                        importance=Importance.HIGH,
+                        minimum=1,
+                    ),
+                    _broker(
+                        f"{prefix}.replication.factor",
+                        _SHORT,
+                        f"Replicas of the topic of {what}, when it is made.",
+                        importance=Importance.HIGH,
+                        minimum=1,
+                        kafka_default="3",
+                    ),
+                    _broker(
+                        f"{prefix}.segment.bytes",
+                        _INT,
+                        f"Size of the segments of the topic of {what}, when it is made: small, so that it is soon compacted.",
+                        importance=Importance.HIGH,
+                        minimum=1024,
+                    ),
+                )
+            ),
+            _broker(
+                "transaction.max.timeout.ms",
+                _INT,
+                "Longest timeout that a producer may ask for its transactions; what is open longer than its timeout is aborted.",
+                importance=Importance.HIGH,
+                minimum=1,
+            ),
+            _broker(
+                "transactional.id.expiration.ms",
+                _INT,
+                "Time after which a transactional id is forgotten that began and ended nothing.",
+                importance=Importance.HIGH,
+                minimum=1,
+            ),
+            _broker(
+                "transaction.remove.expired.transaction.cleanup.interval.ms",
+                _INT,
+                "Time between two looks for transactional ids that are past their expiration.",
+                importance=Importance.LOW,
+                minimum=1,
+            ),
+            _broker(
+                "transaction.partition.verification.enable",
+                _BOOLEAN,
+                "Whether a batch that begins a transaction in a partition is refused unless the transaction may write there.",
+                importance=Importance.LOW,
+            ),
+            _broker(
+                "offsets.retention.minutes",
+                _INT,
+                "Time after which committed offsets go that nobody uses: of a group without members, or of a topic that a "
+                "group no longer reads.",
+                importance=Importance.HIGH,
+                minimum=1,
+            ),
+            _broker(
+                "offsets.retention.check.interval.ms",
+                _LONG,
+                "Time between two looks for committed offsets that are past their retention.",
+                importance=Importance.HIGH,
+                minimum=1,
+            ),
+            _broker(
+                "offset.metadata.max.bytes",
+                _INT,
+                "Longest metadata that may be committed with an offset.",
+                importance=Importance.HIGH,
+            ),
+            _broker(
+                "group.min.session.timeout.ms",
+                _INT,
+                "Shortest session timeout that a member of a classic group may ask for.",
+            ),
+            _broker(
+                "group.max.session.timeout.ms",
+                _INT,
+                "Longest session timeout that a member of a classic group may ask for.",
+            ),
+            _broker(
+                "group.initial.rebalance.delay.ms",
+                _INT,
+                "How long an empty classic group waits for more members after the first before it assigns partitions.",
+            ),
+            _broker(
+                "group.max.size",
+                _INT,
+                "Most members of a classic group.",
+                minimum=1,
+            ),
+            _broker(
+                "group.consumer.session.timeout.ms",
+                _INT,
+                "Time after which a member of a consumer group that has sent no heartbeat is taken out of it (KIP-848).",
+                minimum=1,
+            ),
+            _broker(
+                "group.consumer.heartbeat.interval.ms",
+                _INT,
+                "Time between two heartbeats that members of consumer groups are told to keep.",
+                minimum=1,
+            ),
+            _broker(
+                "group.consumer.assignment.interval.ms",
+                _INT,
+                "Time between two computations of what members of a consumer group should read; members that join together "
+                "are dealt with together (KIP-1263). 0 computes whenever something has changed.",
+                minimum=0,
+                maximum=15_000,
+                update=Update.CLUSTER_WIDE,
+            ),
+            _broker(
+                "group.consumer.max.size",
+                _INT,
+                "Most members of a consumer group.",
+                minimum=1,
+            ),
+            _broker(
+                "group.consumer.assignors",
+                _LIST,
+                "Assignors that consumer groups can use: uniform balances and moves little, range keeps partitions of equal "
+                "number together. A group that does not say uses uniform if it is here.",
+                choices=("uniform", "range"),
+            ),
+            _broker(
+                "group.consumer.migration.policy",
+                _STRING,
+                "Whether a group may change its protocol while it has members: to the consumer protocol (upgrade), back to "
+                "the classic one (downgrade), both (bidirectional), or neither (disabled).",
+                choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+            ),
+            _broker(
+                "group.share.session.timeout.ms",
+                _INT,
+                "Time after which a member of a share group that has sent no heartbeat is taken out of it (KIP-932).",
+                minimum=1,
+            ),
+            _broker(
+                "group.share.heartbeat.interval.ms",
+                _INT,
+                "Time between two heartbeats that members of share groups are told to keep.",
+                minimum=1,
+            ),
+            _broker(
+                "group.share.assignment.interval.ms",
+                _INT,
+                "As group.consumer.assignment.interval.ms, of share groups.",
+                minimum=0,
+                maximum=15_000,
+                update=Update.CLUSTER_WIDE,
+            ),
+            _broker("group.share.max.size", _SHORT, "Most members of a share group.", minimum=1, maximum=1000),
+            _broker(
+                "group.share.delivery.count.limit",
+                _INT,
+                "Times that a record is delivered to members of a share group before it is given up.",
+                minimum=2,
+                maximum=10,
+            ),
+            _broker(
+                "group.share.record.lock.duration.ms",
+                _INT,
+                "Time that a member of a share group has for a record before another may get it.",
+                minimum=1000,
+                maximum=3_600_000,
+            ),
+            _broker(
+                "group.share.partition.max.record.locks",
+                _INT,
+                "Most records of a partition between the oldest that a share group is not done with and the newest that one "
+                "of its members was given.",
+                minimum=100,
+                maximum=10_000,
+            ),
+            _broker(
+                "group.share.max.share.sessions",
+                _INT,
+                "Most share sessions of a broker: one for each member of a share group that reads from it.",
+                minimum=1,
+            ),
+            _broker(
+                "group.consumer.regex.refresh.interval.ms",
+                _INT,
+                "Time after which a subscribed regular expression is matched against all topics again. New and deleted "
+                "topics are noticed at once.",
+                minimum=10_000,
+            ),
+            _broker(
+                "remote.log.manager.task.interval.ms",
+                _LONG,
+                "Time between two looks at a partition for segments to delete from the object store and from the local disk, if "
+                "log.retention.check.interval.ms is not shorter. Segments are copied to the store as they roll.",
+                minimum=1,
+            ),
+            _broker(
+                "remote.fetch.max.wait.ms",
+                _INT,
+                "Longest that a Fetch waits for data from the object store, if the client would wait longer; it is answered with "
+                "what there is by then, and what arrives later is kept for the next one.",
+                minimum=1,
+            ),
+            _broker(
+                "log.retention.check.interval.ms",
+                _LONG,
+                "Time between two looks for segments that are past their retention. One look is at both tiers: it comes after this "
+                "time or after remote.log.manager.task.interval.ms, whichever is shorter.",
+                minimum=1,
+            ),
+            _broker(
+                "log.cleaner.enable",
+                _BOOLEAN,
+                "Whether logs with cleanup.policy compact are compacted; if not, they grow for ever, internal topics too.",
+            ),
+            _broker(
+                "log.cleaner.threads",
+                _INT,
+                "Logs compacted at the same time, each by a process of its own; 0 compacts none.",
+                minimum=0,
+                maximum=LOG_CLEANER_THREADS_MAX,
+                update=Update.CLUSTER_WIDE,
+            ),
+            _broker(
+                "log.cleaner.backoff.ms",
+                _LONG,
+                "Time until the log cleaner looks again when no compacted log was due.",
+                minimum=0,
+                update=Update.CLUSTER_WIDE,
+            ),
+            _broker(
+                "log.cleaner.dedupe.buffer.size",
+                _LONG,
+                "Memory for the maps from keys to newest offsets of all log.cleaner.threads; a log with more keys takes "
+                "several rounds.",
+                minimum=1024 * 1024,
+                kafka_default="134217728",
+                update=Update.CLUSTER_WIDE,
+            ),
+            _broker(
+                "log.cleaner.io.buffer.size",
+                _INT,
+                "Memory for what compaction reads and writes at once, over all log.cleaner.threads; more only for a batch "
+                "that is larger.",
+                minimum=0,
+                kafka_default="524288",
+                update=Update.CLUSTER_WIDE,
+            ),
+            _broker(
+                "log.cleaner.io.buffer.load.factor",
+                _DOUBLE,
+                "Share of the map from keys to newest offsets that may be taken: the more, the longer a key is looked for.",
+                minimum=0.01,
+                maximum=0.99,
+                update=Update.CLUSTER_WIDE,
+            ),
+            _broker(
+                "log.cleaner.io.max.bytes.per.second",
+                _DOUBLE,
+                "Most bytes a second that compaction reads and writes together.",
+                minimum=1,
+                update=Update.CLUSTER_WIDE,
+            ),
+            _broker(
+                "firn.chunk.cache.bytes",
+                _LONG,
+                "Room on the local disk for chunks that were fetched from the object store.",
+                minimum=0,
+            ),
+            _broker(
+                "firn.read.ahead.bytes",
+                _LONG,
+                "Bytes fetched from the object store ahead of sequential readers, over all of them.",
+                minimum=0,
+            ),
+            _broker(
+                "firn.log.dir.free.bytes.min",
+                _LONG,
+                "Free room on the disk of log.dirs below which producers get a retriable error.",
+                minimum=0,
+            ),
+        )
+    }
+)
+"""Settings of a broker that are not defaults of topic settings, by name."""

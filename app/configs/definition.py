@@ -1,0 +1,86 @@
+"""What there is to say of a setting as such: its names, type, bounds, default and meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum, StrEnum
+from typing import NamedTuple
+
+
+class ConfigType(IntEnum):
+    """Type of a setting, with its number in DescribeConfigs."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, with its number in DescribeConfigs."""
+
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_GROUP_CONFIG = 8
+
+
+class Importance(StrEnum):
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+class Update(Enum):
+    """When a broker setting can change."""
+
+    READ_ONLY = "read-only"
+    """Only by starting the broker again."""
+    CLUSTER_WIDE = "cluster-wide"
+    """While it runs, for all brokers; one broker may differ."""
+
+
+Value = bool | int | float | str | frozenset[str] | None
+
+
+class Synonym(NamedTuple):
+    """A broker-wide name of a topic setting; one of its units is ``factor`` of the topic setting's."""
+
+    name: str
+    factor: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """One setting."""
+
+    name: str
+    type: ConfigType
+    field: str
+    """Its field in ``TopicConfig`` or ``BrokerConfig``; empty where several make up one setting (``listeners``)."""
+    default: Value
+    documentation: str
+    """What it does, in a sentence or two; says so where Firn's default is not Kafka's."""
+    importance: Importance = Importance.MEDIUM
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    replicas: bool = False
+    """A list of ``<partition>:<broker>``, or ``*`` for all."""
+    synonyms: tuple[Synonym, ...] = ()
+    """Broker-wide names of a topic setting, first found first taken."""
+    kafka_default: str | None = None
+    """Kafka's default where it is another."""
+    update: Update = Update.READ_ONLY
+
+    @property
+    def sensitive(self) -> bool:
+        """Whether the value must never be shown."""
+        return self.type is ConfigType.PASSWORD

@@ -1,0 +1,132 @@
+"""What DescribeConfigs shows of a topic or a broker: every value, and every place that says something about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
+
+from app.configs.broker import BrokerConfig
+from app.configs.broker_definitions import BROKER_DEFINITIONS
+from app.configs.definition import ConfigSource, Definition, Synonym, Update, Value
+from app.configs.resolving import apply_broker_overrides, resolve_topic_config
+from app.configs.topic_definitions import TOPIC_BY_SYNONYM, TOPIC_DEFINITIONS
+from app.configs.values import format_value
+
+
+class SourcedValue(NamedTuple):
+    """A value of a setting under one of its names, and where it was said."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedConfig:
+    """Everything there is to say of one setting of one resource."""
+
+    definition: Definition
+    name: str
+    value: str | None
+    """The effective value; None if there is none or it is sensitive."""
+    source: ConfigSource
+    read_only: bool
+    synonyms: Sequence[SourcedValue]
+    """Every place that says something, the one that counts first."""
+
+
+def describe_topic(
+    broker: BrokerConfig,
+    overrides: Mapping[str, str],
+    *,
+    broker_overrides: Mapping[str, str] = MappingProxyType({}),
+    cluster_overrides: Mapping[str, str] = MappingProxyType({}),
+) -> list[DescribedConfig]:
+    """Every setting of a topic, by name. ``broker`` is as it was started, without dynamic overrides."""
+    effective_broker = apply_broker_overrides(apply_broker_overrides(broker, cluster_overrides), broker_overrides)
+    effective = resolve_topic_config(effective_broker, overrides)
+    described = []
+    for name, definition in sorted(TOPIC_DEFINITIONS.items()):
+        said = []
+        if name in overrides:
+            said.append(SourcedValue(name, overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
+        said += _said_by_brokers(definition, broker, broker_overrides, cluster_overrides)
+        value = overrides.get(name) or format_value(getattr(effective, definition.field))
+        described.append(DescribedConfig(definition, name, value, said[0].source, False, said))
+    return described
+
+
+def describe_broker(
+    broker: BrokerConfig,
+    *,
+    broker_overrides: Mapping[str, str] = MappingProxyType({}),
+    cluster_overrides: Mapping[str, str] = MappingProxyType({}),
+) -> list[DescribedConfig]:
+    """Every setting of a broker, by name. ``broker`` is as it was started, without dynamic overrides."""
+    effective = apply_broker_overrides(apply_broker_overrides(broker, cluster_overrides), broker_overrides)
+    layers = (
+        (broker_overrides, ConfigSource.DYNAMIC_BROKER_CONFIG),
+        (cluster_overrides, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+    )
+    described = []
+    for name, definition in BROKER_DEFINITIONS.items():
+        said = [SourcedValue(name, layer[name], source) for layer, source in layers if name in layer]
+        static = _static_text(broker, definition)
+        if static != format_value(definition.default):
+            said.append(SourcedValue(name, static, ConfigSource.STATIC_BROKER_CONFIG))
+        if definition.default is not None or not said:
+            said.append(SourcedValue(name, format_value(definition.default), ConfigSource.DEFAULT_CONFIG))
+        if definition.sensitive:
+            said = [entry._replace(value=None) for entry in said]
+        value = said[0].value
+        described.append(
+            DescribedConfig(definition, name, value, said[0].source, definition.update is Update.READ_ONLY, said)
+        )
+    for name, (definition, synonym) in TOPIC_BY_SYNONYM.items():
+        said = _said_by_brokers(definition, broker, broker_overrides, cluster_overrides)
+        value = _in_unit(getattr(effective.topic_defaults, definition.field), synonym)
+        described.append(DescribedConfig(definition, name, value, said[0].source, False, said))
+    return sorted(described, key=lambda config: config.name)
+
+
+def _said_by_brokers(
+    definition: Definition,
+    broker: BrokerConfig,
+    broker_overrides: Mapping[str, str],
+    cluster_overrides: Mapping[str, str],
+) -> list[SourcedValue]:
+    """What brokers say of a topic setting, what counts first."""
+    said = [
+        SourcedValue(synonym.name, layer[synonym.name], source)
+        for layer, source in (
+            (broker_overrides, ConfigSource.DYNAMIC_BROKER_CONFIG),
+            (cluster_overrides, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+        )
+        for synonym in definition.synonyms
+        if synonym.name in layer
+    ]
+    static = getattr(broker.topic_defaults, definition.field)
+    if static != definition.default:
+        said.append(SourcedValue(definition.synonyms[0].name, format_value(static), ConfigSource.STATIC_BROKER_CONFIG))
+    coarsest = definition.synonyms[-1]
+    said.append(SourcedValue(coarsest.name, _in_unit(definition.default, coarsest), ConfigSource.DEFAULT_CONFIG))
+    return said
+
+
+def _in_unit(value: Value, synonym: Synonym) -> str | None:
+    """A topic setting's value in the unit of a broker-wide name; None where it is no whole number of them."""
+    if synonym.factor == 1 or not isinstance(value, int) or value < 0:
+        return format_value(value)
+    return None if value % synonym.factor else str(value // synonym.factor)
+
+
+def _static_text(broker: BrokerConfig, definition: Definition) -> str | None:
+    if definition.name == "listeners":
+        return f"PLAINTEXT://{broker.listen_host}:{broker.listen_port}"
+    if definition.name == "advertised.listeners":
+        if not broker.advertised_host:
+            return None
+        return f"PLAINTEXT://{broker.advertised_host}:{broker.advertised_port or broker.listen_port}"
+    return format_value(getattr(broker, definition.field))

@@ -1,0 +1,105 @@
+"""What a topic is set to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from app.configs.numbers import LONG_MAX
+
+DERIVED: Final = -2
+"""``local.retention.*``: as ``retention.*``."""
+
+
+class Durability(StrEnum):
+    """When a record counts as stored (``firn.durability``)."""
+
+    MEMORY = "memory"
+    """In the page cache: survives a kill of the process, not a loss of power. Kafka's default."""
+    DISK = "disk"
+    """fdatasync of the bytes, and of a new file's directory entry, has returned."""
+    OBJECT = "object"
+    """In the object-store WAL."""
+
+
+class TimestampType(StrEnum):
+    CREATE_TIME = "CreateTime"
+    LOG_APPEND_TIME = "LogAppendTime"
+
+
+class TierCompression(StrEnum):
+    """How chunks of a segment object are stored (``firn.tier.compression``)."""
+
+    AUTO = "auto"
+    """zstd, but verbatim where the batches of a chunk are compressed already, and where the store is a local directory:
+    there a verbatim chunk is served from the object's own file."""
+    NONE = "none"
+    ZSTD = "zstd"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """Effective settings of one topic: its own overrides over the broker's defaults over Firn's."""
+
+    cleanup_policy: frozenset[str] = frozenset({"delete"})
+    compression_type: str = "producer"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+    delete_retention_ms: int = 86_400_000
+    file_delete_delay_ms: int = 60_000
+    flush_messages: int = LONG_MAX
+    flush_ms: int = LONG_MAX
+    follower_replication_throttled_replicas: frozenset[str] = frozenset()
+    index_interval_bytes: int = 4096
+    leader_replication_throttled_replicas: frozenset[str] = frozenset()
+    max_compaction_lag_ms: int = LONG_MAX
+    max_message_bytes: int = 1_048_588
+    message_timestamp_after_max_ms: int = 3_600_000
+    message_timestamp_before_max_ms: int = LONG_MAX
+    message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    min_insync_replicas: int = 1
+    preallocate: bool = False
+    retention_bytes: int = -1
+    retention_ms: int = 604_800_000
+    segment_bytes: int = 1_073_741_824
+    segment_index_bytes: int = 10_485_760
+    segment_jitter_ms: int = 0
+    segment_ms: int = 604_800_000
+    unclean_leader_election_enable: bool = False
+    remote_storage_enable: bool = True
+    local_retention_bytes: int = -2
+    local_retention_ms: int = 3_600_000
+    remote_log_copy_disable: bool = False
+    remote_log_delete_on_disable: bool = False
+    firn_durability: Durability = Durability.MEMORY
+    firn_tier_max_lag_ms: int = 3_600_000
+    firn_tier_chunk_bytes: int = 4 * 1024 * 1024
+    firn_tier_compression: TierCompression = TierCompression.AUTO
+    firn_remote_delete_delay_ms: int = 60_000
+
+    @property
+    def compacted(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def tiered(self) -> bool:
+        """Whether segments of the topic go to the object store. Compacted topics stay local."""
+        return self.remote_storage_enable and not self.compacted
+
+    @property
+    def local_retention_ms_effective(self) -> int:
+        """How long the local copy is kept; -1 for ever. Without a tier the local copy is all there is."""
+        if not self.tiered or self.local_retention_ms == DERIVED:
+            return self.retention_ms
+        return self.local_retention_ms
+
+    @property
+    def local_retention_bytes_effective(self) -> int:
+        """How much is kept locally; -1 without a limit."""
+        if not self.tiered or self.local_retention_bytes == DERIVED:
+            return self.retention_bytes
+        return self.local_retention_bytes

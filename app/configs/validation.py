@@ -1,0 +1,120 @@
+"""Whether a topic, or a broker, may have the settings that it is to have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from app.configs.broker import BrokerConfig
+from app.configs.broker_definitions import BROKER_DEFINITIONS
+from app.configs.definition import Update
+from app.configs.resolving import apply_broker_overrides, parse_synonym, resolve_topic_config
+from app.configs.topic import DERIVED, Durability, TopicConfig
+from app.configs.topic_definitions import TOPIC_BY_SYNONYM, TOPIC_DEFINITIONS
+from app.configs.values import invalid_value
+from app.errors import ConfigError, ErrorCode, RequestRejected
+
+
+def validate_topic_configs(
+    overrides: Mapping[str, str | None],
+    *,
+    broker: BrokerConfig | None = None,
+    existing: Mapping[str, str] | None = None,
+) -> TopicConfig:
+    """Check all the overrides that a topic is to have; answers the settings they come to.
+
+    ``existing`` are the overrides it has now, None for a topic that is being created.
+
+    Raises: RequestRejected INVALID_CONFIG in Kafka's words: an unknown name, a value of the wrong type or out of range,
+    settings that contradict each other, tiering turned off without saying that the tiered data may go (KIP-950).
+    """
+    broker = broker or BrokerConfig()
+    given: dict[str, str] = {}
+    for name, text in overrides.items():
+        if name not in TOPIC_DEFINITIONS:
+            raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
+        if text is None:
+            raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {name}")
+        given[name] = text
+    config = resolve_topic_config(broker, given)
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        raise RequestRejected(
+            ErrorCode.INVALID_CONFIG,
+            f"conflict topic config setting min.compaction.lag.ms ({config.min_compaction_lag_ms}) > "
+            f"max.compaction.lag.ms ({config.max_compaction_lag_ms})",
+        )
+    if config.firn_durability is Durability.OBJECT:
+        raise invalid_value("firn.durability", "object", "It is not available in this version; use memory or disk.")
+    if config.remote_storage_enable and config.compacted:
+        raise RequestRejected(
+            ErrorCode.INVALID_CONFIG,
+            "Remote log storage only supports topics with cleanup.policy=delete or cleanup.policy being an empty list.",
+        )
+    if config.tiered:
+        _check_local_retention("ms", config.local_retention_ms, config.retention_ms, config.remote_log_copy_disable)
+        _check_local_retention(
+            "bytes", config.local_retention_bytes, config.retention_bytes, config.remote_log_copy_disable
+        )
+    elif (
+        existing is not None
+        and not config.remote_log_delete_on_disable
+        and resolve_topic_config(broker, existing).tiered
+    ):
+        raise RequestRejected(
+            ErrorCode.INVALID_CONFIG,
+            "Remote storage cannot be turned off while the topic's remote data is kept: to keep it and copy nothing more, "
+            "set remote.storage.enable=true,remote.log.copy.disable=true; to delete it, set "
+            "remote.storage.enable=false,remote.log.delete.on.disable=true.",
+        )
+    return config
+
+
+def _check_local_retention(unit: str, local: int, whole: int, copy_disabled: bool) -> None:
+    if local == DERIVED:
+        return
+    if copy_disabled and local != whole:
+        raise RequestRejected(
+            ErrorCode.INVALID_CONFIG,
+            f"While remote.log.copy.disable is true, local.retention.{unit} must be -2 or equal retention.{unit}, because "
+            "nothing more is copied to the object store.",
+        )
+    if whole < 0:
+        return
+    if local == -1:
+        raise invalid_value(
+            f"local.retention.{unit}", local, f"Value must not be -1 as retention.{unit} value is set as {whole}."
+        )
+    if local > whole:
+        raise invalid_value(
+            f"local.retention.{unit}", local, f"Value must not be more than retention.{unit} property value: {whole}"
+        )
+
+
+def check_broker_config(broker: BrokerConfig) -> None:
+    """Refuse what a broker must not start with, its topic defaults among it. Raises: ConfigError."""
+    try:
+        validate_topic_configs({}, broker=broker)
+    except RequestRejected as error:
+        raise ConfigError(f"The broker's topic defaults cannot be used: {error}") from None
+
+
+def validate_broker_configs(overrides: Mapping[str, str | None], *, broker: BrokerConfig | None = None) -> BrokerConfig:
+    """Check the dynamic overrides that one broker, or all, are to have; answers what they come to on ``broker``.
+
+    Raises: RequestRejected INVALID_CONFIG for an unknown name or a bad value; INVALID_REQUEST for a setting that only
+    changes by starting the broker again.
+    """
+    given: dict[str, str] = {}
+    for name, text in overrides.items():
+        definition = BROKER_DEFINITIONS.get(name)
+        if definition is None and name not in TOPIC_BY_SYNONYM:
+            raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}")
+        if definition is not None and definition.update is Update.READ_ONLY:
+            raise RequestRejected(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {name}")
+        if text is None:
+            raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Null value not supported for broker configs: {name}")
+        given[name] = text
+        if name in TOPIC_BY_SYNONYM:
+            parse_synonym(name, text)
+    effective = apply_broker_overrides(broker or BrokerConfig(), given)
+    validate_topic_configs({}, broker=effective)
+    return effective
