@@ -27,6 +27,9 @@ _LENGTH: Final = Struct(">h")
 _GROUP_START: Final = NUMBER_BYTES + _LENGTH.size
 """Where in a key the group's id begins."""
 _PARTITION: Final = Struct(">i")
+_PARTITION_BYTES: Final = _PARTITION.size
+ALIKE_MAX: Final = 4096
+"""Groups with a topic that are remembered while loading: a megabyte."""
 _VALUE: Final = 3
 """Version in which offsets are written, as Kafka does."""
 _VALUE_HEAD: Final = Struct(">hqih")
@@ -210,7 +213,7 @@ def _parse_place(place: bytes) -> tuple[str, int]:
 class OffsetStore:
     """The offsets of all groups of one partition."""
 
-    __slots__ = ("_groups", "_loading", "_new", "_open", "_unfinished", "newest_log_end")
+    __slots__ = ("_alike", "_groups", "_loading", "_new", "_open", "_unfinished", "newest_log_end")
 
     def __init__(self) -> None:
         self._groups: dict[str, _GroupOffsets] = {}
@@ -218,6 +221,9 @@ class OffsetStore:
         """Groups with pending offsets, by producer id."""
         self._loading: dict[bytes, _GroupOffsets] = {}
         self._new: list[str] = []
+        self._alike: dict[bytes, tuple[dict[bytes, bytes], int]] = {}
+        """While loading, by how a key begins up to the partition: where values of such keys go, and where in them the group ends.
+        Only of groups without open transactions."""
         self._unfinished: dict[str, dict[bytes, None]] = {}
         """What went with deleted groups, by their ids, and whose tombstones were not loaded yet."""
         self.newest_log_end = Offset(0)
@@ -231,8 +237,16 @@ class OffsetStore:
         self.newest_log_end = log_end
         loading = self._loading
         outside = producer_id == NO_PRODUCER_ID
+        alike = self._alike
+        if not outside:
+            alike.clear()
         for record in records:
             key, value = record
+            known = alike.get(key[:-_PARTITION_BYTES])
+            if known is not None and value is not None:
+                raw, end = known
+                raw[key[end:]] = value
+                continue
             if key[:NUMBER_BYTES] not in _OFFSET_PREFIXES:
                 others.append(record)
                 continue
@@ -246,6 +260,8 @@ class OffsetStore:
             if outside and not group.pending and (value is not None or not group.decoded):
                 if value is not None:
                     group.raw[key[end:]] = value
+                    if end <= len(key) - _PARTITION_BYTES and len(alike) < ALIKE_MAX:
+                        alike[key[:-_PARTITION_BYTES]] = group.raw, end
                 elif key[end:] != EVERYTHING:
                     group.raw.pop(key[end:], None)
             elif key[end:] != EVERYTHING:
@@ -281,6 +297,7 @@ class OffsetStore:
         """A tombstone was met, of everything or of an offset of a group which that may have been said of."""
         group_id = raw_id.decode()
         if place == EVERYTHING:
+            self._alike.clear()
             self._unfinished.setdefault(group_id, {}).update(dict.fromkeys(self.detach(group_id)))
             self._loading[raw_id] = self._groups.setdefault(group_id, _GroupOffsets())
         elif group_id in self._unfinished:
@@ -293,7 +310,7 @@ class OffsetStore:
 
     def finish_loading(self) -> None:
         """Forget groups of which nothing is left. Raises: nothing."""
-        self._loading = {}
+        self._loading, self._alike = {}, {}
         for group_id in [group_id for group_id, group in self._groups.items() if group.is_blank]:
             del self._groups[group_id]
 
