@@ -44,7 +44,7 @@ def settings_used() -> dict[str, dict[str, str]]:
     }
 
 
-LOOK_AROUND_S = 0.5
+LOOK_AROUND_S, LOOK_AROUND_QUICK_S = 0.5, 0.1
 """How long the machine is watched before a group begins."""
 
 Failure = LoadFailed | SystemFailed | SystemExit
@@ -56,7 +56,7 @@ def run_group(name: str, base: Path, effort: Effort, shared: Shared | None) -> t
     directory = base / name
     directory.mkdir(parents=True)
     lab = Lab(directory, effort, shared)
-    others = cores_busy(LOOK_AROUND_S)
+    others = cores_busy(LOOK_AROUND_QUICK_S if lab.quick else LOOK_AROUND_S)
     began, started, busy = datetime.datetime.now(datetime.UTC), time.monotonic(), os.getloadavg()[0]
     failure: Failure | None = None
     try:

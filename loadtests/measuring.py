@@ -63,24 +63,28 @@ def generate(system: System, work: str, topic: str, **options: Any) -> Report:
     return finish(start_generator(system, work, topic, **options))
 
 
+def admin_of(system: System) -> AdminClient:
+    """It must live until its answers are there. What librdkafka has to say about its end is not of interest."""
+    return AdminClient({"bootstrap.servers": system.bootstrap, "log_level": 5})
+
+
 def make_topic(system: System, topic: str, partitions: int = 1, **config: str) -> None:
     """Create a topic; ``config`` has ``_`` for ``.``."""
     settings = {name.replace("_", "."): value for name, value in config.items()}
     wanted = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=settings)
-    admin = AdminClient({"bootstrap.servers": system.bootstrap})  # must live until the answer is there
+    admin = admin_of(system)
     admin.create_topics([wanted], request_timeout=TOPIC_TIMEOUT_S)[topic].result(TOPIC_TIMEOUT_S)
 
 
 def add_partitions(system: System, topic: str, count: int) -> None:
     """Let a topic have ``count`` partitions in all."""
-    admin = AdminClient({"bootstrap.servers": system.bootstrap})
-    wanted = NewPartitions(topic, count)
+    admin, wanted = admin_of(system), NewPartitions(topic, count)
     admin.create_partitions([wanted], request_timeout=TOPIC_TIMEOUT_S)[topic].result(TOPIC_TIMEOUT_S)
 
 
 def drop_topic(system: System, topic: str) -> None:
     """Delete a topic, so that its pages and its disk are there for the next; one that is gone already is fine."""
-    admin = AdminClient({"bootstrap.servers": system.bootstrap})
+    admin = admin_of(system)
     with suppress(KafkaException):
         admin.delete_topics([topic])[topic].result(TOPIC_TIMEOUT_S)
 

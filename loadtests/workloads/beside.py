@@ -8,7 +8,6 @@ import subprocess
 import time
 
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
@@ -18,7 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from loadtests.bare_limits import touch_pages
 from loadtests.firn_peer import firn_running
 from loadtests.lab import NOT_TIERED, TIER_AT_ONCE, Lab, show
-from loadtests.measuring import Report, alternate, finish, generate, make_topic, median, start_generator
+from loadtests.measuring import Report, admin_of, alternate, finish, generate, make_topic, median, start_generator
 from loadtests.processes import children, cpu_seconds, family_memory_mb
 from loadtests.results import Case
 from loadtests.system import System
@@ -147,5 +146,5 @@ def upload(lab: Lab) -> list[Case]:
 def _set_config(peer: System, topic: str, name: str, value: str) -> None:
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": peer.bootstrap})  # must live until the answer is there
+    admin = admin_of(peer)
     admin.incremental_alter_configs([resource])[resource].result(10)

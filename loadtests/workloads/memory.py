@@ -42,7 +42,7 @@ def idle(lab: Lab) -> list[Case]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, counts[-1] + 500), hard))
     found: dict[int, dict[str, Report]] = {count: {} for count in (0, *counts)}
     with lab.systems() as systems:
-        time.sleep(SETTLE_S)
+        time.sleep(1.0 if lab.quick else SETTLE_S)
         for name, peer in systems.items():
             for count, reports in found.items():
                 with connections(peer, count):
@@ -62,8 +62,8 @@ def idle(lab: Lab) -> list[Case]:
 
 
 def _watched(lab: Lab, peer: System) -> Report:
-    time.sleep(CONNECTED_S)  # until what the connections' coming left to do is done
-    watch_s = 1.0 if lab.quick else WATCH_S
+    settle_s, watch_s = (0.2, 0.5) if lab.quick else (CONNECTED_S, WATCH_S)
+    time.sleep(settle_s)  # until what the connections' coming left to do is done
     before = cpu_seconds(peer.pid)
     time.sleep(watch_s)
     return {

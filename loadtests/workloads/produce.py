@@ -176,7 +176,11 @@ def _varied(lab: Lab, chosen: Sequence[Variant]) -> list[Case]:
             drop_topic(peer, "warm")
         for variant in chosen:
             with ExitStack() as stack:
-                limit = {} if "codec" in variant.options else {"bare": stack.enter_context(_bare_limit(lab, variant))}
+                limit = (
+                    {}
+                    if lab.quick or "codec" in variant.options
+                    else {"bare": stack.enter_context(_bare_limit(lab, variant))}
+                )
                 cases.append(_variant(lab, systems, variant, limit))
     return cases
 

@@ -34,7 +34,8 @@ def issued(lab: Lab) -> list[Case]:
     """Four partitions with segments of 16 MiB go to a local S3 server, and are read once from there. What the broker counted by
     operation, beside the model of `firn cost` for as many segments, as many bytes and as long a time: as it bills, with an entry
     of the manifest for the start and one for the end of each copy, and for a backlog, where the end of a copy and the start of
-    the next share one. What was counted lies between the two, but for what comes once in many entries (snapshots)."""
+    the next share one. What was counted lies between the two, but for what comes by the clock (heartbeats) or once in many
+    entries (snapshots)."""
     megabytes = MEGABYTES_QUICK if lab.quick else MEGABYTES_FULL
     directory, port = lab.base / "requests", free_port()
     bucket = directory / "bucket"
