@@ -1,6 +1,7 @@
 """How fast Spark reads a topic's history: from Firn's bucket, against three limits, and against Spark's own Kafka source.
 
-    python -m loadtests.spark_read [--record-bytes 100,1000] [--mib 512] [--warm-up 8] [--rounds 5] [--no-kafka]
+    python -m loadtests.spark_read [--record-bytes 100,1000] [--mib 1024] [--warm-up-s 15] [--rounds 5] [--no-kafka]
+        [--conf NAME=VALUE ...]
 
 In one run and in turns, with Spark on the machine's own cores (``local[2]``) and everything warmed up:
 
@@ -10,10 +11,12 @@ In one run and in turns, with Spark on the machine's own cores (``local[2]``) an
 - ``kernel``: decoding the same chunks to the same columns in one process per core, no Spark;
 - ``kafka``: Spark's own source reading the same records from Apache Kafka, which runs on the same cores.
 
-Each reads into Spark's ``noop`` sink. Rates and CPU times are medians of the rounds after ``--warm-up`` ones, in which Java
-compiles its part: the first round takes ten times as long as the twentieth. CPU time is that of all processes that take part,
-Kafka's broker too, and means something on a machine that others use. ``task_memory_mib`` is of a fresh process that reads all
-splits, at its most: what is its own, and with the pages of libraries, which the tasks of a machine share.
+Each reads into Spark's ``noop`` sink. Rates and CPU times are medians of the rounds after the warm-up, in which Java compiles
+its part: every system reads for ``--warm-up-s`` seconds, since the first round takes ten times as long as the twentieth. A
+query is timed from its start to its end, with planning; ``one_record_s`` is what one takes that reads a single record, which
+every query pays once, however long its history. CPU time is that of all processes that take part, Kafka's broker too, and
+means something on a machine that others use. ``task_memory_mib`` is of a fresh process that reads all splits, at its most: what
+is its own, and with the pages of libraries, which the tasks of a machine share. ``--conf`` gives Spark a setting.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -148,18 +152,11 @@ def read_options(store: str) -> Any:
     return parse_read_options({"store": store, "subscribe": TOPIC}, streaming=False)
 
 
-def decode_splits(store: str, turn: int) -> tuple[int, float]:
-    """Every second split, as one of two processes: (records, seconds)."""
+def decode_splits(store: str, turn: int) -> int:
+    """Every second split, as one of two processes: how many records it has."""
     options = read_options(store)
     splits = plan(options)[turn::CORES]
-    started = time.perf_counter()
-    records = sum(batch.num_rows for split in splits for batch in read_split(options, options.columns, split))
-    return records, time.perf_counter() - started
-
-
-def kernel_rate(executor: ProcessPoolExecutor, store: str) -> float:
-    done = list(executor.map(decode_splits, [store] * CORES, range(CORES)))
-    return sum(records for records, _ in done) / max(seconds for _, seconds in done)
+    return sum(batch.num_rows for split in splits for batch in read_split(options, options.columns, split))
 
 
 def task_memory_mib(store: str) -> dict[str, int]:
@@ -179,7 +176,7 @@ def _status_mib(name: str) -> int:
     return int(line.split()[1]) >> 10
 
 
-def spark_session(connector: bool) -> SparkSession:
+def spark_session(connector: bool, settings: Mapping[str, str]) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = (
         SparkSession.builder.master(f"local[{CORES}]")
@@ -187,6 +184,8 @@ def spark_session(connector: bool) -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "2g")
     )
+    for name, value in settings.items():
+        builder = builder.config(name, value)
     if connector:
         builder = builder.config("spark.jars", ",".join(str(jar) for jar in sorted(CONNECTOR.glob("*.jar"))))
     spark = builder.getOrCreate()
@@ -249,78 +248,111 @@ def check_same(spark: SparkSession, records: int, record_bytes: int, sources: Ma
         )
 
 
-def rate_of(records: int, read: Callable[[], None]) -> float:
-    started = time.perf_counter()
-    read()
-    return records / (time.perf_counter() - started)
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much each system reads. ``total_bytes`` is that of the topic, ``warm_up_s`` what comes before the rounds that count."""
+
+    total_bytes: int
+    warm_up_s: float
+    rounds: int
 
 
-def measure(record_bytes: int, total_bytes: int, warm_up: int, rounds: int, *, with_kafka: bool) -> dict[str, Any]:
+@dataclass(slots=True)
+class Compared:
+    """One system's query."""
+
+    read: Callable[[], object]
+    spent_s: float = 0.0
+    seconds: list[float] = field(default_factory=list)
+    cpu_seconds: list[float] = field(default_factory=list)
+
+    def run(self, *, counts: bool) -> None:
+        cpu_before, started = family_cpu_seconds_and_ended(os.getpid()), time.perf_counter()
+        self.read()
+        seconds = time.perf_counter() - started
+        self.spent_s += seconds
+        if counts:
+            self.seconds.append(seconds)
+            self.cpu_seconds.append(family_cpu_seconds_and_ended(os.getpid()) - cpu_before)
+
+
+def in_turns(systems: Mapping[str, Compared], effort: Effort) -> None:
+    """Warm every system up for as long, then let them read in turns."""
+    while any(system.spent_s < effort.warm_up_s for system in systems.values()):
+        for system in systems.values():
+            if system.spent_s < effort.warm_up_s:
+                system.run(counts=False)
+    for _ in range(effort.rounds):
+        for system in systems.values():
+            system.run(counts=True)
+
+
+def measure(record_bytes: int, effort: Effort, settings: Mapping[str, str], *, with_kafka: bool) -> dict[str, Any]:
     with ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="firn-spark-")))
-        records = asyncio.run(build_bucket(base / "bucket", record_bytes, total_bytes))
+        records = asyncio.run(build_bucket(base / "bucket", record_bytes, effort.total_bytes))
         store = (base / "bucket").as_uri()
         executor = stack.enter_context(ProcessPoolExecutor(CORES))
         bootstrap = ""
         if with_kafka:
             bootstrap = stack.enter_context(kafka_peer.kafka_running(base / "kafka")).bootstrap
             fill_kafka(bootstrap, record_bytes, records)
-        spark = spark_session(with_kafka)
+        spark = spark_session(with_kafka, settings)
         stack.callback(spark.stop)
         spark.dataSource.register(PrebuiltSource)
-        prebuilt = write_prebuilt(base / "prebuilt.arrow", store)
-        checked = {"firn": {"store": store, "subscribe": TOPIC}, "prebuilt": prebuilt}
-
-        def into_nothing(kind: str, **options: str) -> Callable[[], None]:
-            frame = spark.read.format(kind).options(**options).load()
-            return lambda: frame.write.format("noop").mode("overwrite").save()
-
-        reads: dict[str, Callable[[], float]] = {
-            "firn": lambda: rate_of(records, into_nothing("firn", store=store, subscribe=TOPIC)),
-            "prebuilt": lambda: rate_of(records, into_nothing("prebuilt", **prebuilt)),
-            "kernel": lambda: kernel_rate(executor, store),
+        one_record = {"endingOffsets": json.dumps({TOPIC: {"0": 1}})}
+        sources: dict[str, dict[str, str]] = {
+            "firn": {"store": store, "subscribe": TOPIC},
+            "prebuilt": write_prebuilt(base / "prebuilt.arrow", store),
         }
         if with_kafka:
-            kafka_options = {"kafka.bootstrap.servers": bootstrap, "subscribe": TOPIC, "minPartitions": str(CORES)}
-            reads["kafka"] = lambda: rate_of(records, into_nothing("kafka", **kafka_options))
-            checked["kafka"] = kafka_options
-        check_same(spark, records, record_bytes, checked)
-        rates: dict[str, list[float]] = {name: [] for name in reads}
-        cpu_seconds: dict[str, list[float]] = {name: [] for name in reads}
-        for turn in range(warm_up + rounds):
-            for name, read in reads.items():
-                cpu_before = family_cpu_seconds_and_ended(os.getpid())
-                rate = read()
-                if turn >= warm_up:
-                    rates[name].append(rate)
-                    cpu_seconds[name].append(family_cpu_seconds_and_ended(os.getpid()) - cpu_before)
-        medians = {name: statistics.median(found) for name, found in rates.items()}
-        cpu = {name: statistics.median(found) for name, found in cpu_seconds.items()}
+            sources["kafka"] = {
+                "kafka.bootstrap.servers": bootstrap,
+                "subscribe": TOPIC,
+                "minPartitions": str(CORES),
+            }
+        check_same(spark, records, record_bytes, sources)
+
+        def into_nothing(kind: str, options: Mapping[str, str]) -> Compared:
+            frame = spark.read.format(kind).options(**options).load()
+            return Compared(lambda: frame.write.format("noop").mode("overwrite").save())
+
+        systems = {kind: into_nothing(kind, options) for kind, options in sources.items()}
+        systems["kernel"] = Compared(lambda: list(executor.map(decode_splits, [store] * CORES, range(CORES))))
+        in_turns(systems, effort)
+        starts = {kind: into_nothing(kind, sources[kind] | one_record) for kind in sources if kind != "prebuilt"}
+        in_turns(starts, replace(effort, warm_up_s=0.0))
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
             memory = fresh.submit(task_memory_mib, store).result()
-    limit = min(medians["prebuilt"], medians["kernel"])
+    rates = {kind: records / statistics.median(system.seconds) for kind, system in systems.items()}
     result: dict[str, Any] = {
         "record_bytes": record_bytes,
         "records": records,
-        "million_records_per_s": {name: round(rate / 1e6, 3) for name, rate in medians.items()},
-        "cpu_s_per_million_records": {name: round(seconds / records * 1e6, 3) for name, seconds in cpu.items()},
-        "firn_of_lower_limit": round(medians["firn"] / limit, 2),
+        "million_records_per_s": {kind: round(rate / 1e6, 3) for kind, rate in rates.items()},
+        "cpu_s_per_million_records": {
+            kind: round(statistics.median(system.cpu_seconds) / records * 1e6, 3) for kind, system in systems.items()
+        },
+        "one_record_s": {kind: round(statistics.median(start.seconds), 3) for kind, start in starts.items()},
+        "firn_of_lower_limit": round(rates["firn"] / min(rates["prebuilt"], rates["kernel"]), 2),
         "task_memory_mib": memory,
     }
-    if "kafka" in medians:
-        result["firn_times_kafka"] = round(medians["firn"] / medians["kafka"], 2)
+    if "kafka" in rates:
+        result["firn_times_kafka"] = round(rates["firn"] / rates["kafka"], 2)
     return result
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--record-bytes", default="100,1000")
-    parser.add_argument("--mib", type=int, default=512)
-    parser.add_argument("--warm-up", type=int, default=8)
+    parser.add_argument("--mib", type=int, default=1024)
+    parser.add_argument("--warm-up-s", type=float, default=15.0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--no-kafka", action="store_true")
+    parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE")
     arguments = parser.parse_args()
     kafka = not arguments.no_kafka and fetch_connector()
     for size in arguments.record_bytes.split(","):
-        found = measure(int(size), arguments.mib << 20, arguments.warm_up, arguments.rounds, with_kafka=kafka)
+        effort = Effort(arguments.mib << 20, arguments.warm_up_s, arguments.rounds)
+        settings = dict(setting.split("=", 1) for setting in arguments.conf)
+        found = measure(int(size), effort, settings, with_kafka=kafka)
         print(json.dumps(found), flush=True)
