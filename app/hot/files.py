@@ -23,7 +23,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from app.errors import ConflictError, FirnError, StorageFull, StorageUnavailable
-from app.hot.page_cache import all_pages_cached
+from app.hot.page_cache import all_pages_cached, finish_write_back, start_write_back
 
 Buffer = bytes | bytearray | memoryview
 
@@ -71,6 +71,15 @@ class File(Protocol):
     def truncate(self, size: int) -> None: ...
 
     def fdatasync(self) -> None: ...
+
+    def start_write_back(self, position: int, length: int) -> None:
+        """Have the disk take these bytes soon, so that less is left for ``fdatasync``. A file system with a journal commits nothing
+        for that, so nobody else's writes wait for it; and nothing is durable by it. ``length`` 0 is all from ``position`` on."""
+        ...
+
+    def finish_write_back(self, position: int, length: int) -> None:
+        """The same, and wait until the disk has taken them. What it raises ``fdatasync`` may not raise again."""
+        ...
 
     def fileno(self) -> int:
         """The descriptor, for system calls of the caller's own; raises OSError where there is none (simulation)."""
@@ -327,6 +336,12 @@ class PosixFile:
 
     def fdatasync(self) -> None:
         os.fdatasync(self._descriptor)
+
+    def start_write_back(self, position: int, length: int) -> None:
+        start_write_back(self._descriptor, position, length)
+
+    def finish_write_back(self, position: int, length: int) -> None:
+        finish_write_back(self._descriptor, position, length)
 
     def fileno(self) -> int:
         return self._descriptor

@@ -1,8 +1,10 @@
-"""What of a file is in the page cache: ``cachestat(2)``, which Linux has since 6.5 and Python does not."""
+"""What of a file is in the page cache, and having it written to the disk early: ``cachestat(2)``, which Linux has since 6.5, and
+``sync_file_range(2)``. Python has neither."""
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 from typing import Final
@@ -29,7 +31,8 @@ _range = _Range()
 _pages = _Pages()
 _range_address = ctypes.addressof(_range)
 _pages_address = ctypes.addressof(_pages)
-_syscall = ctypes.CDLL(None, use_errno=True).syscall
+_libc = ctypes.CDLL(None, use_errno=True)
+_syscall = _libc.syscall
 _syscall.restype = ctypes.c_long
 _syscall.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint)
 
@@ -47,3 +50,35 @@ def all_pages_cached(descriptor: int, position: int, length: int) -> bool:
     wanted: int = (position + length - 1) // mmap.PAGESIZE - position // mmap.PAGESIZE + 1
     cached: int = _pages.cached
     return cached >= wanted
+
+
+_sync_file_range = getattr(_libc, "sync_file_range", None)
+"""Only Linux has it."""
+if _sync_file_range is not None:
+    _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+_WAIT_BEFORE: Final = 1
+_WRITE: Final = 2
+_WAIT_AFTER: Final = 4
+_NOT_HERE: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.ESPIPE})
+
+
+def start_write_back(descriptor: int, position: int, length: int) -> None:
+    """Have dirty pages of a range of a file go to the disk, without waiting for them unless its queue is full. Nothing where the
+    system cannot do it. Raises: OSError."""
+    _write_back(descriptor, position, length, _WRITE)
+
+
+def finish_write_back(descriptor: int, position: int, length: int) -> None:
+    """The same, and wait until the disk has taken them; they are not durable then, as nothing is before ``fdatasync``.
+
+    Raises: OSError if it could not, and then a later ``fdatasync`` of the descriptor does not say it again.
+    """
+    _write_back(descriptor, position, length, _WAIT_BEFORE | _WRITE | _WAIT_AFTER)
+
+
+def _write_back(descriptor: int, position: int, length: int, flags: int) -> None:
+    if _sync_file_range is None or not _sync_file_range(descriptor, position, length, flags):
+        return
+    error = ctypes.get_errno()
+    if error not in _NOT_HERE:
+        raise OSError(error, os.strerror(error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
 import random
 from collections.abc import Callable
 from typing import TypeVar
@@ -590,3 +591,57 @@ async def test_a_death_at_many_operations_of_a_compaction_loses_nothing(power: b
 @pytest.mark.parametrize("power", [False, True], ids=["kill", "loss of power"])
 async def test_a_death_at_any_operation_of_a_compaction_loses_nothing(power: bool) -> None:
     assert await _die_everywhere(power, 1) > 60, "there was hardly anything to do"
+
+
+# --- the disk -------------------------------------------------------------------------------------------------------
+
+
+async def test_the_files_of_a_segment_are_synced_when_the_disk_has_taken_all_of_them() -> None:
+    """So the first sync commits for all, and the others find nothing left to commit."""
+    fs, clock = sim(), ManualClock()
+    manager, log = await opened(fs, clock)
+    async with running(manager):
+        for number in range(20):
+            log.append_as_leader(keyed((b"k%d" % (number % 3), b"v" * 100)), now_ms=NOW)
+        await roll(log)
+        fs.trace = []
+        assert await cleaner_over(manager, fs, clock=clock).clean_next()
+        calls = [(call, path) for call, path in fs.trace if path.endswith(".cleaned")]
+    await manager.close()
+    segments = {path.split(".")[0] for _, path in calls}
+    for segment in segments:
+        own = [(call, path) for call, path in calls if path.startswith(segment)]
+        written = {path for call, path in own if call == "write"}
+        synced = [place for place, (call, _) in enumerate(own) if call == "fdatasync"]
+        assert {own[place][1] for place in synced} == written
+        assert {path for call, path in own[: synced[0]] if call == "finish write-back"} == written
+        assert {call for call, _ in own[synced[0] :]} <= {"fdatasync", "close", "rename"}
+
+
+async def test_a_full_disk_leaves_the_log_as_it_was_and_compaction_goes_on_once_there_is_room() -> None:
+    filled = _mortal(5)
+    await _fill(filled, ManualClock())
+    filled.kill()
+    done = False
+    failures = 0
+    for room in itertools.count(0, 300):
+        fs, clock, said = copy.deepcopy(filled), ManualClock(), list[str]()
+        manager, log = await opened(fs, clock, segment_bytes=600, firn_durability=Durability.DISK)
+        model = newest(await committed(log, await seen_in(log)))
+        cleaner = cleaner_over(manager, fs, clock=clock, said=said.append)
+        fs.capacity_bytes = fs.used + room
+        done = await cleaner.clean_next()
+        assert done == (not said)
+        failures += len(said)
+        assert all("No space left" in line for line in said)
+        assert not [name for name in fs.list_dir(PATH) if name.endswith((".cleaned", ".swap"))]
+        assert newest(await committed(log, await seen_in(log))) == model
+        fs.capacity_bytes = 1 << 40
+        while await cleaner.clean_next():
+            pass
+        assert newest(await committed(log, await seen_in(log))) == model
+        assert log.offline_error is None
+        await manager.close()
+        if done:
+            break
+    assert failures > 3, "it hardly needed room"

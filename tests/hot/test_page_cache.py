@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 
 import pytest
 
-from app.hot import files
+from app.hot import files, page_cache
 from app.hot.files import PosixFileSystem
 from app.hot.page_cache import all_pages_cached
 
@@ -57,4 +58,30 @@ def test_where_the_system_cannot_tell_nothing_is_taken_to_be_cached(tmp_path, mo
     assert not file.is_cached(0, 10)
     assert not file.is_cached(0, 10)
     assert len(asked) == (2 if code == errno.EPERM else 1)
+    file.close()
+
+
+def test_what_is_written_back_early_is_what_was_written(tmp_path):
+    file = PosixFileSystem().open(str(tmp_path / "file"), create=True)
+    file.pwrite(b"x" * 10_000, 0)
+    file.start_write_back(0, 4096)
+    file.finish_write_back(0, 0)
+    assert file.pread(10_000, 0) == b"x" * 10_000
+    file.close()
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.ESPIPE, errno.EIO, errno.ENOSPC])
+def test_an_early_write_back_fails_where_the_disk_does_and_not_where_there_is_none(tmp_path, monkeypatch, code):
+    def refused(*_: int) -> int:
+        ctypes.set_errno(code)
+        return -1
+
+    monkeypatch.setattr(page_cache, "_sync_file_range", refused)
+    file = PosixFileSystem().open(str(tmp_path / "file"), create=True)
+    for write_back in (file.start_write_back, file.finish_write_back):
+        if code in (errno.EIO, errno.ENOSPC):
+            with pytest.raises(OSError, match=os.strerror(code)):
+                write_back(0, 0)
+        else:
+            write_back(0, 0)
     file.close()

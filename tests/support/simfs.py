@@ -151,6 +151,14 @@ class SimFile:
         self._inode.dirty_pages.clear()
         self._fs.note("fdatasync", self.path)
 
+    def start_write_back(self, position: int, length: int) -> None:
+        self._check()
+        self._fs.note("start write-back", self.path)
+
+    def finish_write_back(self, position: int, length: int) -> None:
+        self._check()
+        self._fs.note("finish write-back", self.path)
+
     def fileno(self) -> int:
         raise _error(errno.EBADF, self.path)
 

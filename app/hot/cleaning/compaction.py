@@ -13,6 +13,7 @@ Batches keep their offsets, epochs and producer fields. Every batch read is chec
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from mmap import PAGESIZE
 from typing import Final
 
 from crc32c import crc32c
@@ -22,7 +23,7 @@ from app.hot.cleaning.engine import EMPTIED_KEPT, RECORDS_DROPPED, SLOT_BYTES, T
 from app.hot.cleaning.job import CleanedSegment, CleaningJob, Indexed, SegmentFile
 from app.hot.cleaning.swapping import CLEANED_SUFFIX
 from app.hot.cleaning.transactions import CleanedTransactions
-from app.hot.files import File, FileSystem, unlink_quietly, write_file, write_whole
+from app.hot.files import File, FileSystem, unlink_quietly, write_whole
 from app.hot.indexes import AbortedTransaction, SegmentIndex, encode_aborted
 from app.hot.segments import (
     INDEX_SUFFIX,
@@ -39,8 +40,9 @@ from app.units import Offset
 
 WINDOW_BYTES_MIN: Final = 64 * KIB
 """Read and written at once, however little ``log.cleaner.io.buffer.size`` is; more only for a batch that is larger."""
-WRITE_BACK_BYTES: Final = 16 * MIB
-"""Written between two syncs, so that the last one does not hold up everybody else's."""
+WRITE_BACK_BYTES: Final = 2 * MIB
+"""Sent to the disk at a time, while those before are on their way. A commit of the file system's journal waits behind what is, and
+whoever writes to any file then waits for the commit."""
 KEYS_MIN: Final = 1024
 
 
@@ -131,18 +133,18 @@ class Compaction:
                         actions, job.producer_ends, job.now_ms, job.now_ms + job.delete_retention_ms, output.write
                     )
                     read_crc = crc32c(memoryview(window)[: scanned.size_bytes], read_crc)
-            output.finish()
+            total = engine.end_segment()
+            retained = sorted(self._transactions.retained, key=lambda entry: entry.last_offset)
+            unchanged = len(group) == 1 and output.size_bytes == group[0].size_bytes and output.crc == read_crc
+            if not unchanged:
+                index = total.entries
+                if total.max_timestamp >= 0:
+                    index.add_time(total.max_timestamp, total.max_timestamp_offset - base_offset)
+                self._make_durable(base_offset, output.file, index, retained)
         finally:
-            output.close()
-        total = engine.end_segment()
-        retained = sorted(self._transactions.retained, key=lambda entry: entry.last_offset)
-        unchanged = len(group) == 1 and output.size_bytes == group[0].size_bytes and output.crc == read_crc
+            output.file.close()
         if unchanged:
             unlink_quietly(self._fs, self._path(base_offset, LOG_SUFFIX, CLEANED_SUFFIX))
-        else:
-            self._write_side_files(
-                base_offset, total.entries, total.max_timestamp, total.max_timestamp_offset, retained
-            )
         return CleanedSegment(
             base_offset=base_offset,
             size_bytes=output.size_bytes,
@@ -178,21 +180,31 @@ class Compaction:
             actions[number] = action
         return actions
 
-    def _write_side_files(
-        self,
-        base_offset: int,
-        index: SegmentIndex,
-        max_timestamp: int,
-        max_timestamp_offset: int,
-        aborted: list[AbortedTransaction],
+    def _make_durable(
+        self, base_offset: int, log: File, index: SegmentIndex, aborted: list[AbortedTransaction]
     ) -> None:
-        if max_timestamp >= 0:
-            index.add_time(max_timestamp, max_timestamp_offset - base_offset)
-        files = {INDEX_SUFFIX: index.encode_offsets(), TIME_INDEX_SUFFIX: index.encode_times()}
+        """Write the side files of a segment, and sync all of its files.
+
+        The disk has taken all of them before the first is synced: so the commit of the journal that its sync waits for is that of
+        the others, too.
+        """
+        data = {INDEX_SUFFIX: index.encode_offsets(), TIME_INDEX_SUFFIX: index.encode_times()}
         if aborted:
-            files[TRANSACTION_INDEX_SUFFIX] = b"".join(map(encode_aborted, aborted))
-        for suffix, data in files.items():
-            write_file(self._fs, self._path(base_offset, suffix, CLEANED_SUFFIX), data, durable=True)
+            data[TRANSACTION_INDEX_SUFFIX] = b"".join(map(encode_aborted, aborted))
+        files = [log]
+        try:
+            for suffix, content in data.items():
+                files.append(self._fs.open(self._path(base_offset, suffix, CLEANED_SUFFIX), create=True))
+                write_whole(files[-1], content, 0)
+            for file in files:
+                file.start_write_back(0, 0)
+            for file in files:
+                file.finish_write_back(0, 0)
+            for file in files:
+                file.fdatasync()
+        finally:
+            for file in files[1:]:
+                file.close()
 
     # --- files ------------------------------------------------------------------------------------------------------
 
@@ -250,31 +262,34 @@ class _Output:
     """The ``.log.cleaned`` file while it is written."""
 
     def __init__(self, fs: FileSystem, path: str, throttle: Callable[[int], None]) -> None:
-        self._file: File = fs.open(path, create=True)
+        self.file: File = fs.open(path, create=True)
         self._throttle = throttle
-        self._unsynced_bytes = 0
+        self._taken_bytes = 0
+        """Of the file, by the disk."""
+        self._sent_bytes = 0
         self.crc = 0
         """Of all that was written."""
         self.size_bytes = 0
         self.rolling_timestamp = -1
 
     def write(self, piece: memoryview) -> None:
-        write_whole(self._file, piece, self.size_bytes)
+        write_whole(self.file, piece, self.size_bytes)
         if self.size_bytes == 0:
             self.rolling_timestamp = parse_header(piece).max_timestamp
         self.size_bytes += len(piece)
         self.crc = crc32c(piece, self.crc)
-        self._unsynced_bytes += len(piece)
         self._throttle(len(piece))
-        if self._unsynced_bytes >= WRITE_BACK_BYTES:
-            self.finish()
+        if self.size_bytes - self._sent_bytes >= WRITE_BACK_BYTES:
+            self._write_back()
 
-    def finish(self) -> None:
-        self._file.fdatasync()
-        self._unsynced_bytes = 0
-
-    def close(self) -> None:
-        self._file.close()
+    def _write_back(self) -> None:
+        """Send what was written to the disk, once it has taken what was sent before."""
+        if self._sent_bytes:
+            self.file.finish_write_back(self._taken_bytes, self._sent_bytes - self._taken_bytes)
+        self._taken_bytes = self._sent_bytes
+        # The page that is written to next would go twice.
+        self._sent_bytes = self.size_bytes // PAGESIZE * PAGESIZE
+        self.file.start_write_back(self._taken_bytes, self._sent_bytes - self._taken_bytes)
 
 
 def _marker(window: bytearray, position: int, header: BatchHeader) -> EndTransactionMarker | None:
