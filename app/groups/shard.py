@@ -338,6 +338,11 @@ class GroupShard:
         group = self.groups.get(group_id)
         return isinstance(group, ShareGroup) and group.subscribes_to(topic)
 
+    def shared_topics(self, group_id: str) -> frozenset[str]:
+        """What members of a share group of that id subscribe to."""
+        group = self.groups.get(group_id)
+        return group.subscribed_topics if isinstance(group, ShareGroup) else frozenset()
+
     def share_heartbeat(
         self, turn: Turn, request: ShareGroupHeartbeatRequest, client: Client
     ) -> ShareGroupHeartbeatResponse:

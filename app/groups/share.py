@@ -238,6 +238,10 @@ class ShareGroup:
     def subscribes_to(self, topic: str) -> bool:
         return any(topic in member.subscription.topic_names for member in self.members.values())
 
+    @property
+    def subscribed_topics(self) -> frozenset[str]:
+        return frozenset[str]().union(*(member.subscription.topic_names for member in self.members.values()))
+
     def check_offset_commit(
         self, member_id: str, instance_id: str | None, member_epoch: int, *, transactional: bool, api_version: int
     ) -> None:

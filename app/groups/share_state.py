@@ -151,6 +151,13 @@ class ShareStateShard:
         if known is not None:
             known.changed.wake()
 
+    def reset(self, turn: Turn, key: ShareKey, start: int | None) -> None:
+        """Have the group read the partition from ``start`` on, or begin there anew. Raises: what an append raises."""
+        if start is not None:
+            self.begin(turn, key, start)
+        elif key in self.partitions:
+            self.forget(turn, [key])
+
     def forget(self, turn: Turn, keys: Sequence[ShareKey]) -> None:
         """The group no longer reads these. Raises: what an append raises."""
         turn.append([SHARE_STATE_RECORDS.record(ShareSnapshotKey(*key), None) for key in keys])

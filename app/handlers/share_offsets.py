@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence, Set
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
+from app.groups.shard import GroupShard
 from app.groups.share_state import ShareKey
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
@@ -45,7 +47,7 @@ NOT_BEGUN: Final = -1
 async def describe(
     context: Context, request: Request, message: DescribeShareGroupOffsetsRequest
 ) -> DescribeShareGroupOffsetsResponse:
-    """Each group by itself: the partitions that are asked for, or all that it reads.
+    """Each group by itself: the partitions that are asked for, or all that it has read and that its members subscribe to.
 
     Of what is not there, partition or group, it is said that nothing was read, as Kafka does.
     """
@@ -53,8 +55,9 @@ async def describe(
     groups = []
     for asked in message.groups:
         try:
-            context.groups.look(asked.group_id, lambda _: None)  # whoever leads the group answers for it
-            groups.append(_described(context, asked))
+            # Whoever leads the group answers for it.
+            subscribed = context.groups.look(asked.group_id, partial(GroupShard.shared_topics, group_id=asked.group_id))
+            groups.append(_described(context, asked, subscribed))
         except FirnError as error:
             groups.append(
                 DescribeShareGroupOffsetsResponseGroup(
@@ -65,16 +68,19 @@ async def describe(
 
 
 def _described(
-    context: Context, asked: DescribeShareGroupOffsetsRequestGroup
+    context: Context, asked: DescribeShareGroupOffsetsRequestGroup, subscribed: Set[str]
 ) -> DescribeShareGroupOffsetsResponseGroup:
     image = context.image
+    topics: list[tuple[str, Sequence[int]]]
     if asked.topics is None:
-        read = context.shares.topics_of(asked.group_id)
-        topics = [
-            (image.topics_by_id[topic_id].name, parts)
-            for topic_id, parts in read.items()
+        found: dict[str, Sequence[int]] = {
+            image.topics_by_id[topic_id].name: partitions
+            for topic_id, partitions in context.shares.topics_of(asked.group_id).items()
             if topic_id in image.topics_by_id
-        ]
+        }
+        for name in subscribed & image.topics_by_name.keys():
+            found[name] = range(len(image.topics_by_name[name].partitions))
+        topics = sorted(found.items())
     else:
         topics = [(topic.topic_name, topic.partitions) for topic in asked.topics]
     answer = DescribeShareGroupOffsetsResponseGroup(group_id=asked.group_id)
@@ -128,7 +134,8 @@ def refuse_describe(
 async def alter(
     context: Context, request: Request, message: AlterShareGroupOffsetsRequest
 ) -> AlterShareGroupOffsetsResponse:
-    """Have a group without members go on elsewhere; it is made if there is none.
+    """Have a group without members go on elsewhere, or with ``NOT_BEGUN`` begin anew as ``share.auto.offset.reset`` says; it is
+    made if there is none.
 
     Raises: RequestRejected GROUP_ID_NOT_FOUND (a group of another type), NON_EMPTY_GROUP.
     """
@@ -154,11 +161,11 @@ async def _altered(
         try:
             if topic is None or not 0 <= partition.partition_index < len(topic.partitions):
                 raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            if partition.start_offset < 0:
+            if partition.start_offset < NOT_BEGUN:
                 raise RequestRejected(ErrorCode.INVALID_REQUEST, "An offset must not be negative.")
             key = ShareKey(group_id, topic.topic_id, partition.partition_index)
-            start = partition.start_offset
-            begun = context.shares.perform(key, lambda shard, turn, k=key, s=start: shard.begin(turn, k, s))  # type: ignore[misc]
+            start = None if partition.start_offset == NOT_BEGUN else partition.start_offset
+            begun = context.shares.perform(key, lambda shard, turn, k=key, s=start: shard.reset(turn, k, s))  # type: ignore[misc]
             if begun is not None:
                 await begun
         except FirnError as error:

@@ -310,6 +310,14 @@ async def test_groups_and_their_offsets_are_described_altered_and_deleted(tmp_pa
             await a.leave()
             assert await altered(client, 7) == (ErrorCode.NONE, ErrorCode.NONE)
             assert await start_and_lag(client) == (7, 3)
+            assert await altered(client, 99) == (ErrorCode.NONE, ErrorCode.NONE)
+            assert await start_and_lag(client) == (99, 0)
+            assert await altered(client, -2) == (ErrorCode.NONE, ErrorCode.INVALID_REQUEST)
+            assert await start_and_lag(client) == (99, 0)
+            for _ in range(2):
+                assert await altered(client, -1) == (ErrorCode.NONE, ErrorCode.NONE)
+                assert await start_and_lag(client) == (-1, -1)
+            assert await altered(client, 7) == (ErrorCode.NONE, ErrorCode.NONE)
             request = DeleteShareGroupOffsetsRequest(GROUP, [DeleteShareGroupOffsetsRequestTopic("t")])
             answer = await client.ask(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, request)
             assert (answer.error_code, answer.responses[0].error_code) == (0, 0)
@@ -318,6 +326,29 @@ async def test_groups_and_their_offsets_are_described_altered_and_deleted(tmp_pa
             assert answer.results[0].error_code == 0
             answer = await client.ask(ApiKey.SHARE_GROUP_DESCRIBE, 1, ShareGroupDescribeRequest([GROUP]))
             assert answer.groups[0].error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+async def test_what_members_subscribe_to_is_described_before_anybody_reads_it(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 2, retention_ms="-1")
+        async with talk(broker.port) as client, workers(broker, "a") as (a,):
+            for reads in (False, True):
+                if reads:
+                    await a.ask(partitions=[1])
+                assert await begun(client) == {("t", 0): False, ("t", 1): reads}
+            await a.leave()
+            assert await begun(client) == {("t", 1): True}
+
+
+async def begun(client: Talk) -> dict[tuple[str, int], bool]:
+    """Which partitions are described of a group, and whether it has begun to read them."""
+    asked = DescribeShareGroupOffsetsRequestGroup(GROUP, None)
+    answer = await client.ask(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, DescribeShareGroupOffsetsRequest([asked]))
+    return {
+        (topic.topic_name, each.partition_index): each.start_offset >= 0
+        for topic in answer.groups[0].topics
+        for each in topic.partitions
+    }
 
 
 async def test_a_group_is_deleted_after_its_progress_and_not_while_that_is_being_read(
