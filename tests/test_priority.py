@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from app.priority import SESSION
+from app.priority import SESSION, SYS_SCHED_SETATTR, TURN_NS
 
 GIVE_WAY = """
 import os
@@ -58,3 +61,41 @@ def test_a_session_that_others_lead_is_left_alone() -> None:
 
     assert niceness >= 5
     assert seen_by_member == after == before
+
+
+def turns_can_be_chosen() -> bool:
+    version = re.match(r"(\d+)\.(\d+)", platform.release())
+    return (
+        os.uname().machine in SYS_SCHED_SETATTR
+        and version is not None
+        and (int(version[1]), int(version[2])) >= (6, 12)
+    )
+
+
+TURNS = """
+import ctypes, os, threading
+from app.priority import SCHED_ATTRIBUTES, SYS_SCHED_SETATTR, give_way
+give_way(5)
+call = ctypes.CDLL(None).syscall
+setting = SYS_SCHED_SETATTR[os.uname().machine]
+attributes = ctypes.create_string_buffer(SCHED_ATTRIBUTES.size)
+def look():
+    refused = call(setting + 1, 0, attributes, SCHED_ATTRIBUTES.size, 0) or call(setting, 0, attributes, 0)
+    fields = SCHED_ATTRIBUTES.unpack(attributes.raw)
+    print(fields[3], 0 if refused else fields[5])
+look()
+later = threading.Thread(target=look)
+later.start()
+later.join()
+"""
+"""What is asked for is given only where both calls are allowed."""
+
+
+@pytest.mark.skipif(not turns_can_be_chosen(), reason="this kernel has turns of one length")
+def test_its_turns_are_long_so_that_who_wakes_does_not_wait_for_their_end() -> None:
+    niceness, turn_ns, niceness_of_thread, turn_ns_of_thread = in_a_session_of_its_own(TURNS)
+
+    if turn_ns == 0:
+        pytest.skip("turns cannot be chosen here")
+    assert niceness == niceness_of_thread >= 5
+    assert turn_ns == turn_ns_of_thread == TURN_NS
