@@ -50,7 +50,8 @@ def options_of(size: str) -> dict[str, Any]:
 
 def small(lab: Lab) -> list[Case]:
     """Idempotent Produce of 1 KB and 16 KB, acks=all, one connection and one partition, durability ``memory``, with 100 and 32
-    requests in flight; the pages that 16 KB requests need were touched before each run."""
+    requests in flight; the pages that 16 KB requests need were touched before each run. Kafka is at work on one request of a
+    connection at a time: what both do with 50 connections is in `variants`."""
     with lab.systems() as systems:
         return [
             _beside_bare(lab, systems, name, name, touched_bytes=0 if name == SMALL else TOUCHED_BYTES)

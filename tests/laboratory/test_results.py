@@ -147,6 +147,14 @@ def test_the_page_has_losers_notes_conditions_and_ratios(tmp_path: Path) -> None
     assert "![produce](results/one/produce.svg)" in page
 
 
+def test_what_idle_connections_add_is_what_there_is_beyond_a_broker_at_rest() -> None:
+    measured = results()
+    for name, held_mb in (("at rest", 57.0), ("1,000 idle connections", 60.0)):
+        measured.groups["produce"].cases.append(Case(name, {"Firn": {"memory_mb": held_mb}}))
+    found = {verdict.target.name: verdict.value for verdict in verdicts(measured)}
+    assert (found["broker, at rest"], found["1,000 idle connections more"]) == (57.0, 3.0)
+
+
 def test_a_group_is_busy_by_what_others_took_and_in_older_files_by_the_load() -> None:
     older = results().groups["produce"]
     assert (older.busy, older.busy_text) == (False, "load 0.1")
