@@ -46,12 +46,13 @@ def one(lab: Lab) -> list[Case]:
     """One partition from the log start to where the local log begins, the server limited to 400 MB/s, 0, 20 and 100 ms before the
     first byte. The bare client reads the same objects through aiobotocore, ranged GETs of 8 MiB, 16 at a time. All of Firn's
     processes on one core, the S3 server and the reader on the other. Measured once the chunk cache is full and its pages have
-    been touched, as they are in a broker that is not new. Kafka has no S3 tier of its own."""
+    been touched, as they are in a broker that is not new. It has room for a quarter of what is read (`firn.chunk.cache.bytes`);
+    segments are of 32 MiB, their chunks stored as they come (`firn.tier.compression=none`). Kafka has no S3 tier of its own."""
     return _replay(lab, (1,))
 
 
 def many(lab: Lab) -> list[Case]:
-    """The same with 8 and 64 partitions in each request."""
+    """The same with 8 and 64 partitions in each request, and segments of 4 MiB."""
     return _replay(lab, MANY)
 
 
