@@ -2,7 +2,7 @@
 
 The work on records is done by ``kernels.py``; here it is a few calls for each portion of a chunk, which becomes a record batch.
 Batches that are not compressed are decoded where they lie. A portion ends where ``PORTION_BYTES`` are reached: what Spark and we
-hold of it at a time stays small, near the cores, and in memory that is used again, however far a chunk unfolds.
+hold of it at a time is bounded, and in memory that is used again, however far a chunk unfolds.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from pyspark_firn import batch_table
 from pyspark_firn.columns import HEADER_STRUCT, HEADERS, arrow_schema
 from pyspark_firn.machine_code import Kernels, load_kernels
 
-PORTION_BYTES: Final = 1 * MIB
-"""Records, unfolded, after which a record batch is handed out."""
+PORTION_BYTES: Final = 4 * MIB
+"""Records, unfolded, after which a record batch is handed out: a chunk that is not compressed is one. Each is a turn of two
+processes, and smaller ones cost more than the nearer caches save (docs/adr/0012)."""
 
 _LOG_APPEND_TIME_BIT: Final = 3
 
