@@ -157,6 +157,8 @@ class SimFile:
 
     def finish_write_back(self, position: int, length: int) -> None:
         self._check()
+        if self._fs.fails("finish write-back", self.path):
+            raise _error(errno.EIO, self.path)
         self._fs.note("finish write-back", self.path)
 
     def fileno(self) -> int:
