@@ -109,7 +109,7 @@ def load_kernels() -> Kernels:
     try:
         compiled = {one.name: one for one in _compiled()}
         return Kernels(**{kernel.name: _LoadedKernel(kernel, compiled[kernel.name]) for kernel in KERNELS})
-    except (UnsupportedObject, OSError, subprocess.SubprocessError) as problem:
+    except (UnsupportedObject, OSError, subprocess.SubprocessError, msgspec.DecodeError) as problem:
         _log.info("The kernels are run by numba: %s", problem)
         found = import_module("pyspark_firn.kernels")
         return Kernels(**{kernel.name: getattr(found, kernel.name) for kernel in KERNELS})
@@ -146,7 +146,10 @@ class _LoadedKernel:
 
 
 def _compiled() -> list[Compiled]:
-    """The kernels' object files, from the first folder that has them. Raises: OSError, subprocess.SubprocessError."""
+    """The kernels' object files, from the first folder that has them.
+
+    Raises: OSError, subprocess.SubprocessError, msgspec.DecodeError (something else was printed beside them).
+    """
     name = f"kernels-{_key()}.msgpack"
     for folder in _folders():
         kept = _kept(folder / name)
@@ -161,8 +164,9 @@ def _compiled() -> list[Compiled]:
         check=True,
         timeout=COMPILE_DEADLINE_S,
     )
+    compiled = msgspec.msgpack.decode(done.stdout, type=list[Compiled])
     _keep(done.stdout, name)
-    return msgspec.msgpack.decode(done.stdout, type=list[Compiled])
+    return compiled
 
 
 def _key() -> str:
