@@ -1,4 +1,4 @@
-"""Two hundred members come and go at random, by either protocol: assignments settle, partitions are owned once, nobody starves."""
+"""Two hundred members come and go at random, by every protocol: assignments settle, partitions are owned once, nobody starves."""
 
 from __future__ import annotations
 
@@ -31,11 +31,15 @@ SESSION_MS: Final = 10_000
 REBALANCE_MS: Final = 10_000
 HEARTBEAT_S: Final = 0.5
 SETTLE_S_MAX: Final = 120
-SUBSCRIPTION: Final = pack(">hih", 0, 1, len(TOPIC)) + TOPIC.encode() + pack(">i", -1)
+NAMED_TOPIC: Final = pack(">h", len(TOPIC)) + TOPIC.encode()
+SUBSCRIPTION: Final = pack(">hi", 0, 1) + NAMED_TOPIC + pack(">i", -1)
 
 
 class Member:
     """A client of a group, over a connection of its own, as small as it can be."""
+
+    keeps_partitions = False
+    """Whether it reads on while the group rebalances, so that no two may ever own a partition at a time."""
 
     def __init__(self, number: int, port: int) -> None:
         self.number = number
@@ -81,14 +85,29 @@ class Member:
 
 
 class ClassicMember(Member):
-    """Of the classic protocol: if it leads it deals partitions out."""
+    """Of the classic protocol: if it leads it deals partitions out. Eager: it has none while the group rebalances."""
+
+    protocol = "range"
+
+    def subscription(self) -> bytes:
+        return SUBSCRIPTION
+
+    def deal(self, members: Sequence[Any]) -> dict[str, Sequence[int]]:
+        """The leader's work: partitions in turns."""
+        names = sorted(member.member_id for member in members)
+        return {name: range(place, PARTITIONS, len(names)) for place, name in enumerate(names)}
+
+    def take(self, assigned: tuple[int, ...]) -> bool:
+        """Own what is assigned from now on; whether there is nothing to join again for."""
+        self.owned = assigned
+        return True
 
     async def leave(self) -> None:
         member = make(ApiKey.LEAVE_GROUP, "MemberIdentity", member_id=self.member_id)
         await self.ask(ApiKey.LEAVE_GROUP, 4, members=[member])
 
     async def join(self) -> bool:
-        protocol = make(ApiKey.JOIN_GROUP, "JoinGroupRequestProtocol", name="range", metadata=SUBSCRIPTION)
+        protocol = make(ApiKey.JOIN_GROUP, "JoinGroupRequestProtocol", name=self.protocol, metadata=self.subscription())
         joined = await self.ask(
             ApiKey.JOIN_GROUP,
             7,
@@ -111,21 +130,27 @@ class ClassicMember(Member):
             member_id=self.member_id,
             generation_id=self.generation,
             protocol_type="consumer",
-            protocol_name="range",
-            assignments=_assign([member.member_id for member in joined.members]),
+            protocol_name=self.protocol,
+            assignments=[
+                make(
+                    ApiKey.SYNC_GROUP,
+                    "SyncGroupRequestAssignment",
+                    member_id=name,
+                    assignment=pack(f">{len(share)}i", *share),
+                )
+                for name, share in (self.deal(joined.members) if joined.members else {}).items()
+            ],
         )
         if synced.error_code:
             self._hear(synced.error_code)
             return False
         count = len(synced.assignment) // 4
-        self.owned = unpack_from(f">{count}i", synced.assignment)
-        return True
+        return self.take(unpack_from(f">{count}i", synced.assignment))
 
     async def stay(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
             answer = await self.ask(ApiKey.HEARTBEAT, 4, member_id=self.member_id, generation_id=self.generation)
             if answer.error_code:
-                self.owned = ()
                 self._hear(answer.error_code)
                 return
             try:
@@ -134,6 +159,8 @@ class ClassicMember(Member):
                 continue
 
     def _hear(self, code: int) -> None:
+        if code != ErrorCode.REBALANCE_IN_PROGRESS or not self.keeps_partitions:
+            self.owned = ()
         if code == ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = ""
         assert code in (
@@ -144,9 +171,44 @@ class ClassicMember(Member):
         ), ErrorCode(code)
 
 
+class CooperativeMember(ClassicMember):
+    """Of the classic protocol, cooperative (KIP-429): it gives up only what another gets, and then joins again."""
+
+    protocol = "cooperative-sticky"
+    keeps_partitions = True
+
+    def subscription(self) -> bytes:
+        owned = NAMED_TOPIC + pack(f">i{len(self.owned)}i", len(self.owned), *self.owned)
+        return pack(">hi", 1, 1) + NAMED_TOPIC + pack(">ii", -1, 1) + owned
+
+    def deal(self, members: Sequence[Any]) -> dict[str, Sequence[int]]:
+        """Everybody keeps what it has, up to its share; what somebody has to give up is given to nobody yet."""
+        had = {member.member_id: _owned_by(member.metadata) for member in members}
+        free = set(range(PARTITIONS)).difference(*had.values())
+        share, longer = divmod(PARTITIONS, len(had))
+        dealt: dict[str, Sequence[int]] = {}
+        for place, name in enumerate(sorted(had, key=lambda name: -len(had[name]))):
+            kept = had[name][: share + (place < longer)]
+            dealt[name] = (*kept, *(free.pop() for _ in range(min(len(free), share + (place < longer) - len(kept)))))
+        return dealt
+
+    def take(self, assigned: tuple[int, ...]) -> bool:
+        gives_up = bool(set(self.owned) - set(assigned))
+        self.owned = assigned
+        return not gives_up
+
+
+def _owned_by(metadata: bytes) -> tuple[int, ...]:
+    """What ``CooperativeMember.subscription`` says of partitions."""
+    at = len(pack(">hi", 1, 1) + NAMED_TOPIC + pack(">ii", -1, 1) + NAMED_TOPIC)
+    (count,) = unpack_from(">i", metadata, at)
+    return unpack_from(f">{count}i", metadata, at + 4)
+
+
 class AssignedMember(Member):
     """Of the consumer protocol (KIP-848): the broker deals partitions out, and this gives up what it is told to, and says so."""
 
+    keeps_partitions = True
     topic_id = NO_TOPIC_ID
 
     async def join(self) -> bool:
@@ -196,20 +258,6 @@ class AssignedMember(Member):
         await self.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, member_id=self.member_id, member_epoch=-1)
 
 
-def _assign(members: Sequence[str]) -> list[Any]:
-    """The leader's work: partitions in turns, as bare int32s."""
-    shares = {name: range(place, PARTITIONS, len(members)) for place, name in enumerate(sorted(members))}
-    return [
-        make(
-            ApiKey.SYNC_GROUP,
-            "SyncGroupRequestAssignment",
-            member_id=name,
-            assignment=pack(f">{len(share)}i", *share),
-        )
-        for name, share in shares.items()
-    ]
-
-
 class Crowd:
     def __init__(self, kind: type[Member], port: int, tasks: asyncio.TaskGroup) -> None:
         self.kind = kind
@@ -246,13 +294,13 @@ class Crowd:
     async def settle(self) -> None:
         deadline = time.monotonic() + SETTLE_S_MAX
         while not self.is_settled():
-            if self.kind is AssignedMember:
-                self.check_owned_once()  # at any time: there is no barrier in that protocol behind which it could be otherwise
+            if self.kind.keeps_partitions:
+                self.check_owned_once()
             assert time.monotonic() < deadline, "the group does not settle"
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("kind", [ClassicMember, AssignedMember])
+@pytest.mark.parametrize("kind", [ClassicMember, CooperativeMember, AssignedMember])
 async def test_two_hundred_members_that_come_and_go_settle_each_time(tmp_path: Path, kind: type[Member]) -> None:
     rng = random.Random(11)
     settings = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 
@@ -147,7 +148,12 @@ def test_kafkas_own_tool_describes_and_resets_share_groups(firn: Served, java: J
     assert worker.take(3) == ["a:1", "b:1", "c:1"]
     tools = Tools(jvm, firn)
     assert "described" in tools(SHARE_GROUPS, "--list")
+    assert re.search(r"described\s+Stable", tools(SHARE_GROUPS, "--list", "--state", "stable"))
     assert "tool" in tools(SHARE_GROUPS, "--describe", "--group", "described", "--members")
+    state = tools(SHARE_GROUPS, "--describe", "--group", "described", "--state")
+    assert re.search(r"described\s+127\S+\s+\(1\)\s+Stable\s+1", state), state
+    refused = tools.run(SHARE_GROUPS, "--bootstrap-server", firn.bootstrap, "--delete", "--group", "described")
+    assert "GroupNotEmptyException" in refused.out + refused.error
     worker("close")
     reset = ("--reset-offsets", "--group", "described", "--topic", "tool", "--to-earliest", "--execute")
     tools(SHARE_GROUPS, *reset)
@@ -161,5 +167,7 @@ def test_kafkas_own_tool_describes_and_resets_share_groups(firn: Served, java: J
     again = Worker(java, firn, "described", "tool")
     assert again.take(3) == ["a:1", "b:1", "c:1"]
     again("close")
+    tools(SHARE_GROUPS, "--delete-offsets", "--group", "described", "--topic", "tool")
+    assert "tool" not in tools(SHARE_GROUPS, "--describe", "--group", "described", "--offsets")
     tools(SHARE_GROUPS, "--delete", "--group", "described")
     assert "described" not in tools(SHARE_GROUPS, "--list")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import confluent_kafka
 import pytest
@@ -19,10 +20,11 @@ from tests.interop.serving import (
     Raw,
     Served,
     create_topic,
+    firn_serving,
     offset_of,
     until,
 )
-from tests.interop.test_java_tools import DUMP
+from tests.interop.test_java_tools import DUMP, TOPICS
 
 pytestmark = pytest.mark.interop
 
@@ -259,6 +261,36 @@ def test_kafkas_tools_list_describe_find_and_abort_transactions(
     tools(TRANSACTIONS, "abort", "--topic", "tooltx", "--partition", 0, "--start-offset", 0)
     assert consumed(quiet, "tooltx", 0) == []
     producer("close")
+
+
+@pytest.mark.slow
+def test_a_transaction_that_no_coordinator_knows_of_is_found_and_ended_by_kafkas_tool(
+    jvm: JavaProgram, tmp_path: Path
+) -> None:
+    with firn_serving(tmp_path) as firn:
+        tools = Tools(jvm, firn)
+        create_topic(firn.port, "hanging", 1)
+        for transactional_id in ("known", "forgotten"):
+            producer = confluent_kafka.Producer(
+                {"bootstrap.servers": firn.bootstrap, "transactional.id": transactional_id}
+            )
+            producer.init_transactions(DEADLINE_S)
+            producer.begin_transaction()
+            producer.produce("hanging", transactional_id)
+            assert producer.flush(DEADLINE_S) == 0
+            if transactional_id == "known":
+                find = ("find-hanging", "--broker-id", 1, "--max-transaction-timeout", 0)
+                assert "hanging" not in tools(TRANSACTIONS, *find), "its coordinator will end it"
+                producer.commit_transaction(DEADLINE_S)
+        _, producer_id, epoch = described(firn, "forgotten")
+        done = tools.run(TOPICS, "--bootstrap-server", firn.bootstrap, "--delete", "--topic", "__transaction_state")
+        assert done.code == 0, done
+        until(lambda: "hanging" in tools(TRANSACTIONS, *find), "the transaction is found")
+        assert re.search(rf"hanging\s+0\s+{producer_id}\s+{epoch}\s", tools(TRANSACTIONS, *find))
+        tools(TRANSACTIONS, "abort", "--topic", "hanging", "--partition", 0, "--start-offset", 2)
+        assert "hanging" not in tools(TRANSACTIONS, *find)
+        assert consumed(firn, "hanging", 1) == ["known"]
+        assert offset_of(firn.port, "hanging", LATEST) == 4
 
 
 def test_kafkas_tool_reads_the_transaction_log(jvm: JavaProgram, quiet: Served) -> None:

@@ -1,0 +1,67 @@
+"""Kafka's tools that look at groups of every type, and at those of a type that is not served."""
+
+from __future__ import annotations
+
+import re
+
+import confluent_kafka
+import pytest
+
+from app.wire.apikeys import ApiKey
+from tests.interop.java_programs import JavaProgram, Tools
+from tests.interop.peers import request
+from tests.interop.serving import Raw, Served, create_topic
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+GROUPS = "org.apache.kafka.tools.GroupsCommand"
+STREAMS_GROUPS = "org.apache.kafka.tools.streams.StreamsGroupCommand"
+
+
+@pytest.fixture(scope="module")
+def tools(jvm: JavaProgram, firn: Served) -> Tools:
+    """With a group of each type. The one of the classic protocol has offsets only."""
+    create_topic(firn.port, "read", 1)
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": firn.bootstrap, "group.id": "simple"})
+    consumer.commit(offsets=[confluent_kafka.TopicPartition("read", 0, 0)], asynchronous=False)
+    consumer.close()
+    with Raw(firn.port) as raw:
+        for key, fields in (
+            (ApiKey.CONSUMER_GROUP_HEARTBEAT, {"rebalance_timeout_ms": 60_000, "topic_partitions": []}),
+            (ApiKey.SHARE_GROUP_HEARTBEAT, {}),
+        ):
+            joining = request(
+                key, group_id=key.name.lower(), member_id="m", member_epoch=0, subscribed_topic_names=["read"], **fields
+            )
+            assert raw.ask(key, 1, joining).error_code == 0
+    return Tools(jvm, firn)
+
+
+def test_groups_of_all_types_are_listed(tools: Tools) -> None:
+    rows = {tuple(line.split()) for line in tools(GROUPS, "--list").splitlines()[1:] if line}
+    assert rows == {
+        ("simple", "Classic"),
+        ("consumer_group_heartbeat", "Consumer", "consumer"),
+        ("share_group_heartbeat", "Share", "share"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("filters", "listed"),
+    [
+        (["--consumer"], {"simple", "consumer_group_heartbeat"}),
+        (["--share"], {"share_group_heartbeat"}),
+        (["--streams"], set()),
+        (["--group-type", "classic"], {"simple"}),
+        (["--protocol", "consumer"], {"consumer_group_heartbeat"}),
+    ],
+    ids=" ".join,
+)
+def test_groups_are_listed_by_what_they_are(tools: Tools, filters: list[str], listed: set[str]) -> None:
+    assert {line.split()[0] for line in tools(GROUPS, "--list", *filters).splitlines()[1:] if line} == listed
+
+
+def test_streams_groups_are_refused_with_a_sentence(tools: Tools) -> None:
+    assert "simple" not in tools(STREAMS_GROUPS, "--list")
+    described = tools.run(STREAMS_GROUPS, "--bootstrap-server", tools.firn.bootstrap, "--describe", "--group", "simple")
+    assert re.search(r"UnsupportedVersionException|does not support", described.out + described.error), described
