@@ -17,50 +17,34 @@ Offsets, from left to right:
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from struct import Struct
-from typing import Final, NamedTuple, NoReturn, TypeVar
+from typing import Final, NamedTuple
 
 from app.configs import Durability, TimestampType, TopicConfig
 from app.configs.numbers import LONG_MAX
 from app.errors import (
     ConflictError,
-    CorruptionError,
     ErrorCode,
     FirnError,
     ProtocolError,
     RequestRejected,
-    StorageFull,
     StorageUnavailable,
 )
-from app.hot.checkpoints import LEADER_EPOCHS_FILE, EpochStart, encode_leader_epochs
+from app.hot.checkpoints import EpochStart
 from app.hot.cleaning.job import CleanedSegment
 from app.hot.cleaning.selection import RolledSegment
-from app.hot.directory import LogDirectory, run_to_end
+from app.hot.directory import LogDirectory
+from app.hot.durability import WRITE_BACK_BYTES, LogDurability
 from app.hot.epochs import LeaderEpochs
-from app.hot.files import (
-    File,
-    read_file,
-    replace_file,
-    storage_error,
-    unlink_quietly,
-    write_whole,
-)
-from app.hot.indexes import (
-    OFFSET_ENTRY_BYTES,
-    TIME_ENTRY_BYTES,
-    AbortedTransaction,
-    SegmentIndex,
-)
+from app.hot.files import File, storage_error, write_whole
+from app.hot.indexes import AbortedTransaction
 from app.hot.preparation import codec_of, needs_preparation, prepare
 from app.hot.producers import (
     BATCHES_KEPT,
     SEQUENCE_MASK,
     ProducerStates,
-    SnapshotRow,
     aborted_entry,
     encode_snapshot,
     parse_snapshot,
@@ -71,23 +55,20 @@ from app.hot.recovery import (
     FOR_EVER,
     LoadedLog,
     create_file,
-    list_snapshots,
     load_log,
     new_segment,
-    replay_producers,
-    snapshot_path,
 )
-from app.hot.segment_list import SegmentHold, SegmentList, has_stale_index
+from app.hot.segment_list import SegmentHold, SegmentList
+from app.hot.segment_writer import SegmentWriter
 from app.hot.segments import (
     RELATIVE_OFFSET_MAX,
     TRANSACTION_INDEX_SUFFIX,
     Segment,
     SegmentView,
-    finish_times,
 )
+from app.hot.snapshots import ProducerSnapshots
 from app.hot.state_file import LogState, ProducerState
-from app.hot.syncing import SyncItem, SyncPlan, plan_aborted_write, plan_index_write
-from app.limits import MIB
+from app.hot.syncing import SyncPlan
 from app.records.batch import (
     CONTROL,
     LENGTH_PREFIX_BYTES,
@@ -112,17 +93,6 @@ from app.units import (
     TopicId,
     TopicPartition,
 )
-
-T = TypeVar("T")
-
-WRITE_BACK_BYTES: Final = 32 * MIB
-"""Unsynced bytes at which a sync starts by itself, so that appends never meet the kernel's dirty-page throttling."""
-
-SNAPSHOT_PRODUCERS_MAX: Final = 5_000
-"""Producers up to which a sync on the way takes a snapshot too; of more, copying them would hold up the loop, and only rolls do."""
-
-REPLAY_BYTES_MAX: Final = 4 * MIB
-"""Appended by producers without ids before a sync takes a snapshot though it is empty: recovery replays what follows the newest."""
 
 _PLACE: Final = Struct(">qii")
 """Base offset, batch length, leader epoch: how a batch begins."""
@@ -150,48 +120,33 @@ class PartitionLog:
     """The local log of one partition, led or followed by this broker."""
 
     __slots__ = (
-        "_active",
         "_after_max_ms",
         "_append_time",
         "_bases",
         "_before_max_ms",
-        "_checkpoint_wanted",
         "_codec",
         "_directory",
-        "_dirty_since_ms",
+        "_durability",
         "_end_offset",
         "_epochs",
         "_files",
         "_flush_messages",
         "_flushes_early",
-        "_generation",
         "_guarded",
         "_high_watermark",
-        "_index_entries_max",
-        "_index_interval_bytes",
         "_log_start_offset",
         "_max_batch_bytes",
         "_memory",
-        "_names_dirty",
         "_needs_preparation",
         "_noted_epoch",
-        "_parent_dirty",
-        "_pending_snapshots",
         "_plain",
         "_producers",
         "_reader",
-        "_recovery_point",
         "_refusal",
-        "_segment_bytes",
         "_segments",
-        "_since_checkpoint_bytes",
-        "_snapshot_bytes",
-        "_sync_waiters",
-        "_synced_end",
-        "_syncing",
-        "_time_entries_max",
-        "_torn",
+        "_snapshots",
         "_waiters",
+        "_writer",
         "cleaned_end_offset",
         "cleaning",
         "config",
@@ -221,15 +176,10 @@ class PartitionLog:
         self.partition = partition
         self.topic_id = topic_id
         self._refusal: FirnError | None = None
-        self._torn = False
         self._guarded = False
-        self._generation = 0
+        """The next append has something to do first, or to raise."""
         self._waiters: dict[Callable[[], None], None] = {}
-        self._sync_waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._syncing: asyncio.Future[None] | None = None
-        self._parent_dirty = new
-        self._names_dirty = new
-        self._dirty_since_ms: int = NO_TIMESTAMP
+        self._durability = LogDurability(self, directory, new=new)
         self._high_watermark: int = 0
         self.leader_epoch = LeaderEpoch(0)
         self.config = config
@@ -238,34 +188,29 @@ class PartitionLog:
         self.cleaning = False
         """Compaction is at work here: files of this directory are being read and written by name."""
         self._adopt(loaded)
-        self.update_config(config)
+        self._follow(config)
         if self._epochs.latest > 0:
             self.leader_epoch = self._epochs.latest
         self._high_watermark = self._end_offset
         if not self._memory:
-            self._high_watermark = max(self._synced_end, self._recovery_point, self._segments[0].base_offset)
+            durable_end = max(self._durability.synced_end, self._durability.recovery_point)
+            self._high_watermark = max(durable_end, self._segments[0].base_offset)
         self._producers.decide_below(self._high_watermark)
 
     def _adopt(self, loaded: LoadedLog) -> None:
         self._files = SegmentList(self._directory, self.path, loaded.segments)
         self._segments = self._files.segments
         self._bases = self._files.bases
-        self._active = loaded.segments[-1]
+        self._writer = SegmentWriter(self._directory, self.path, self._files, self.config)
         self._epochs = loaded.epochs
         self._producers = loaded.producers
         self._log_start_offset = loaded.log_start_offset
         self._end_offset: int = loaded.end_offset
-        self._recovery_point: int = loaded.recovery_point
-        unsynced = [segment for segment in loaded.segments if segment.synced_bytes < segment.size_bytes]
-        self._synced_end: int = self._recovery_point if unsynced else self._end_offset
-        self._pending_snapshots: dict[int, list[SnapshotRow]] = {}
-        self._snapshot_bytes = 0
-        """Of the active segment, below the newest snapshot that a sync was to take."""
+        self._snapshots = ProducerSnapshots(self._directory.fs, self.path, self._producers, self._segments)
+        self._durability.adopt(self._files, self._epochs, self._snapshots, loaded.recovery_point)
         self._reader = LogReader(
             self._directory, self._segments, self._bases, self.config.index_interval_bytes, self.request_checkpoint
         )
-        self._since_checkpoint_bytes = sum(segment.size_bytes - segment.synced_bytes for segment in unsynced)
-        self._checkpoint_wanted = False
         self._noted_epoch: int = self._epochs.latest
 
     def __repr__(self) -> str:
@@ -276,11 +221,6 @@ class PartitionLog:
     @property
     def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
-
-    @property
-    def directory(self) -> str:
-        """Path of the partition's directory."""
-        return self.path
 
     @property
     def log_start_offset(self) -> Offset:
@@ -311,12 +251,12 @@ class PartitionLog:
 
     @property
     def recovery_point(self) -> Offset:
-        return Offset(self._recovery_point)
+        return Offset(self._durability.recovery_point)
 
     @property
     def synced_end_offset(self) -> Offset:
         """Records below it have survived an fdatasync."""
-        return Offset(self._synced_end)
+        return Offset(self._durability.synced_end)
 
     @property
     def size_bytes(self) -> int:
@@ -331,7 +271,7 @@ class PartitionLog:
     @property
     def syncing(self) -> bool:
         """Whether a sync is under way; it goes on by path and handle even if the log is abandoned."""
-        return self._syncing is not None
+        return self._durability.syncing
 
     @property
     def offline_error(self) -> FirnError | None:
@@ -357,12 +297,12 @@ class PartitionLog:
 
     def update_config(self, config: TopicConfig) -> None:
         """Follow the topic's settings from now on."""
+        self._follow(config)
+        self._writer.update_config(config)
+
+    def _follow(self, config: TopicConfig) -> None:
         self.config = config
         self._max_batch_bytes = config.max_message_bytes
-        self._segment_bytes = config.segment_bytes
-        self._index_interval_bytes = config.index_interval_bytes
-        self._index_entries_max = max(1, config.segment_index_bytes // OFFSET_ENTRY_BYTES)
-        self._time_entries_max = max(1, config.segment_index_bytes // TIME_ENTRY_BYTES)
         self._before_max_ms = config.message_timestamp_before_max_ms
         self._after_max_ms = config.message_timestamp_after_max_ms
         self._append_time = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
@@ -372,8 +312,6 @@ class PartitionLog:
         self._needs_preparation = self._codec is not None or config.compacted
         self._plain = not self._needs_preparation and not self._append_time
         self._flushes_early = config.flush_messages < LONG_MAX
-        if self._active.size_bytes:
-            self._set_roll_times(self._active)
         if self._memory and self._high_watermark < self._end_offset:
             self._advance_high_watermark(self._end_offset)
 
@@ -389,48 +327,19 @@ class PartitionLog:
         self._epochs.assign(epoch, start_offset)
         self._noted_epoch = epoch
 
-    def _write_epochs(self) -> None:
-        # Not synced here: after a loss of power a damaged checkpoint is rebuilt from the batches, and the next sync that moves the
-        # recovery point makes it durable first.
-        try:
-            replace_file(
-                self._directory.fs,
-                f"{self.path}/{LEADER_EPOCHS_FILE}",
-                encode_leader_epochs(self._epochs.entries()),
-                durable=False,
-            )
-        except OSError as error:
-            failure = storage_error(error, f"cannot write the leader epochs of {self.topic}-{self.partition}")
-            if not isinstance(failure, StorageFull):
-                self._directory.go_offline(str(failure))
-                raise failure from error
-
     # --- refusing ---------------------------------------------------------------------------------------------------
 
     def refuse(self, error: FirnError) -> None:
         """Raise ``error`` from every operation from now on, and to everybody who waits."""
         self._refusal = error
         self._guarded = True
-        while self._sync_waiters:
-            _, future = self._sync_waiters.popleft()
-            if not future.done():
-                future.set_exception(error)
+        self._durability.refuse(error)
         self._notify()
 
     def _check_guard(self) -> None:
         if self._refusal is not None:
             raise self._refusal
-        if self._torn:
-            self._mend()
-
-    def _mend(self) -> None:
-        """Cut off what a failed write left, if that could not be done at once. Raises: StorageUnavailable."""
-        segment = self._active
-        try:
-            self._directory.descriptors.open(segment.handle).truncate(segment.size_bytes)
-        except OSError as error:
-            raise storage_error(error, f"cannot cut off a failed write in {segment.handle.path}") from error
-        self._torn = False
+        self._writer.mend()
         self._guarded = False
 
     # --- appending --------------------------------------------------------------------------------------------------
@@ -460,7 +369,8 @@ class PartitionLog:
         fields = check_single(records, self._max_batch_bytes)
         # The way that nearly all appends go: one batch that is next in order, into a segment with room, its file open. Everything
         # else takes the general way, which does the same in the same order; a test holds the two against each other.
-        segment = self._active
+        writer = self._writer
+        segment = writer.segment
         handle = segment.handle
         index = segment.index
         if fields is not None and self._plain and handle.pinned and index is not None:
@@ -495,7 +405,7 @@ class PartitionLog:
                 )
                 and max_timestamp <= now_ms + self._after_max_ms
                 and base_timestamp >= now_ms - self._before_max_ms
-                and size + length <= self._segment_bytes
+                and size + length <= writer.segment_bytes
                 and size > 0
                 and max_timestamp <= segment.roll_after_timestamp
                 and now_ms <= segment.roll_after_now_ms
@@ -509,12 +419,12 @@ class PartitionLog:
                     if file.pwrite(records, size) != length:
                         write_whole(file, records, size)
                 except OSError as error:
-                    self._undo_write(segment, file, error)
+                    raise self._undo_write(file, error) from error
                 if max_timestamp > segment.max_timestamp:
                     segment.max_timestamp = max_timestamp
                     segment.max_timestamp_offset = last_offset
-                if segment.bytes_since_index_entry > self._index_interval_bytes:
-                    self._add_index_entry(segment, index, last_offset, size)
+                if segment.bytes_since_index_entry > writer.index_interval_bytes:
+                    writer.add_index_entry(index, last_offset, size)
                     segment.bytes_since_index_entry = length
                 else:
                     segment.bytes_since_index_entry += length
@@ -529,9 +439,10 @@ class PartitionLog:
                 segment.size_bytes = size + length
                 end = last_offset + 1
                 segment.end_offset = self._end_offset = end
-                self._since_checkpoint_bytes += length
-                if self._since_checkpoint_bytes >= WRITE_BACK_BYTES or self._flushes_early:
-                    self._request_due_sync()
+                durability = self._durability
+                durability.unsaved_bytes += length
+                if durability.unsaved_bytes >= WRITE_BACK_BYTES or self._flushes_early:
+                    durability.request_if_due(end, self._flush_messages)
                 if self._memory:
                     self._high_watermark = end
                     if self._producers.undecided:
@@ -710,21 +621,14 @@ class PartitionLog:
         ``placed``: the headers were read after the offsets were set; otherwise offsets follow one another from ``base``.
         """
         length = len(records)
-        segment = self._active
-        size = segment.size_bytes
-        index = segment.index
-        if index is None:
-            index = self._reader.load_index_now(segment)
-        if size and (
-            size + length > self._segment_bytes
-            or found[-1][1][8] > segment.roll_after_timestamp
-            or now_ms > segment.roll_after_now_ms
-            or end - 1 - segment.base_offset > RELATIVE_OFFSET_MAX
-        ):
-            segment = self._roll(base)
-            size = 0
-            index = segment.index
-            assert index is not None
+        writer = self._writer
+        if writer.segment.index is None:
+            self._reader.load_index_now(writer.segment)
+        if writer.must_roll(length, end, found[-1][1].max_timestamp, now_ms):
+            self._roll(base)
+        segment = writer.segment
+        size, index = segment.size_bytes, segment.index
+        assert index is not None
         handle = segment.handle
         file = handle.file
         if file is None:
@@ -733,14 +637,12 @@ class PartitionLog:
             if file.pwrite(records, size) != length:
                 write_whole(file, records, size)
         except OSError as error:
-            self._undo_write(segment, file, error)
+            raise self._undo_write(file, error) from error
         if not handle.pinned:
             self._directory.descriptors.pin(handle, self)
-            self._dirty_since_ms = now_ms
+            self._durability.dirty_since_ms = now_ms
         if size == 0:
-            segment.first_append_ms = now_ms
-            segment.rolling_timestamp = found[0][1][8]
-            self._set_roll_times(segment)
+            writer.note_first_append(found[0][1].max_timestamp, now_ms)
         offset = base
         for position, header in found:
             (
@@ -764,8 +666,8 @@ class PartitionLog:
             if max_timestamp > segment.max_timestamp and record_count:
                 segment.max_timestamp = max_timestamp
                 segment.max_timestamp_offset = last_offset
-            if segment.bytes_since_index_entry > self._index_interval_bytes:
-                self._add_index_entry(segment, index, last_offset, size + position)
+            if segment.bytes_since_index_entry > writer.index_interval_bytes:
+                writer.add_index_entry(index, last_offset, size + position)
                 segment.bytes_since_index_entry = 0
             segment.bytes_since_index_entry += batch_length + LENGTH_PREFIX_BYTES
             if producer_id >= 0:
@@ -779,9 +681,10 @@ class PartitionLog:
         segment.size_bytes = size + length
         segment.end_offset = end
         self._end_offset = end
-        self._since_checkpoint_bytes += length
-        if self._since_checkpoint_bytes >= WRITE_BACK_BYTES or self._flushes_early:
-            self._request_due_sync()
+        durability = self._durability
+        durability.unsaved_bytes += length
+        if durability.unsaved_bytes >= WRITE_BACK_BYTES or self._flushes_early:
+            durability.request_if_due(end, self._flush_messages)
         if self._memory:
             self._high_watermark = end
             if self._producers.undecided:
@@ -789,30 +692,11 @@ class PartitionLog:
             if self._waiters:
                 self._notify()
 
-    def _request_due_sync(self) -> None:
-        if self._since_checkpoint_bytes >= WRITE_BACK_BYTES and not self._checkpoint_wanted:
-            self.request_checkpoint()
-        elif self._end_offset - self._synced_end >= self._flush_messages:
-            self._directory.syncer.request(self)
-
-    def _add_index_entry(self, segment: Segment, index: SegmentIndex, last_offset: int, position: int) -> None:
-        index.offsets.append(last_offset - segment.base_offset)
-        index.positions.append(position)
-        index.add_time(segment.max_timestamp, segment.max_timestamp_offset - segment.base_offset)
-        if len(index.offsets) >= self._index_entries_max or len(index.times) >= self._time_entries_max:
-            # Full: whatever comes next goes to a new segment.
-            segment.roll_after_now_ms = -1
-
-    def _undo_write(self, segment: Segment, file: File, error: OSError) -> NoReturn:
-        try:
-            file.truncate(segment.size_bytes)
-        except OSError:
-            # The next append tries again before it writes; until then nothing reads past the segment's size.
-            self._torn = self._guarded = True
-        failure = storage_error(error, f"cannot write to {segment.handle.path}")
-        if not isinstance(failure, StorageFull):
-            self._directory.go_offline(str(failure))
-        raise failure from error
+    def _undo_write(self, file: File, error: OSError) -> FirnError:
+        """Take back a failed write; answers what to raise."""
+        failure = self._writer.undo(file, error)
+        self._guarded = self._guarded or self._writer.torn
+        return failure
 
     def _apply_marker(self, segment: Segment, batch: memoryview) -> None:
         marker = parse_marker(batch)
@@ -823,26 +707,6 @@ class PartitionLog:
             aborted = self._reader.aborted_of(segment)
             aborted.append(aborted_entry(completed, self._producers.last_stable_offset_after(completed)))
 
-    def _set_roll_times(self, segment: Segment) -> None:
-        # As Kafka counts: from the first append's greatest timestamp to that of the records coming in, so that a replay of old
-        # data rolls by its own time; by the clock only where records have no timestamps.
-        wait_ms = self.config.segment_ms
-        if self.config.compacted:
-            # What is in the active segment cannot be compacted (KIP-354).
-            wait_ms = min(wait_ms, max(1, self.config.max_compaction_lag_ms))
-        if self.config.segment_jitter_ms > 0:
-            wait_ms -= self._directory.rng.randrange(min(self.config.segment_jitter_ms, wait_ms + 1))
-        segment.roll_after_timestamp = segment.roll_after_now_ms = LONG_MAX
-        if segment.rolling_timestamp >= 0:
-            segment.roll_after_timestamp = segment.rolling_timestamp + wait_ms
-        else:
-            segment.roll_after_now_ms = segment.first_append_ms + wait_ms
-        index = segment.index
-        if index is not None and (
-            len(index.offsets) >= self._index_entries_max or len(index.times) >= self._time_entries_max
-        ):
-            segment.roll_after_now_ms = -1
-
     # --- rolling ----------------------------------------------------------------------------------------------------
 
     def roll(self) -> bool:
@@ -852,17 +716,18 @@ class PartitionLog:
         """
         if self._guarded:
             self._check_guard()
-        if self._active.size_bytes == 0:
+        segment = self._writer.segment
+        if segment.size_bytes == 0:
             return False
-        if self._active.index is None:
-            self._reader.load_index_now(self._active)
+        if segment.index is None:
+            self._reader.load_index_now(segment)
         self._roll(self._end_offset)
         return True
 
     def maybe_roll_by_time(self, now_ms: int) -> bool:
         """Roll a non-empty active segment whose first record came ``firn.tier.max.lag.ms`` ago or longer, if the topic is tiered,
         or ``max.compaction.lag.ms``, if it is compacted."""
-        segment, config = self._active, self.config
+        segment, config = self._writer.segment, self.config
         age_ms = now_ms - segment.first_append_ms
         if segment.size_bytes == 0 or not (
             (config.tiered and age_ms >= config.firn_tier_max_lag_ms)
@@ -871,20 +736,11 @@ class PartitionLog:
             return False
         return self.roll()
 
-    def _roll(self, base_offset: int) -> Segment:
-        old = self._active
-        segment = new_segment(self._directory.descriptors, self.path, Offset(base_offset))
-        self._directory.descriptors.open(segment.handle, create=True)
-        assert old.index is not None
-        finish_times(old, old.index)
-        self._pending_snapshots[base_offset] = self._producers.rows()
-        self._snapshot_bytes = 0
-        self._files.append(segment)
-        self._active = segment
-        self._names_dirty = True
-        self._directory.metrics.rolls.value += 1
+    def _roll(self, base_offset: int) -> None:
+        self._writer.roll(base_offset)
+        self._snapshots.take_at_roll(base_offset)
+        self._durability.note_new_names()
         self.request_checkpoint()
-        return segment
 
     # --- high watermark and those who wait for it ------------------------------------------------------------------
 
@@ -918,25 +774,17 @@ class PartitionLog:
 
         The awaitable raises StorageUnavailable if it can no longer be.
         """
-        if self._memory or offset_end <= self._synced_end:
+        if self._memory or offset_end <= self._durability.synced_end:
             return None
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._refusal is not None:
-            future.set_exception(self._refusal)
-            return future
-        self._sync_waiters.append((offset_end, future))
-        self._directory.syncer.request(self)
-        return future
+        return self._durability.wait_synced(offset_end)
 
     def request_checkpoint(self) -> None:
         """Have everything synced and the recovery point moved, soon."""
-        self._checkpoint_wanted = True
-        self._directory.syncer.request(self)
+        self._durability.request_checkpoint()
 
     def maybe_flush_by_time(self, now_ms: int) -> None:
         """Request a sync if ``flush.ms`` has passed since the first unsynced append."""
-        if self._synced_end < self._end_offset and now_ms - self._dirty_since_ms >= self.config.flush_ms:
-            self._directory.syncer.request(self)
+        self._durability.request_if_old(self._end_offset, now_ms, self.config.flush_ms)
 
     def unsynced_segments(self) -> list[Segment]:
         """Segments with bytes that no sync has covered, oldest first."""
@@ -947,141 +795,22 @@ class PartitionLog:
 
         Raises: StorageUnavailable.
         """
-        end = self._end_offset
-        while self._recovery_point < end or self._side_files_dirty():
-            if self._refusal is not None:
-                raise self._refusal
-            if self._syncing is not None:
-                await asyncio.shield(self._syncing)
-                continue
-            self._checkpoint_wanted = True
-            await self.sync()
-            if self._recovery_point < end and self._refusal is None:
-                raise StorageFull(f"there is no room for the indexes of {self.topic}-{self.partition}")
-
-    def _side_files_dirty(self) -> bool:
-        return self._names_dirty or self._parent_dirty or bool(self._pending_snapshots)
+        await self._durability.flush()
 
     async def sync(self) -> None:
         """One sync: all bytes written so far, in the pool. If one is running, only note that another is wanted.
 
         Raises: StorageUnavailable; the directory is offline then.
         """
-        if self._syncing is not None:
-            if self._sync_waiters or self._checkpoint_wanted:
-                await asyncio.shield(self._syncing)
-                self._directory.syncer.request(self)
+        await self._durability.sync()
+
+    def note_synced(self, plan: SyncPlan) -> None:
+        """Told by ``LogDurability``: the synced end has risen by what was planned."""
+        if self._memory:
             return
-        if self._refusal is not None:
-            raise self._refusal
-        loop = asyncio.get_running_loop()
-        done = self._syncing = loop.create_future()
-        started = loop.time()
-        plan: SyncPlan | None = None
-        try:
-            plan = self._plan_sync()
-            side_files_written = await run_to_end(self._directory.pool, plan.execute)
-        except OSError as error:
-            if self._refusal is not None:
-                raise self._refusal from error  # deleted meanwhile, and its directory is gone
-            # Not retried, whatever it was: the kernel may have dropped what it could not write.
-            failure = storage_error(error, f"cannot sync {self.topic}-{self.partition}")
-            self._directory.go_offline(str(failure))
-            raise StorageUnavailable(f"the log directory is offline: {failure}") from error
-        else:
-            self._directory.metrics.sync_seconds.observe(loop.time() - started)
-            self._finish_sync(plan, side_files_written)
-        finally:
-            if plan is not None:
-                for item in plan.segments:
-                    item.segment.handle.release()
-            self._syncing = None
-            done.set_result(None)
-
-    def _plan_sync(self) -> SyncPlan:
-        whole = self._checkpoint_wanted or self._since_checkpoint_bytes >= WRITE_BACK_BYTES
-        plan = SyncPlan(
-            fs=self._directory.fs,
-            directory=self.path,
-            parent=self._directory.path if self._parent_dirty else None,
-            new_names=self._names_dirty,
-            generation=self._generation,
-            end_offset=self._end_offset,
-            whole=whole,
-        )
-        self._parent_dirty = self._names_dirty = False
-        if whole:
-            self._checkpoint_wanted = False
-            self._since_checkpoint_bytes = 0
-            self._plan_side_files(plan)
-        for segment in self.unsynced_segments():
-            plan.segments.append(SyncItem(segment, segment.handle.acquire(), segment.size_bytes))
-        return plan
-
-    def _plan_side_files(self, plan: SyncPlan) -> None:
-        for segment in self._segments:
-            index_write = plan_index_write(segment)
-            if index_write is not None:
-                plan.indexes.append(index_write)
-            aborted_write = plan_aborted_write(segment)
-            if aborted_write is not None:
-                plan.aborted.append(aborted_write)
-        plan.snapshots.update(self._pending_snapshots)
-        producers, size_bytes = len(self._producers.entries), self._active.size_bytes
-        if producers <= SNAPSHOT_PRODUCERS_MAX and (producers or size_bytes - self._snapshot_bytes >= REPLAY_BYTES_MAX):
-            plan.snapshots[self._end_offset] = self._producers.rows()
-            self._snapshot_bytes = size_bytes
-        plan.bases = frozenset(self._bases)
-        if self._epochs.dirty:
-            plan.epochs = encode_leader_epochs(self._epochs.entries())
-
-    def _finish_sync(self, plan: SyncPlan, side_files_written: bool) -> None:
-        descriptors = self._directory.descriptors
-        if plan.epochs is not None and plan.epochs != encode_leader_epochs(self._epochs.entries()):
-            # An epoch began while the thread wrote; the file may hold what was true before.
-            self._write_epochs()
-        if plan.generation != self._generation:
-            # The log was truncated meanwhile; what was synced is no longer what it was. The next sync does it all again.
-            self.request_checkpoint()
-            return
-        for item in plan.segments:
-            segment = item.segment
-            self._directory.metrics.synced_bytes.value += item.size_bytes - segment.synced_bytes
-            segment.synced_bytes = item.size_bytes
-            if segment.synced_bytes == segment.size_bytes and not segment.deleted:
-                descriptors.unpin(segment.handle)
-        self._synced_end = max(self._synced_end, plan.end_offset)
-        if not self._memory and plan.segments:
+        if plan.segments:
             self._reader.remember(plan.end_offset, plan.segments[-1].segment, plan.segments[-1].size_bytes)
-        if plan.whole:
-            if side_files_written:
-                self._finish_side_files(plan)
-                self._recovery_point = max(self._recovery_point, plan.end_offset)
-            else:
-                self._names_dirty = True
-        while self._sync_waiters and self._sync_waiters[0][0] <= self._synced_end:
-            _, future = self._sync_waiters.popleft()
-            if not future.done():
-                future.set_result(None)
-        if not self._memory:
-            self._advance_high_watermark(self._synced_end)
-        if self._sync_waiters or self._checkpoint_wanted:
-            self._directory.syncer.request(self)
-
-    def _finish_side_files(self, plan: SyncPlan) -> None:
-        for write in plan.indexes:
-            segment = write.segment
-            segment.index_written, segment.times_written = write.entries, write.times
-        for aborted in plan.aborted:
-            aborted.segment.aborted_written = aborted.entries
-        for offset in plan.snapshots:
-            self._pending_snapshots.pop(offset, None)
-        if plan.epochs is not None and plan.epochs == encode_leader_epochs(self._epochs.entries()):
-            self._epochs.dirty = False
-        for segment in self._segments:
-            if segment is not self._active and segment.index is not None and not segment.deleted:
-                self._directory.indexes.used(segment)
-        self._directory.note_recovery_point()
+        self._advance_high_watermark(self._durability.synced_end)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -1113,8 +842,9 @@ class PartitionLog:
         if offset >= end_offset or offset > self._end_offset:
             if offset > self._end_offset:
                 raise self._out_of_range(offset)
-            active = self._active
-            return LocalRead(active.handle, 0, 0, Offset(offset), Offset(offset), self._directory.pool, True)
+            return LocalRead(
+                self._writer.segment.handle, 0, 0, Offset(offset), Offset(offset), self._directory.pool, True
+            )
         if offset < self._segments[0].base_offset or offset < self._log_start_offset:
             if offset < self._log_start_offset:
                 raise self._out_of_range(offset)
@@ -1170,25 +900,7 @@ class PartitionLog:
         """
         if at_offset == self._end_offset:
             return encode_snapshot(self._producers.rows())
-        rows = self._pending_snapshots.get(at_offset)
-        if rows is not None:
-            return encode_snapshot(rows)
-        fs = self._directory.fs
-        try:
-            data = read_file(fs, snapshot_path(self.path, Offset(at_offset)))
-            parse_snapshot(data)
-            return data
-        except (FileNotFoundError, CorruptionError):
-            return self._rebuild_snapshot(at_offset)
-        except OSError as error:
-            raise storage_error(error, f"cannot read a producer snapshot of {self.path}") from error
-
-    def _rebuild_snapshot(self, at_offset: int) -> bytes:
-        try:
-            producers = replay_producers(self._directory.fs, self.path, self._segments, Offset(at_offset))
-        except OSError as error:
-            raise storage_error(error, f"cannot rebuild a producer snapshot of {self.path}") from error
-        return encode_snapshot(producers.rows())
+        return self._snapshots.encoded_at(at_offset)
 
     def load_producer_snapshot(self, data: bytes) -> None:
         """Take over a producer state that is as of the log end. Raises: CorruptionError."""
@@ -1209,10 +921,6 @@ class PartitionLog:
         """Whether any segment has a copy outstanding."""
         return self._files.held
 
-    def release(self, hold: SegmentHold) -> None:
-        """The same as ``hold.release()``."""
-        hold.release()
-
     def delete_local_before(self, offset: int) -> list[SegmentView]:
         """Drop rolled segments that end at or before ``offset`` from this disk, oldest first, up to one with a hold.
 
@@ -1231,21 +939,13 @@ class PartitionLog:
         if count == 0:
             return []
         first = self._bases[count]
-        fs = self._directory.fs
         dropped = self._files.views(count)
         try:
-            rows = self._pending_snapshots.get(first)
-            if rows:
-                # What producers did in the segments that go is known from nowhere else once they have gone.
-                replace_file(fs, snapshot_path(self.path, Offset(first)), encode_snapshot(rows), durable=True)
+            self._snapshots.write_pending(first)
             self._files.discard_oldest(count)
-            for snapshot in list_snapshots(fs.list_dir(self.path)):
-                if snapshot < first:
-                    unlink_quietly(fs, snapshot_path(self.path, snapshot))
+            self._snapshots.delete_below(first)
         except OSError as error:
             raise storage_error(error, f"cannot delete segments of {self.topic}-{self.partition}") from error
-        for pending in [pending for pending in self._pending_snapshots if pending < first]:
-            del self._pending_snapshots[pending]
         return dropped
 
     def rolled_segments(self) -> list[RolledSegment]:
@@ -1263,8 +963,7 @@ class PartitionLog:
 
     async def quiet(self) -> None:
         """Wait until no sync is about to write index files of a rolled segment."""
-        while self._syncing is not None and any(map(has_stale_index, self._segments[:-1])):
-            await asyncio.shield(self._syncing)
+        await self._durability.wait_indexes_written()
 
     def replace_segments(self, holds: Sequence[SegmentHold], cleaned: CleanedSegment) -> None:
         """Put a segment that compaction committed in the place of the neighbouring, rolled ones that are held.
@@ -1293,7 +992,7 @@ class PartitionLog:
         self._log_start_offset = Offset(offset)
         self._epochs.truncate_from_start(Offset(offset))
         if self._epochs.dirty:
-            self._write_epochs()
+            self._durability.write_epochs()
         self.delete_local_before(offset)
         self._notify()
 
@@ -1314,12 +1013,12 @@ class PartitionLog:
         newest = older[-1].epoch if older else -1
         own = [entry for entry in self._epochs.entries() if entry.start_offset >= local_start and entry.epoch > newest]
         self._epochs.replace([*older, *own])
-        self._write_epochs()
+        self._durability.write_epochs()
 
     def _check_quiet(self) -> None:
         if self._guarded:
             self._check_guard()
-        if self._syncing is not None:
+        if self._durability.syncing:
             raise ConflictError(f"{self.topic}-{self.partition} is being synced; try again")
         if self.held:
             raise ConflictError(f"a segment of {self.topic}-{self.partition} is being copied; try again")
@@ -1337,8 +1036,6 @@ class PartitionLog:
         if offset < self._segments[0].base_offset:
             self.truncate_fully_and_start_at(offset)
             return True
-        self._generation += 1
-        fs = self._directory.fs
         try:
             # The cut is at a batch's edge at or below the offset; the segment's base is surely no higher.
             self._lower_recovery_point(self._bases[max(0, bisect_right(self._bases, offset) - 1)])
@@ -1347,13 +1044,11 @@ class PartitionLog:
             segment = self._segments[-1]
             if segment.end_offset > offset:
                 self._truncate_segment(segment, offset)
-            for snapshot in list_snapshots(fs.list_dir(self.path)):
-                if snapshot > segment.end_offset:
-                    unlink_quietly(fs, snapshot_path(self.path, snapshot))
+            self._snapshots.delete_above(segment.end_offset)
             self._epochs.truncate_from_end(Offset(segment.end_offset))
-            self._write_epochs()
+            self._durability.write_epochs()
             # A dropped segment that came back after a loss of power could continue what is appended from now on.
-            fs.fsync_dir(self.path)
+            self._directory.fs.fsync_dir(self.path)
             self._reload()
         except OSError as error:
             failure = storage_error(error, f"cannot truncate {self.path}")
@@ -1368,9 +1063,7 @@ class PartitionLog:
         """Recovery must not trust what is appended from ``offset`` on: durable before anything is dropped."""
         if self.cleaned_end_offset is not None:
             self.cleaned_end_offset = min(self.cleaned_end_offset, Offset(offset))
-        if self._recovery_point > offset:
-            self._recovery_point = offset
-            self._directory.write_checkpoint()
+        self._durability.lower_recovery_point(offset)
 
     def _truncate_segment(self, segment: Segment, offset: int) -> None:
         position, header = (
@@ -1395,7 +1088,7 @@ class PartitionLog:
     def _reload(self) -> None:
         """Read everything from the files again, as after a clean stop."""
         synced_bytes = {segment.base_offset: segment.synced_bytes for segment in self._segments}
-        recovery_point, first_append_ms = self._recovery_point, self._segments[-1].first_append_ms
+        recovery_point, first_append_ms = self._durability.recovery_point, self._segments[-1].first_append_ms
         for segment in self._segments:
             index = segment.index
             if index is not None and segment.size_bytes and segment.index_written < len(index.offsets):
@@ -1417,10 +1110,7 @@ class PartitionLog:
             segment.synced_bytes = min(segment.size_bytes, synced_bytes.get(segment.base_offset, 0))
         loaded.recovery_point = Offset(min(recovery_point, loaded.end_offset))
         self._adopt(loaded)
-        if self._active.size_bytes:
-            self._set_roll_times(self._active)
-        self._checkpoint_wanted = True
-        self._directory.syncer.request(self)
+        self.request_checkpoint()
 
     def truncate_fully_and_start_at(
         self,
@@ -1440,19 +1130,17 @@ class PartitionLog:
         self._check_quiet()
         rows = parse_snapshot(producer_snapshot) if producer_snapshot is not None else []
         fs = self._directory.fs
-        self._generation += 1
         try:
             self._lower_recovery_point(0)
             for segment in self._segments:
                 self._files.discard(segment)
-            for snapshot in list_snapshots(fs.list_dir(self.path)):
-                unlink_quietly(fs, snapshot_path(self.path, snapshot))
+            self._snapshots.delete_above(-1)
             segment = new_segment(self._directory.descriptors, self.path, Offset(offset))
             create_file(fs, segment.handle.path)
             producers = ProducerStates()
             producers.load_rows(rows)
             if rows:
-                replace_file(fs, snapshot_path(self.path, Offset(offset)), encode_snapshot(rows), durable=True)
+                self._snapshots.write(offset, rows)
             epochs = LeaderEpochs(entry for entry in leader_epochs if entry.start_offset < offset)
             self._adopt(
                 LoadedLog(
@@ -1463,7 +1151,7 @@ class PartitionLog:
                     recovery_point=Offset(offset),
                 )
             )
-            self._write_epochs()
+            self._durability.write_epochs()
             fs.fsync_dir(self.path)
         except OSError as error:
             failure = storage_error(error, f"cannot start {self.path} anew")
@@ -1479,10 +1167,7 @@ class PartitionLog:
 
         Raises: StorageUnavailable.
         """
-        await self.flush()
-        if self._since_checkpoint_bytes or any(map(has_stale_index, self._segments)):
-            self._checkpoint_wanted = True
-            await self.sync()
+        await self._durability.flush_indexes()
         state = self.state()
         self.refuse(StorageUnavailable(f"the log of {self.topic}-{self.partition} is closed"))
         self._close_files()
@@ -1490,7 +1175,6 @@ class PartitionLog:
 
     def abandon(self) -> None:
         """Close the files without syncing: the partition is deleted, or the directory is offline."""
-        self._generation += 1
         self.refuse(StorageUnavailable(f"the log of {self.topic}-{self.partition} is closed"))
         self._close_files()
 

@@ -59,7 +59,6 @@ class SyncPlan:
     parent: str | None
     """The data directory, if the partition's own name in it is not durable yet."""
     new_names: bool
-    generation: int
     end_offset: int
     whole: bool
     """With side files: afterwards the recovery point may move."""

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 
 from app.configs import Durability
 from app.errors import RequestRejected, StorageFull, StorageUnavailable
 from app.hot.checkpoints import encode_leader_epochs
+from app.hot.durability import WRITE_BACK_BYTES
 from app.hot.files import read_file
-from app.hot.log import WRITE_BACK_BYTES, PartitionLog
+from app.hot.log import PartitionLog
 from app.units import LeaderEpoch
-from tests.hot.helpers import DATA, NOW, GatedPool, batch, idempotent, manager_over, new_log, read_all, running, sim
+from tests.hot.helpers import (
+    DATA,
+    NOW,
+    GatedPool,
+    InlinePool,
+    batch,
+    idempotent,
+    manager_over,
+    new_log,
+    read_all,
+    running,
+    sim,
+)
+
+T = TypeVar("T")
 
 LOG_PATH = f"{DATA}/t-0/00000000000000000000.log"
 
@@ -263,3 +280,30 @@ async def test_a_sync_and_the_loop_write_the_same_side_files_without_taking_each
     assert log.leader_epochs()[-1] == (7, 1)
     # The sync's older lineage came last, and is not what stays.
     assert read_file(fs, f"{log.path}/leader-epoch-checkpoint") == encode_leader_epochs(log.leader_epochs())
+
+
+async def test_a_log_that_is_deleted_while_it_is_synced_leaves_the_directory_alone() -> None:
+    fs = sim()
+    written, told = asyncio.Event(), asyncio.Event()
+
+    class LatePool(InlinePool):
+        """Does the work, and tells of it later."""
+
+        async def run(self, work: Callable[[], T]) -> T:
+            result = await super().run(work)
+            written.set()
+            await told.wait()
+            return result
+
+    async with running(manager_over(fs, pool=LatePool())) as manager:
+        log = new_log(manager)
+        log.become_leader(LeaderEpoch(1))
+        append(log)
+        log.request_checkpoint()
+        await written.wait()
+        log.become_leader(LeaderEpoch(2))
+        assert manager.delete("t", 0)
+        told.set()
+        await settle()
+        assert not log.syncing
+        assert manager.offline_reason is None, "what its files should say now is nobody's concern"

@@ -425,7 +425,7 @@ async def test_another_fault_than_a_full_disk_ends_the_opening_of_logs() -> None
 async def test_recovery_replays_no_more_than_its_share_where_producers_have_no_ids(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("app.hot.log.REPLAY_BYTES_MAX", 4 * len(batch(1)))
+    monkeypatch.setattr("app.hot.snapshots.REPLAY_BYTES_MAX", 4 * len(batch(1)))
     fs = sim()
     _, log = await filled(fs, 0, segment_bytes=1 << 20)
     snapshots = []

@@ -1,0 +1,305 @@
+"""How much of one log survives a loss of power, and the syncs that bring it further.
+
+Appends tell it of their bytes; it asks for a sync when there are many, when somebody waits for them, or when a roll, a clock or the
+owner wants one. A sync is planned on the event loop, executed on a pool thread (``syncing.py``), and its outcome taken over on the
+loop again: the *synced end* rises to what was the log end when it was planned, and after one with side files the *recovery point*
+too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Final
+
+from app.errors import FirnError, StorageFull, StorageUnavailable
+from app.hot.checkpoints import LEADER_EPOCHS_FILE, encode_leader_epochs
+from app.hot.directory import LogDirectory, run_to_end
+from app.hot.epochs import LeaderEpochs
+from app.hot.files import replace_file, storage_error
+from app.hot.segment_list import SegmentList, has_stale_index
+from app.hot.snapshots import ProducerSnapshots
+from app.hot.syncing import SyncItem, SyncPlan, plan_aborted_write, plan_index_write
+from app.limits import MIB
+from app.units import NO_TIMESTAMP, Offset
+
+if TYPE_CHECKING:
+    from app.hot.log import PartitionLog
+
+WRITE_BACK_BYTES: Final = 32 * MIB
+"""Unsynced bytes at which a sync starts by itself, so that appends never meet the kernel's dirty-page throttling."""
+
+
+class LogDurability:
+    """The books of one log's syncs. Belongs to the event loop."""
+
+    __slots__ = (
+        "_checkpoint_wanted",
+        "_directory",
+        "_epochs",
+        "_files",
+        "_log",
+        "_names_dirty",
+        "_parent_dirty",
+        "_path",
+        "_refusal",
+        "_snapshots",
+        "_syncing",
+        "_waiters",
+        "dirty_since_ms",
+        "recovery_point",
+        "synced_end",
+        "unsaved_bytes",
+    )
+
+    def __init__(self, log: PartitionLog, directory: LogDirectory, *, new: bool) -> None:
+        """``new``: the partition's directory was just made and its name is not durable yet. ``adopt`` comes before all else."""
+        self._log = log
+        self._directory = directory
+        self._path = log.path
+        self._parent_dirty = self._names_dirty = new
+        self._refusal: FirnError | None = None
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._syncing: asyncio.Future[None] | None = None
+        self.dirty_since_ms: int = NO_TIMESTAMP
+        """When the first append came that no sync has covered; set by whoever appends."""
+
+    def adopt(
+        self, files: SegmentList, epochs: LeaderEpochs, snapshots: ProducerSnapshots, recovery_point: int
+    ) -> None:
+        """Keep the books of these contents of the log from now on. No sync is under way."""
+        self._files = files
+        self._epochs = epochs
+        self._snapshots = snapshots
+        self.recovery_point = recovery_point
+        """Everything below it, with the indexes and the producer state that go with it, survives a loss of power."""
+        unsynced = [segment for segment in files.segments if segment.synced_bytes < segment.size_bytes]
+        self.synced_end: int = recovery_point if unsynced else files.segments[-1].end_offset
+        """Every record below it survives a loss of power."""
+        self.unsaved_bytes = sum(segment.size_bytes - segment.synced_bytes for segment in unsynced)
+        """Appended since a sync with side files was last planned; counted up by whoever appends."""
+        self._checkpoint_wanted = False
+
+    @property
+    def syncing(self) -> bool:
+        """Whether a sync is under way; it goes on by path and handle even if the log is abandoned."""
+        return self._syncing is not None
+
+    def refuse(self, error: FirnError) -> None:
+        """Raise ``error`` from now on, and to everybody who waits."""
+        self._refusal = error
+        while self._waiters:
+            _, future = self._waiters.popleft()
+            if not future.done():
+                future.set_exception(error)
+
+    def note_new_names(self) -> None:
+        """A file was made in the log's directory."""
+        self._names_dirty = True
+
+    # --- asking for a sync ------------------------------------------------------------------------------------------
+
+    def wait_synced(self, offset_end: int) -> Awaitable[None]:
+        """What to await for everything below ``offset_end`` to be synced; it raises StorageUnavailable if that can no longer be."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._refusal is not None:
+            future.set_exception(self._refusal)
+            return future
+        self._waiters.append((offset_end, future))
+        self._request()
+        return future
+
+    def request_checkpoint(self) -> None:
+        """Have everything synced and the recovery point moved, soon."""
+        self._checkpoint_wanted = True
+        self._request()
+
+    def request_if_due(self, end_offset: int, flush_messages: int) -> None:
+        """Request a sync if much, or ``flush.messages`` records, came since the last one."""
+        if self.unsaved_bytes >= WRITE_BACK_BYTES and not self._checkpoint_wanted:
+            self.request_checkpoint()
+        elif end_offset - self.synced_end >= flush_messages:
+            self._request()
+
+    def request_if_old(self, end_offset: int, now_ms: int, flush_ms: int) -> None:
+        """Request a sync if ``flush.ms`` has passed since the first unsynced append."""
+        if self.synced_end < end_offset and now_ms - self.dirty_since_ms >= flush_ms:
+            self._request()
+
+    def _request(self) -> None:
+        self._directory.syncer.request(self._log)
+
+    # --- syncing ----------------------------------------------------------------------------------------------------
+
+    async def flush(self) -> None:
+        """Make everything up to the present log end durable, with its indexes and producer state; the recovery point follows.
+
+        Raises: StorageUnavailable.
+        """
+        end = self._log.log_end_offset
+        while self.recovery_point < end or self._side_files_dirty():
+            if self._refusal is not None:
+                raise self._refusal
+            if self._syncing is not None:
+                await asyncio.shield(self._syncing)
+                continue
+            self._checkpoint_wanted = True
+            await self.sync()
+            if self.recovery_point < end and self._refusal is None:
+                raise StorageFull(f"there is no room for the indexes of {self._path}")
+
+    def _side_files_dirty(self) -> bool:
+        return self._names_dirty or self._parent_dirty or self._snapshots.pending
+
+    async def flush_indexes(self) -> None:
+        """As ``flush``, and the indexes of what later appends did not make a sync write, so that the log can be closed.
+
+        Raises: StorageUnavailable.
+        """
+        await self.flush()
+        if self.unsaved_bytes or any(map(has_stale_index, self._files.segments)):
+            self._checkpoint_wanted = True
+            await self.sync()
+
+    async def wait_indexes_written(self) -> None:
+        """Wait until no sync is about to write index files of a rolled segment."""
+        while self._syncing is not None and any(map(has_stale_index, self._files.segments[:-1])):
+            await asyncio.shield(self._syncing)
+
+    async def sync(self) -> None:
+        """One sync: all bytes written so far, in the pool. If one is running, only note that another is wanted.
+
+        Raises: StorageUnavailable; the directory is offline then.
+        """
+        if self._syncing is not None:
+            if self._waiters or self._checkpoint_wanted:
+                await asyncio.shield(self._syncing)
+                self._request()
+            return
+        if self._refusal is not None:
+            raise self._refusal
+        loop = asyncio.get_running_loop()
+        done = self._syncing = loop.create_future()
+        started = loop.time()
+        plan: SyncPlan | None = None
+        try:
+            plan = self._plan()
+            side_files_written = await run_to_end(self._directory.pool, plan.execute)
+        except OSError as error:
+            if self._refusal is not None:
+                raise self._refusal from error  # deleted meanwhile, and its directory is gone
+            # Not retried, whatever it was: the kernel may have dropped what it could not write.
+            failure = storage_error(error, f"cannot sync {self._path}")
+            self._directory.go_offline(str(failure))
+            raise StorageUnavailable(f"the log directory is offline: {failure}") from error
+        else:
+            self._directory.metrics.sync_seconds.observe(loop.time() - started)
+            self._finish(plan, side_files_written)
+        finally:
+            if plan is not None:
+                for item in plan.segments:
+                    item.segment.handle.release()
+            self._syncing = None
+            done.set_result(None)
+
+    def _plan(self) -> SyncPlan:
+        whole = self._checkpoint_wanted or self.unsaved_bytes >= WRITE_BACK_BYTES
+        plan = SyncPlan(
+            fs=self._directory.fs,
+            directory=self._path,
+            parent=self._directory.path if self._parent_dirty else None,
+            new_names=self._names_dirty,
+            end_offset=self._log.log_end_offset,
+            whole=whole,
+        )
+        self._parent_dirty = self._names_dirty = False
+        if whole:
+            self._checkpoint_wanted = False
+            self.unsaved_bytes = 0
+            self._plan_side_files(plan)
+        for segment in self._files.unsynced():
+            plan.segments.append(SyncItem(segment, segment.handle.acquire(), segment.size_bytes))
+        return plan
+
+    def _plan_side_files(self, plan: SyncPlan) -> None:
+        for segment in self._files.segments:
+            index_write = plan_index_write(segment)
+            if index_write is not None:
+                plan.indexes.append(index_write)
+            aborted_write = plan_aborted_write(segment)
+            if aborted_write is not None:
+                plan.aborted.append(aborted_write)
+        plan.snapshots.update(self._snapshots.take_for_sync(plan.end_offset))
+        plan.bases = frozenset(self._files.bases)
+        if self._epochs.dirty:
+            plan.epochs = encode_leader_epochs(self._epochs.entries())
+
+    def _finish(self, plan: SyncPlan, side_files_written: bool) -> None:
+        if self._refusal is not None:
+            return  # deleted or offline meanwhile: nobody asks any more, and by its name the directory may be another's
+        if plan.epochs is not None and plan.epochs != encode_leader_epochs(self._epochs.entries()):
+            # An epoch began while the thread wrote; the file may hold what was true before.
+            self.write_epochs()
+        for item in plan.segments:
+            segment = item.segment
+            self._directory.metrics.synced_bytes.value += item.size_bytes - segment.synced_bytes
+            segment.synced_bytes = item.size_bytes
+            if segment.synced_bytes == segment.size_bytes and not segment.deleted:
+                self._directory.descriptors.unpin(segment.handle)
+        self.synced_end = max(self.synced_end, plan.end_offset)
+        if plan.whole:
+            if side_files_written:
+                self._finish_side_files(plan)
+                self.recovery_point = max(self.recovery_point, plan.end_offset)
+            else:
+                self._names_dirty = True
+        while self._waiters and self._waiters[0][0] <= self.synced_end:
+            _, future = self._waiters.popleft()
+            if not future.done():
+                future.set_result(None)
+        self._log.note_synced(plan)
+        if self._waiters or self._checkpoint_wanted:
+            self._request()
+
+    def _finish_side_files(self, plan: SyncPlan) -> None:
+        for write in plan.indexes:
+            segment = write.segment
+            segment.index_written, segment.times_written = write.entries, write.times
+        for aborted in plan.aborted:
+            aborted.segment.aborted_written = aborted.entries
+        self._snapshots.written(plan.snapshots)
+        if plan.epochs is not None and plan.epochs == encode_leader_epochs(self._epochs.entries()):
+            self._epochs.dirty = False
+        for segment in self._files.segments[:-1]:
+            if segment.index is not None and not segment.deleted:
+                self._directory.indexes.used(segment)
+        self._directory.note_recovery_point()
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    def write_epochs(self) -> None:
+        """Write the checkpoint of leader epochs now, if there is room.
+
+        Raises: StorageUnavailable; the directory is offline then.
+        """
+        # Not synced here: after a loss of power a damaged checkpoint is rebuilt from the batches, and the next sync that moves the
+        # recovery point makes it durable first.
+        try:
+            replace_file(
+                self._directory.fs,
+                f"{self._path}/{LEADER_EPOCHS_FILE}",
+                encode_leader_epochs(self._epochs.entries()),
+                durable=False,
+            )
+        except OSError as error:
+            failure = storage_error(error, f"cannot write the leader epochs of {self._path}")
+            if not isinstance(failure, StorageFull):
+                self._directory.go_offline(str(failure))
+                raise failure from error
+
+    def lower_recovery_point(self, offset: int) -> None:
+        """Recovery must not trust what is appended from ``offset`` on: durable before anything is dropped. Raises: OSError."""
+        if self.recovery_point > offset:
+            self.recovery_point = Offset(offset)
+            self._directory.write_checkpoint()

@@ -1,0 +1,145 @@
+"""The active segment of one log: where its bytes and index entries go, and when the next one takes over.
+
+A segment that is full or old is not closed by itself: whoever appends asks first, and begins the next one. As Kafka counts, a
+segment's age goes from its first append's greatest timestamp to that of the records coming in, so that a replay of old data
+rolls by its own time; by the clock only where records have no timestamps.
+"""
+
+from __future__ import annotations
+
+from app.configs import TopicConfig
+from app.configs.numbers import LONG_MAX
+from app.errors import FirnError, StorageFull
+from app.hot.directory import LogDirectory
+from app.hot.files import File, storage_error
+from app.hot.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SegmentIndex
+from app.hot.recovery import new_segment
+from app.hot.segment_list import SegmentList
+from app.hot.segments import RELATIVE_OFFSET_MAX, Segment, finish_times
+from app.units import Offset
+
+
+class SegmentWriter:
+    """Writes to one log's active segment; the log, which appends, keeps the segment's size and end."""
+
+    __slots__ = (
+        "_config",
+        "_directory",
+        "_files",
+        "_index_entries_max",
+        "_path",
+        "_time_entries_max",
+        "index_interval_bytes",
+        "segment",
+        "segment_bytes",
+        "torn",
+    )
+
+    def __init__(self, directory: LogDirectory, path: str, files: SegmentList, config: TopicConfig) -> None:
+        self._directory = directory
+        self._path = path
+        self._files = files
+        self.segment = files.segments[-1]
+        self.torn = False
+        """A failed write left bytes behind that could not be cut off: ``mend`` comes before the next write."""
+        self.update_config(config)
+
+    def update_config(self, config: TopicConfig) -> None:
+        """Follow the topic's settings from now on."""
+        self._config = config
+        self.segment_bytes = config.segment_bytes
+        self.index_interval_bytes = config.index_interval_bytes
+        self._index_entries_max = max(1, config.segment_index_bytes // OFFSET_ENTRY_BYTES)
+        self._time_entries_max = max(1, config.segment_index_bytes // TIME_ENTRY_BYTES)
+        if self.segment.size_bytes:
+            self._set_roll_times()
+
+    # --- when it is full or old -------------------------------------------------------------------------------------
+
+    def must_roll(self, length: int, end_offset: int, max_timestamp: int, now_ms: int) -> bool:
+        """Whether records of ``length`` bytes that end at ``end_offset`` with a batch of ``max_timestamp`` go to a new segment."""
+        segment = self.segment
+        return segment.size_bytes > 0 and (
+            segment.size_bytes + length > self.segment_bytes
+            or max_timestamp > segment.roll_after_timestamp
+            or now_ms > segment.roll_after_now_ms
+            or end_offset - 1 - segment.base_offset > RELATIVE_OFFSET_MAX
+        )
+
+    def roll(self, base_offset: int) -> Segment:
+        """Close the active segment, whose index is loaded, and begin another at ``base_offset``.
+
+        Raises: StorageFull, StorageUnavailable; then nothing was done.
+        """
+        old = self.segment
+        segment = new_segment(self._directory.descriptors, self._path, Offset(base_offset))
+        self._directory.descriptors.open(segment.handle, create=True)
+        assert old.index is not None
+        finish_times(old, old.index)
+        self._files.append(segment)
+        self.segment = segment
+        self._directory.metrics.rolls.value += 1
+        return segment
+
+    def note_first_append(self, max_timestamp: int, now_ms: int) -> None:
+        """The first records are in the segment: its age counts from now on."""
+        self.segment.first_append_ms = now_ms
+        self.segment.rolling_timestamp = max_timestamp
+        self._set_roll_times()
+
+    def _set_roll_times(self) -> None:
+        segment, config = self.segment, self._config
+        wait_ms = config.segment_ms
+        if config.compacted:
+            # What is in the active segment cannot be compacted (KIP-354).
+            wait_ms = min(wait_ms, max(1, config.max_compaction_lag_ms))
+        if config.segment_jitter_ms > 0:
+            wait_ms -= self._directory.rng.randrange(min(config.segment_jitter_ms, wait_ms + 1))
+        segment.roll_after_timestamp = segment.roll_after_now_ms = LONG_MAX
+        if segment.rolling_timestamp >= 0:
+            segment.roll_after_timestamp = segment.rolling_timestamp + wait_ms
+        else:
+            segment.roll_after_now_ms = segment.first_append_ms + wait_ms
+        if segment.index is not None:
+            self._roll_if_full(segment.index)
+
+    # --- index entries ----------------------------------------------------------------------------------------------
+
+    def add_index_entry(self, index: SegmentIndex, last_offset: int, position: int) -> None:
+        """Have the batch at ``position``, which ends with ``last_offset``, in both of the active segment's indexes."""
+        segment = self.segment
+        index.offsets.append(last_offset - segment.base_offset)
+        index.positions.append(position)
+        index.add_time(segment.max_timestamp, segment.max_timestamp_offset - segment.base_offset)
+        self._roll_if_full(index)
+
+    def _roll_if_full(self, index: SegmentIndex) -> None:
+        if len(index.offsets) >= self._index_entries_max or len(index.times) >= self._time_entries_max:
+            # Full: whatever comes next goes to a new segment.
+            self.segment.roll_after_now_ms = -1
+
+    # --- failed writes ----------------------------------------------------------------------------------------------
+
+    def undo(self, file: File, error: OSError) -> FirnError:
+        """Cut off what a failed write left. Answers what to raise; the directory is offline unless it is StorageFull."""
+        segment = self.segment
+        try:
+            file.truncate(segment.size_bytes)
+        except OSError:
+            # The next append tries again before it writes; until then nothing reads past the segment's size.
+            self.torn = True
+        failure = storage_error(error, f"cannot write to {segment.handle.path}")
+        if not isinstance(failure, StorageFull):
+            self._directory.go_offline(str(failure))
+        return failure
+
+    def mend(self) -> None:
+        """Cut off what a failed write left, if that could not be done at once. Raises: StorageUnavailable."""
+        if not self.torn:
+            return
+        segment = self.segment
+        try:
+            self._directory.descriptors.open(segment.handle).truncate(segment.size_bytes)
+        except OSError as error:
+            raise storage_error(error, f"cannot cut off a failed write in {segment.handle.path}") from error
+        self.torn = False
