@@ -32,7 +32,7 @@ def produce(lab: Lab) -> list[Case]:
         path = _records_path(port)
         for name, run in (("HTTP, a record a request", _single), ("HTTP, streamed", _streamed)):
             with pinned_here(LOAD_CORE):
-                run(peer, port, path, 1.0)
+                run(peer, port, path, min(1.0, lab.effort.seconds))
                 runs = {"Firn": partial(run, peer, port, path, lab.effort.seconds)}
                 cases.append(Case(name, alternate(runs, lab.effort.variant_rounds, servers={"Firn": peer})))
             found = cases[-1].systems["Firn"]
