@@ -158,7 +158,6 @@ class Lab:
         variant: bool = False,
         warm: bool = True,
         touched_bytes: int = 0,
-        by_system: Mapping[str, Mapping[str, Any]] | None = None,
         **options: Any,
     ) -> Case:
         """The same generator against each system in turns, with bare limits among them; shown as it is found.
@@ -168,16 +167,11 @@ class Lab:
         rounds, seconds = self.effort.rounds, self.effort.seconds
         if variant:
             rounds, seconds = self.effort.variant_rounds, self.effort.variant_seconds
-        own = {system: options | dict((by_system or {}).get(system, {})) for system in systems}
-        for system, peer in systems.items():
-            if warm:
-                self.warm_up(peer, work, topic, own[system], brief=variant)
-        runs: dict[str, Callable[[], Report]] = {}
+        for peer in systems.values() if warm else ():
+            self.warm_up(peer, work, topic, options, brief=variant)
         timing = {"seconds": seconds, "warm_up": min(0.5, seconds / 2)}
-        for system, peer in systems.items():
-            runs |= generators({system: peer}, work, topic, **timing | own[system])
-        runs |= bare or {}
-        found = alternate(runs, rounds, self.touching(touched_bytes), servers=systems)
+        runs = generators(systems, work, topic, **timing | options)
+        found = alternate(runs | dict(bare or {}), rounds, self.touching(touched_bytes), servers=systems)
         show(name, found)
         case = Case(name, found, dict(parameters or {}))
         self.kept.append(case)
