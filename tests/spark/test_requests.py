@@ -287,7 +287,7 @@ def _read(parsed: Any, splits: list[StoredSplit]) -> list[int]:
 MEND = r"bring the object back from a copy, or leave its offsets out; `firn verify` tells what else is damaged\.$"
 
 
-def _flip(path: Path, position: int) -> None:
+def flip(path: Path, position: int) -> None:
     damaged = bytearray(path.read_bytes())
     damaged[position] ^= 1
     path.write_bytes(damaged)
@@ -296,7 +296,7 @@ def _flip(path: Path, position: int) -> None:
 def test_a_flipped_bit_is_named_with_its_object_and_what_to_do(topic: Topic) -> None:
     parsed, splits = _plan(topic)
     path = _segment_path(topic, 100)
-    _flip(path, 500)
+    flip(path, 500)
     with pytest.raises(
         CorruptionError, match=rf"{path.name}: wrong CRC of the chunk at position \d+: {MEND}"
     ) as caught:
@@ -307,7 +307,7 @@ def test_a_flipped_bit_is_named_with_its_object_and_what_to_do(topic: Topic) -> 
 def test_a_damaged_footer_is_named_with_its_object_and_what_to_do(topic: Topic) -> None:
     parsed, splits = _plan(topic)
     path = _segment_path(topic, 0)
-    _flip(path, -100)
+    flip(path, -100)
     with pytest.raises(CorruptionError, match=rf"{path.name}: wrong CRC of the footer at position \d+: {MEND}"):
         _read(parsed, splits)
 
@@ -323,7 +323,7 @@ def _at_time(offset: int) -> dict[str, str]:
 @pytest.mark.parametrize("options", [_cut_at(150), _at_time(150)], ids=["offset", "time"])
 def test_a_damaged_footer_is_found_when_planning_looks_into_it(topic: Topic, options: dict[str, str]) -> None:
     path = _segment_path(topic, 100)
-    _flip(path, -100)
+    flip(path, -100)
     with pytest.raises(CorruptionError, match=rf"{path.name}: wrong CRC of the footer at position \d+: {MEND}"):
         _plan(topic, **options)
 
@@ -352,12 +352,12 @@ def test_an_object_that_goes_while_a_time_is_looked_for_is_named(topic: Topic, m
 
 def test_a_flipped_bit_is_found_when_planning_looks_for_a_time(topic: Topic) -> None:
     path = _segment_path(topic, 100)
-    _flip(path, 1)
+    flip(path, 1)
     with pytest.raises(CorruptionError, match=rf"{path.name}: wrong CRC of the chunk at position 0: {MEND}"):
         _plan(topic, **_at_time(101))
 
 
-def _of_the_future(path: Path) -> None:
+def of_the_future(path: Path) -> None:
     """Give the footer a format version that nobody knows yet, and the checksum that goes with it."""
     data = bytearray(path.read_bytes())
     footer_bytes, _, magic = TRAILER.unpack_from(data, len(data) - TRAILER.size)
@@ -371,7 +371,7 @@ def _of_the_future(path: Path) -> None:
 def test_a_segment_of_a_future_format_asks_for_newer_software(topic: Topic) -> None:
     path = _segment_path(topic, 100)
     parsed, splits = _plan(topic)
-    _of_the_future(path)
+    of_the_future(path)
     told = rf"{path.name}: .*format version 9 is from the future: this software knows up to 1; upgrade it$"
     with pytest.raises(CorruptionError, match=told):
         _read(parsed, splits)

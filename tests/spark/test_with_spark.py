@@ -17,6 +17,7 @@ from app.records.builder import build_batch
 from app.units import Offset
 from tests.spark.conftest import Topic
 from tests.spark.reference import Row
+from tests.spark.test_requests import flip, of_the_future
 from tests.support.buckets import BucketBuilder
 
 NOW_MS = 1_700_000_000_000
@@ -31,9 +32,14 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def session(master: str) -> SparkSession:
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a JVM that ends before its second compiler has paid for itself."""
+
+
+def session(master: str, **configs: str) -> SparkSession:
+    """``configs``: Spark's names with underscores for dots."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = (
+    builder = (
         SparkSession.builder.master(master)
         .appName("firn-tests")
         .config("spark.ui.enabled", "false")
@@ -43,8 +49,12 @@ def session(master: str) -> SparkSession:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
+        .config("spark.driver.extraJavaOptions", SHORT_LIVED)
+        .config("spark.executor.extraJavaOptions", SHORT_LIVED)
     )
+    for name, value in configs.items():
+        builder = builder.config(name.replace("_", "."), value)
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     return spark
 
@@ -168,10 +178,104 @@ def test_filters_prune_when_asked_to(
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
 
 
+def sentence_of(error: PySparkException) -> str:
+    """The line of Spark's text that is Firn's; there is no traceback of Firn's own around it."""
+    lines = str(error).splitlines()
+    [at] = [
+        number for number, line in enumerate(lines) if line.startswith(("app.errors.", "app.tiering.", "pyspark_firn."))
+    ]
+    assert not [line for line in lines if "/app/" in line or "asyncio" in line], lines
+    assert sum("/pyspark_firn/" in line for line in lines[:at]) <= 3, lines
+    assert at < 16, lines
+    return lines[at].partition(": ")[2]
+
+
 def test_a_mistake_is_told_in_a_sentence_when_planning(spark: SparkSession, topic: Topic) -> None:
     frame = spark.read.format("firn").option("store", topic.store).option("subscribe", "nowhere").load()
-    with pytest.raises(PySparkException, match="There is no topic 'nowhere'"):
+    with pytest.raises(PySparkException) as caught:
         frame.rdd.getNumPartitions()
+    assert sentence_of(caught.value) == f"There is no topic 'nowhere' in {topic.store}."
+
+
+def stored(topic: Topic, partition: int, base: int) -> Path:
+    [path] = (topic.path / "data").glob(f"*/{topic.topic_id}/{partition}/{base:020d}-*.seg")
+    return path
+
+
+MEND = "bring the object back from a copy, or leave its offsets out; `firn verify` tells what else is damaged."
+
+
+@pytest.mark.slow
+def test_bad_input_of_a_batch_is_told_in_a_sentence(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
+    def told(**options: str) -> str:
+        frame = spark.read.format("firn").options(**{"store": topic.store, "subscribe": "t", **options}).load()
+        with pytest.raises(PySparkException) as caught:
+            frame.collect()
+        return sentence_of(caught.value)
+
+    cut = '{"t": {"0": 250, "1": 0}}'
+    assert "There is no option 'startingoffset': there are store, " in told(startingOffset="1")
+    assert told(endingOffsets='{"t": {"0": 401, "1": 0}}') == (
+        "Offset 401 is past the end of t-0, which has [0, 400) in the store; what brokers hold above it is read with the option"
+        " 'tail'."
+    )
+    assert "'2013-07-01T00:00', without a time zone: add one" in told(startingTimestamp="2013-07-01T00:00")
+    assert "There is no folder" in told(store=(tmp_path / "nowhere").as_uri())
+    assert "There is no Firn cluster" in told(store=tmp_path.as_uri())
+    victim = stored(topic, 0, 200)
+    whole = victim.read_bytes()
+    flip(victim, 3000)
+    assert told().startswith(f"{victim.relative_to(topic.path)}: wrong CRC of the chunk at position ")
+    victim.write_bytes(whole)
+    flip(victim, -100)
+    for options in ({"startingOffsets": cut}, {}):
+        found = told(**options)
+        assert found.startswith(f"{victim.relative_to(topic.path)}: wrong CRC of the footer at position ")
+        assert found.endswith(MEND)
+    victim.write_bytes(whole)
+    of_the_future(victim)
+    for options in ({"startingOffsets": cut}, {}):
+        assert told(**options).endswith("version 9 is from the future: this software knows up to 1; upgrade it")
+    victim.unlink()
+    assert told() == f"{victim.relative_to(topic.path)} is gone, although the manifest names it: {MEND}"
+
+
+@pytest.mark.slow
+def test_bad_input_of_a_stream_is_told_in_a_sentence(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
+    def told(**options: str) -> str:
+        query = (
+            spark.readStream.format("firn")
+            .options(**{"store": topic.store, "subscribe": "t", **options})
+            .load()
+            .writeStream.format("noop")
+            .trigger(availableNow=True)
+            .start()
+        )
+        with pytest.raises(PySparkException) as caught:
+            query.awaitTermination(120)
+        return sentence_of(caught.value)
+
+    assert told(subscribe="nowhere") == f"There is no topic 'nowhere' in {topic.store}."
+    assert told(endingOffsets="latest") == (
+        "The option 'endingOffsets' does not go with this kind of read: a stream has no end; leave it out."
+    )
+    victim = stored(topic, 0, 200)
+    flip(victim, 3000)
+    assert told().startswith(f"{victim.relative_to(topic.path)}: wrong CRC of the chunk at position ")
+
+
+@pytest.mark.slow
+def test_bad_input_of_a_write_is_told_in_a_sentence(spark: SparkSession) -> None:
+    def told(mode: str = "append", **options: str) -> str:
+        rows = spark.range(1).selectExpr("'v' value")
+        given = {"bootstrap": "127.0.0.1:1", "topic": "t", **options}
+        with pytest.raises(PySparkException) as caught:
+            rows.write.format("firn").options(**given).mode(mode).save()
+        return sentence_of(caught.value)
+
+    assert told(acks="1").startswith("There is no option 'acks' for writing: there are bootstrap, ")
+    assert told("overwrite") == "A topic is only ever appended to: write with mode append."
+    assert "127.0.0.1:1" in told()
 
 
 def run_stream(spark: SparkSession, topic: Topic, tmp_path: Path, **options: str) -> None:
