@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from confluent_kafka import KafkaException
 
@@ -43,18 +44,26 @@ def partitions(lab: Lab) -> list[Case]:
             if count == steps[0]:
                 for peer in present.values():
                     lab.warm_up(peer, "produce", topic, options)
-            name, parameters = f"{count:,} partition{'s' * (count > 1)}", {"partitions": count}
-            try:
-                case = lab.compare(name, present, "produce", topic, parameters=parameters, variant=True, **options)
-            except LoadFailed as failure:
-                lab.note(f"{name}: {failure}")
-            else:
+            if (case := _dealt_out(lab, present, topic, count, options)) is not None:
                 for system, report in case.systems.items():
                     report |= made[system]
                 cases.append(case)
             for peer in present.values():
                 drop_topic(peer, topic)
     return cases
+
+
+def _dealt_out(
+    lab: Lab, systems: Mapping[str, System], topic: str, count: int, options: Mapping[str, Any]
+) -> Case | None:
+    """All systems in turns; Firn alone where another does not come to the end of it."""
+    name, parameters = f"{count:,} partition{'s' * (count > 1)}", {"partitions": count}
+    for present in (systems, {system: peer for system, peer in systems.items() if system == "Firn"}):
+        try:
+            return lab.compare(name, present, "produce", topic, parameters=parameters, variant=True, **options)
+        except LoadFailed as failure:
+            lab.note(f"{name}: {failure}")
+    return None
 
 
 def _made(lab: Lab, systems: Mapping[str, System], topic: str, count: int) -> dict[str, Report]:
