@@ -28,7 +28,7 @@ from app.tiering.led_partition import LedPartition
 from app.tiering.segment_format import SegmentFooter, decode_footer, encode_footer
 from app.tiering.store_work import StoreWork, UploadedSegment, UploadJob
 from app.tiering.tiered_log import EpochLike, LocalSegment
-from app.units import BrokerId, LeaderEpoch, Offset, SegmentId, TimestampMs
+from app.units import BrokerId, LeaderEpoch, Offset, SegmentId
 
 COPIES_MAX: Final = 3
 """Uploads under way; each takes some 60 MiB in the store process."""
@@ -159,7 +159,7 @@ class SegmentCopier:
             following = self.next_candidate(partition, segment.end_offset)
             if following is not None and following.base_offset != segment.end_offset:
                 following = None
-            await self._finish(partition, _finished_from_upload(entry, made), following)
+            await self._finish(partition, made.recorded_in(entry), following)
         finally:
             hold.release()
 
@@ -326,19 +326,6 @@ def _position_of(log: Any, offset: Offset) -> int:
     return int(read.position)
 
 
-def _finished_from_upload(entry: SegmentEntry, made: UploadedSegment) -> SegmentEntry:
-    return entry.replace(
-        min_timestamp=TimestampMs(made.min_timestamp),
-        max_timestamp=TimestampMs(made.max_timestamp),
-        record_count=made.record_count,
-        raw_bytes=made.raw_bytes,
-        size_bytes=made.size_bytes,
-        footer_position=made.footer_position,
-        footer_bytes=made.size_bytes - made.footer_position,
-        chunk_count=made.chunk_count,
-    )
-
-
 def _object_bytes_of(footer: SegmentFooter) -> int:
     return footer.stored_bytes + len(encode_footer(footer))
 
@@ -358,7 +345,7 @@ def _uploaded_from_footer(footer: SegmentFooter, object_bytes: int) -> UploadedS
 
 def _finished_from_footer(entry: SegmentEntry, footer: SegmentFooter) -> SegmentEntry:
     made = _uploaded_from_footer(footer, _object_bytes_of(footer))
-    return _finished_from_upload(entry.replace(aborted_transaction_count=len(footer.aborted)), made)
+    return made.recorded_in(entry.replace(aborted_transaction_count=len(footer.aborted)))
 
 
 async def _end(task: asyncio.Future[Any]) -> None:

@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from struct import Struct, pack, unpack_from
-from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from crc32c import crc32c
@@ -53,6 +53,9 @@ from app.tiering.segment_format import (
     store_compressed,
 )
 from app.units import FilePosition, LeaderEpoch, Offset, PartitionIndex, ProducerId, SegmentId, TimestampMs, TopicId
+
+if TYPE_CHECKING:
+    from app.metadata.manifest import SegmentEntry
 
 T = TypeVar("T")
 Memory: TypeAlias = "bytearray | mmap"
@@ -115,6 +118,19 @@ class UploadedSegment(msgspec.Struct, frozen=True, kw_only=True):
     chunk_count: int
     min_timestamp: int
     max_timestamp: int
+
+    def recorded_in(self, entry: SegmentEntry) -> SegmentEntry:
+        """The segment's manifest record, with what is known of its object now."""
+        return entry.replace(
+            min_timestamp=TimestampMs(self.min_timestamp),
+            max_timestamp=TimestampMs(self.max_timestamp),
+            record_count=self.record_count,
+            raw_bytes=self.raw_bytes,
+            size_bytes=self.size_bytes,
+            footer_position=self.footer_position,
+            footer_bytes=self.size_bytes - self.footer_position,
+            chunk_count=self.chunk_count,
+        )
 
 
 class ChunkLocation(NamedTuple):

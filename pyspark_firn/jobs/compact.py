@@ -53,7 +53,6 @@ from app.units import (
     Offset,
     PartitionIndex,
     SegmentId,
-    TimestampMs,
     TopicIdPartition,
 )
 from pyspark_firn.jobs.running import Runner
@@ -499,16 +498,8 @@ class _Compaction:
                 created_ms=SystemClock().now_ms(),
             )
         )
-        return started.replace(
+        return uploaded.recorded_in(started).replace(
             state=SegmentState.COPY_FINISHED,
-            min_timestamp=TimestampMs(uploaded.min_timestamp),
-            max_timestamp=TimestampMs(uploaded.max_timestamp),
-            record_count=uploaded.record_count,
-            raw_bytes=uploaded.raw_bytes,
-            size_bytes=uploaded.size_bytes,
-            footer_position=uploaded.footer_position,
-            footer_bytes=uploaded.size_bytes - uploaded.footer_position,
-            chunk_count=uploaded.chunk_count,
             aborted_transaction_count=len(aborted),
             changed_ms=SystemClock().now_ms(),
         )
