@@ -9,7 +9,9 @@ In one run and in turns, with Spark on the machine's own cores (``local[2]``) an
 - ``prebuilt``: a Python data source that yields one decoded record batch until there were as many records: what Spark takes
   at most;
 - ``kernel``: decoding the same chunks to the same columns in one process per core, no Spark;
-- ``kafka``: Spark's own source reading the same records from Apache Kafka, which runs on the same cores.
+- ``kafka``: Spark's own source reading the same records from Apache Kafka, which runs on the same cores;
+- ``firn_by_default``: ``firn`` once more, without the one setting that docs/spark.md recommends and all others are run with:
+  Unix sockets between Spark and its Python processes (Spark's Kafka source has none, so that it makes no difference to it).
 
 Each reads into Spark's ``noop`` sink. Rates and CPU times are medians of the rounds after the warm-up, in which Java compiles
 its part: every system reads for ``--warm-up-s`` seconds, since the first round takes ten times as long as the twentieth. A
@@ -68,6 +70,7 @@ SEGMENT_BYTES = 128 << 20
 NOW_MS = 1_700_000_000_000
 ROOT = Path(__file__).parent.parent
 CONNECTOR = ROOT / ".cache" / "spark-kafka"
+UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 
 
 def records_of(record_bytes: int, seed: int = 0) -> list[tuple[int, bytes, bytes, tuple[()]]]:
@@ -297,7 +300,7 @@ def measure(record_bytes: int, effort: Effort, settings: Mapping[str, str], *, w
         if with_kafka:
             bootstrap = stack.enter_context(kafka_peer.kafka_running(base / "kafka")).bootstrap
             fill_kafka(bootstrap, record_bytes, records)
-        spark = spark_session(with_kafka, settings)
+        spark = spark_session(with_kafka, {UNIX_SOCKETS: "true"} | dict(settings))
         stack.callback(spark.stop)
         spark.dataSource.register(PrebuiltSource)
         one_record = {"endingOffsets": json.dumps({TOPIC: {"0": 1}})}
@@ -313,15 +316,22 @@ def measure(record_bytes: int, effort: Effort, settings: Mapping[str, str], *, w
             }
         check_same(spark, records, record_bytes, sources)
 
-        def into_nothing(kind: str, options: Mapping[str, str]) -> Compared:
+        def into_nothing(spark: SparkSession, kind: str, options: Mapping[str, str]) -> Compared:
             frame = spark.read.format(kind).options(**options).load()
             return Compared(lambda: frame.write.format("noop").mode("overwrite").save())
 
-        systems = {kind: into_nothing(kind, options) for kind, options in sources.items()}
+        systems = {kind: into_nothing(spark, kind, options) for kind, options in sources.items()}
         systems["kernel"] = Compared(lambda: list(executor.map(decode_splits, [store] * CORES, range(CORES))))
         in_turns(systems, effort)
-        starts = {kind: into_nothing(kind, sources[kind] | one_record) for kind in sources if kind != "prebuilt"}
+        starts = {kind: into_nothing(spark, kind, sources[kind] | one_record) for kind in sources if kind != "prebuilt"}
         in_turns(starts, replace(effort, warm_up_s=0.0))
+        # In the same Java process, which is warm, and would remember the setting.
+        spark.stop()
+        plain = spark_session(with_kafka, dict(settings) | {UNIX_SOCKETS: "false"})
+        stack.callback(plain.stop)
+        by_default = into_nothing(plain, "firn", sources["firn"])
+        in_turns({"firn_by_default": by_default}, replace(effort, warm_up_s=effort.warm_up_s / 3))
+        systems["firn_by_default"] = by_default
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
             memory = fresh.submit(task_memory_mib, store).result()
     rates = {kind: records / statistics.median(system.seconds) for kind, system in systems.items()}

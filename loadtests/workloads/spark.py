@@ -16,7 +16,13 @@ from loadtests.results import Case
 from loadtests.system import ROOT
 
 RECORD_BYTES = (100, 1000)
-SYSTEMS = {"firn": "Firn", "kafka": "Kafka", "prebuilt": "prebuilt batches", "kernel": "kernel alone"}
+SYSTEMS = {
+    "firn": "Firn",
+    "firn_by_default": "Firn, Spark's defaults",
+    "kafka": "Kafka",
+    "prebuilt": "prebuilt batches",
+    "kernel": "kernel alone",
+}
 MIB_FULL = {100: 512, 1000: 1024}
 """A topic's. A replay is of years: with 256 MiB what a query pays once was a large part of it."""
 MIB_QUICK = 64
@@ -29,6 +35,7 @@ def replay(lab: Lab) -> list[Case]:
     """All columns of one topic into Spark's `noop` sink, `local[2]`, nothing pinned. `prebuilt batches` is what Spark takes at most
     from a Python source, `kernel alone` is the decoding without Spark. CPU is that of all processes, Spark's and Kafka's broker. A
     query is timed with its planning; `one record` is one that reads a single record: what each pays once, however much it reads.
+    Python's record batches reach Spark by Unix sockets, the one setting that docs/spark.md recommends, but for `Spark's defaults`.
     Then one day of a topic of very many segments is planned and read, and a topic archived by two processes."""
     if importlib.util.find_spec("pyspark") is None:
         lab.note("Spark is left out: pyspark is not installed (pip install 'firn[spark]').")
