@@ -22,7 +22,7 @@ from app.hot.page_cache import finish_write_back
 from app.limits import MIB
 
 APPEND_BYTES = 16_384
-STEPS = (0, 8 * MIB, 1 * MIB, MIB // 4)
+STEPS = (0, 16 * MIB, 8 * MIB, 4 * MIB, 1 * MIB)
 """0: at once."""
 SYNCS = 4
 """In a round."""
