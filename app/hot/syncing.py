@@ -26,6 +26,9 @@ WRITE_BACK_STEP_BYTES: Final = 1 * MIB
 """Written to the disk at a time. An append waits while the file system finds blocks for what is written, or notes that it was
 (``i_data_sem`` of ext4): 20 ms and more for 32 MiB at once, 2 ms for each of these."""
 
+WRITE_BACK_STEPS_MAX: Final = 64
+"""Of one sync: a log to which more is appended than small steps can write takes larger ones, before the kernel throttles it."""
+
 
 class SyncItem(NamedTuple):
     segment: Segment
@@ -156,8 +159,10 @@ def _write_back(item: SyncItem) -> None:
 
     Raises: OSError, which is that of a failed sync.
     """
-    for position in range(item.segment.synced_bytes, item.size_bytes - WRITE_BACK_STEP_BYTES, WRITE_BACK_STEP_BYTES):
-        item.file.finish_write_back(position, WRITE_BACK_STEP_BYTES)
+    begin = item.segment.synced_bytes
+    step = max(WRITE_BACK_STEP_BYTES, (item.size_bytes - begin) // WRITE_BACK_STEPS_MAX)
+    for position in range(begin, item.size_bytes - step, step):
+        item.file.finish_write_back(position, step)
 
 
 def plan_index_write(segment: Segment) -> IndexWrite | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.errors import StorageUnavailable
+from app.hot import syncing
 from app.hot.log import PartitionLog
 from app.hot.syncing import WRITE_BACK_STEP_BYTES
 from tests.hot.helpers import DATA, NOW, batch, manager_over, new_log, running, sim
@@ -29,6 +30,17 @@ async def test_much_is_written_back_step_by_step_before_it_is_synced() -> None:
             await log.flush()
             calls = [call for call, path in fs.trace if path == LOG_PATH and call != "open"]
             assert calls == ["finish write-back"] * steps + ["fdatasync"], "what was synced before is not written again"
+
+
+async def test_a_log_that_is_far_behind_takes_larger_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(syncing, "WRITE_BACK_STEPS_MAX", 3)
+    fs = sim()
+    async with running(manager_over(fs)) as manager:
+        log = new_log(manager)
+        fill(log, 9)
+        fs.trace = []
+        await log.flush()
+        assert 2 <= fs.trace.count(("finish write-back", LOG_PATH)) <= 3
 
 
 async def test_little_is_only_synced() -> None:
