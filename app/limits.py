@@ -68,6 +68,9 @@ CHUNK_BYTES_MAX: Final = 128 * MIB
 REGEX_BYTES_MAX: Final = 4 * KIB
 """Longest regular expression of a subscription. Kafka takes what fits in a STRING; compiling one that long costs 10 ms."""
 
+SHARE_MEMBER_ID_CHARS_MAX: Final = 36
+"""Longest member id of a share group, as in Kafka (KIP-932): what a UUID takes. Consumer groups have no such limit."""
+
 REGEX_PROGRAM_SIZE_MAX: Final = 10_000
 """Instructions of a compiled regular expression: matching is linear in them, and counted repetitions multiply them."""
 

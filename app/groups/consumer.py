@@ -752,7 +752,7 @@ _GONE: Final = CurrentAssignment(member_epoch=LEAVING, previous_member_epoch=LEA
 def check_heartbeat(request: ConsumerGroupHeartbeatRequest, api_version: int, assignors: Collection[str]) -> None:
     """Whether a request makes sense by itself. Raises: RequestRejected INVALID_REQUEST, UNSUPPORTED_ASSIGNOR."""
     epoch = request.member_epoch
-    if not request.member_id and (api_version >= CLIENT_MAKES_MEMBER_ID or epoch != JOINING):
+    if not request.member_id.strip() and (api_version >= CLIENT_MAKES_MEMBER_ID or epoch != JOINING):
         raise _invalid("MemberId can't be empty.")
     if not request.group_id.strip():
         raise _invalid("GroupId can't be empty.")

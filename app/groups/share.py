@@ -29,6 +29,7 @@ from app.groups.share_records import (
     to_bytes,
 )
 from app.groups.subscriptions import NO_HASH, metadata_hash, topic_ids, topic_specs
+from app.limits import SHARE_MEMBER_ID_CHARS_MAX
 from app.wire.apis.share_group_heartbeat import (
     Assignment as HeartbeatAssignment,
 )
@@ -308,6 +309,8 @@ def check_share_heartbeat(request: ShareGroupHeartbeatRequest) -> None:
     """Whether a request makes sense by itself. Raises: RequestRejected INVALID_REQUEST."""
     if not request.member_id.strip():
         raise RequestRejected(ErrorCode.INVALID_REQUEST, "MemberId can't be empty.")
+    if len(request.member_id) > SHARE_MEMBER_ID_CHARS_MAX:
+        raise RequestRejected(ErrorCode.INVALID_REQUEST, "MemberId is too long.")
     if not request.group_id.strip():
         raise RequestRejected(ErrorCode.INVALID_REQUEST, "GroupId can't be empty.")
     if request.rack_id is not None and not request.rack_id.strip():

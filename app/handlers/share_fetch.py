@@ -22,7 +22,7 @@ from app.handlers.context import Context, Request
 from app.handlers.offsets import find_in_both_tiers
 from app.handlers.partitions import led_log
 from app.hot.reads import BelowLocalStart, LocalRead
-from app.limits import REQUEST_BYTES_MAX, SHARE_FETCH_WAIT_MS_MAX
+from app.limits import REQUEST_BYTES_MAX, SHARE_FETCH_WAIT_MS_MAX, SHARE_MEMBER_ID_CHARS_MAX
 from app.metadata.group_configs import reset_duration_ms
 from app.records.batch import iter_headers
 from app.tiering.remote_reader import RemoteRange, RemoteRead, RemoteWait
@@ -119,6 +119,8 @@ async def fetch(context: Context, request: Request, message: ShareFetchRequest) 
 def _names(group_id: str | None, member_id: str | None) -> tuple[str, str]:
     if not group_id or not member_id:
         raise RequestRejected(ErrorCode.INVALID_REQUEST, "A share session needs a group id and a member id.")
+    if len(member_id) > SHARE_MEMBER_ID_CHARS_MAX:
+        raise RequestRejected(ErrorCode.INVALID_REQUEST, "The member id is too long.")
     return group_id, member_id
 
 

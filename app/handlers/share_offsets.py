@@ -112,7 +112,7 @@ def _described_partition(
         answer.start_offset = shared.window.start
         if log is not None:
             answer.leader_epoch = log.leader_epoch
-            answer.lag = max(0, log.high_watermark - shared.window.start - shared.window.done_count)
+            answer.lag = log.high_watermark - shared.window.start - shared.window.done_count
     return answer
 
 

@@ -286,6 +286,9 @@ async def test_sessions_are_kept_in_step(tmp_path: Path, epoch: int, code: Error
             assert await a.say(0, 0, ACCEPT, epoch=1) is ErrorCode.SHARE_SESSION_NOT_FOUND
             assert await a.say(0, 0, ACCEPT, epoch=0) is ErrorCode.INVALID_SHARE_SESSION_EPOCH
             assert (await a.ask(epoch=1)).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
+            a.name = "x" * 37
+            assert (await a.ask(epoch=0)).error_code == ErrorCode.INVALID_REQUEST
+            a.name = "a"
             await a.get()
             assert (await a.ask(epoch=epoch)).error_code == code
 
@@ -311,9 +314,9 @@ async def test_groups_and_their_offsets_are_described_altered_and_deleted(tmp_pa
             assert await altered(client, 7) == (ErrorCode.NONE, ErrorCode.NONE)
             assert await start_and_lag(client) == (7, 3)
             assert await altered(client, 99) == (ErrorCode.NONE, ErrorCode.NONE)
-            assert await start_and_lag(client) == (99, 0)
+            assert await start_and_lag(client) == (99, -89)
             assert await altered(client, -2) == (ErrorCode.NONE, ErrorCode.INVALID_REQUEST)
-            assert await start_and_lag(client) == (99, 0)
+            assert await start_and_lag(client) == (99, -89)
             for _ in range(2):
                 assert await altered(client, -1) == (ErrorCode.NONE, ErrorCode.NONE)
                 assert await start_and_lag(client) == (-1, -1)

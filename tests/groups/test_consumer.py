@@ -383,6 +383,8 @@ def test_members_in_the_racks_of_replicas_are_preferred() -> None:
     [
         ({"group_id": " "}, ErrorCode.INVALID_REQUEST),
         ({"member_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"member_id": " "}, ErrorCode.INVALID_REQUEST),
+        ({"member_id": "x" * 1000, "member_epoch": 1}, ErrorCode.UNKNOWN_MEMBER_ID),
         ({"instance_id": ""}, ErrorCode.INVALID_REQUEST),
         ({"rack_id": ""}, ErrorCode.INVALID_REQUEST),
         ({"rebalance_timeout_ms": -1}, ErrorCode.INVALID_REQUEST),

@@ -114,7 +114,9 @@ def test_who_leaves_or_is_silent_is_out_and_the_others_get_all() -> None:
     ("changes", "code"),
     [
         ({"group_id": ""}, ErrorCode.INVALID_REQUEST),
-        ({"member_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"member_id": " "}, ErrorCode.INVALID_REQUEST),
+        ({"member_id": "x" * 37}, ErrorCode.INVALID_REQUEST),
+        ({"member_id": "x" * 36}, ErrorCode.UNKNOWN_MEMBER_ID),
         ({"rack_id": " "}, ErrorCode.INVALID_REQUEST),
         ({"member_epoch": 0, "subscribed_topic_names": []}, ErrorCode.INVALID_REQUEST),
         ({"member_epoch": -2}, ErrorCode.INVALID_REQUEST),
