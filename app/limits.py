@@ -1,4 +1,4 @@
-"""Every maximum in one place, each with its reason (INV-7).
+"""The maxima that several parts keep to, each with its reason (INV-7); those of one part alone are beside what they bound.
 
 A limit here guards against a peer, a disk or a bucket; what an operator may want to tune is a setting instead
 (``app/configs/``). Sizes are in bytes, times in milliseconds, everything else is a count.
