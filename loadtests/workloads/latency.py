@@ -19,9 +19,9 @@ SHARES = (0.1, HALF, 0.8)
 SHARES_QUICK = (HALF,)
 REQUESTS_AT_HALF = 20_000
 """In each round at half load: twenty of them are later than its p99.9."""
-SECONDS_AT_HALF_MAX = 24.0
-SECONDS_MANY = 6.0
-"""Of a round of everything else."""
+SECONDS_AT_HALF_MAX = 20.0
+SECONDS_ELSEWHERE = 4.0
+"""Of a round of anything else."""
 WARM_UP_S = 0.5
 TOUCHED_PER_REQUEST = 20_000
 """Bytes of page cache: a request, its indexes, and the moment that it is warmed up before."""
@@ -30,7 +30,7 @@ TOUCHED_PER_REQUEST = 20_000
 def shares(lab: Lab) -> list[Case]:
     """16 KB requests, acks=all, one partition, with a consumer at the end of the log: flat out, at 10, 50 and 80 % of what the
     slower system sustained of that, and the faster one at 80 % of its own. A latency counts from when a request was due. At half
-    load a round has 20,000 requests (24 s at most), and there are five of each; elsewhere rounds are shorter, there are three,
+    load a round has 20,000 requests (20 s at most), and there are five of each; elsewhere rounds are shorter, there are three,
     and p99.9 rests on a few requests. Before each run the page cache it needs is touched, and what runs before it have written
     is on the disk."""
     options = options_of(SIZE)
@@ -39,13 +39,13 @@ def shares(lab: Lab) -> list[Case]:
         for system, peer in systems.items():
             make_topic(peer, "late", **NOT_TIERED.get(system, {}))
             lab.warm_up(peer, "end-to-end", "late", options)
-        flat_out = _run(lab, FLAT_OUT, systems, SECONDS_MANY, 0, options)
+        flat_out = _run(lab, FLAT_OUT, systems, SECONDS_ELSEWHERE, 0, options)
         capacity = {system: float(report["requests_per_s"]) for system, report in flat_out.systems.items()}
         slower = min(capacity.values())
         cases = [flat_out]
         for share in SHARES_QUICK if lab.quick else SHARES:
             rate = slower * share
-            seconds = min(REQUESTS_AT_HALF / rate, SECONDS_AT_HALF_MAX) if share == HALF else SECONDS_MANY
+            seconds = min(REQUESTS_AT_HALF / rate, SECONDS_AT_HALF_MAX) if share == HALF else SECONDS_ELSEWHERE
             found = _run(lab, f"acknowledged at {share * 100:.0f} %", systems, seconds, rate, paced, main=share == HALF)
             found.parameters |= {"share_of_capacity": share, "capacity_requests_per_s": slower}
             cases.append(found)
@@ -53,7 +53,7 @@ def shares(lab: Lab) -> list[Case]:
             if own > slower:
                 rate = own * SHARES[-1]
                 name = "acknowledged at 80 % of its own"
-                cases.append(_run(lab, name, {system: systems[system]}, SECONDS_MANY, rate, paced))
+                cases.append(_run(lab, name, {system: systems[system]}, SECONDS_ELSEWHERE, rate, paced))
     return cases
 
 
