@@ -96,7 +96,7 @@ def upload(lab: Lab) -> list[Case]:
             peer,
             "backlog",
             4,
-            segment_bytes=str(128 << 20),
+            segment_bytes=str((16 if lab.quick else 128) << 20),  # some are to be full
             local_retention_ms="-2",
             retention_ms="-1",
             remote_log_copy_disable="true",
