@@ -34,6 +34,8 @@ import pyarrow as pa
 from pyspark_firn.relocatable import LoadedObject, UnsupportedObject
 
 COMPILE_DEADLINE_S: Final = 300.0
+_DIGEST_BYTES: Final = hashlib.sha256().digest_size
+"""A file of code begins with its SHA-256: nothing is run that is not whole."""
 SOURCES: Final = ("kernels.py", "batch_table.py", "compiling.py")
 _log = logging.getLogger(__name__)
 
@@ -202,9 +204,12 @@ def _kept(path: Path) -> list[Compiled] | None:
             status = os.fstat(file.fileno())
             if status.st_uid not in (0, os.getuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 return None
-            return msgspec.msgpack.decode(file.read(), type=list[Compiled])
-    except (OSError, msgspec.DecodeError):
+            digest, code = file.read(_DIGEST_BYTES), file.read()
+    except OSError:
         return None
+    if hashlib.sha256(code).digest() != digest:
+        return None  # what a loss of power left of it
+    return msgspec.msgpack.decode(code, type=list[Compiled])
 
 
 def _keep(code: bytes, name: str) -> None:
@@ -213,7 +218,7 @@ def _keep(code: bytes, name: str) -> None:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-                file.write(code)
+                file.write(hashlib.sha256(code).digest() + code)
             os.replace(file.name, folder / name)
         except OSError as problem:
             _log.debug("The kernels are not kept in %s: %s", folder, problem)

@@ -290,8 +290,24 @@ def drops_a_swap_that_was_cut_off(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "complete", drop)
 
 
+class _Unsynced:
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def fdatasync(self) -> None:
+        """Nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
 def does_not_sync_what_compaction_wrote(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(compaction._Output, "finish", lambda _output: None)
+    make_durable = compaction.Compaction._make_durable
+
+    def forgetful(job: Any, base_offset: int, log: Any, *others: Any) -> None:
+        make_durable(job, base_offset, _Unsynced(log), *others)
+
+    patch.setattr(compaction.Compaction, "_make_durable", forgetful)
 
 
 def compacts_without_aborted_transactions(patch: pytest.MonkeyPatch) -> None:

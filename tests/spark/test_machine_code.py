@@ -96,8 +96,10 @@ def test_code_is_kept_for_the_next_process_and_for_nobody_elses(
     kept.chmod(0o622)
     assert machine_code._kept(kept) is None
     kept.chmod(0o600)
-    kept.write_bytes(kept.read_bytes()[:-1])
-    assert machine_code._kept(kept) is None
+    whole = kept.read_bytes()
+    for damaged in (whole[:-1], whole[:-4] + bytes(4), b""):
+        kept.write_bytes(damaged)
+        assert machine_code._kept(kept) is None
 
 
 def test_kept_code_is_not_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
