@@ -155,17 +155,7 @@ class BucketBuilder:
             )
         )
         path.unlink()
-        finished = entry.replace(
-            min_timestamp=TimestampMs(uploaded.min_timestamp),
-            max_timestamp=TimestampMs(uploaded.max_timestamp),
-            record_count=uploaded.record_count,
-            raw_bytes=uploaded.raw_bytes,
-            size_bytes=uploaded.size_bytes,
-            footer_position=uploaded.footer_position,
-            footer_bytes=uploaded.size_bytes - uploaded.footer_position,
-            chunk_count=uploaded.chunk_count,
-            aborted_transaction_count=len(aborted),
-        )
+        finished = uploaded.recorded_in(entry).replace(aborted_transaction_count=len(aborted))
         if enter:
             await manifest.copy_finished(finished)
         return finished
