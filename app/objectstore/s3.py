@@ -35,13 +35,16 @@ from botocore.exceptions import (
     BotoCoreError,
     ClientError,
     ConfigParseError,
+    ConnectTimeoutError,
     CredentialRetrievalError,
+    EndpointConnectionError,
     HTTPClientError,
     IncompleteReadError,
     InvalidRegionError,
     NoCredentialsError,
     PartialCredentialsError,
     ProfileNotFound,
+    SSLError,
 )
 from botocore.parsers import ResponseParserError
 from botocore.utils import parse_timestamp
@@ -114,6 +117,7 @@ _CREDENTIALS_MEND: Final = (
     "give this process credentials: an instance or pod role, AWS_PROFILE, "
     "or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 )
+_ADDRESS_MEND: Final = "correct endpoint or region in the store URL, or let this machine reach that address"
 
 _MENDS: Final = {
     "InvalidAccessKeyId": "the access key is not known there; " + _CREDENTIALS_MEND,
@@ -502,7 +506,7 @@ class S3Store:
                 return RangeUnsatisfiable(f"{key} has no bytes there"), False
             case "EntityTooSmall":
                 raise AssertionError(f"a part of {key} before the last is under {self.part_bytes_min} bytes") from error
-            case _ if code == "NoSuchKey" or status == 404:
+            case _ if code == "NoSuchKey" or (status == 404 and not operation.startswith("list")):
                 return ObjectMissing(f"{key} is not there"), False
             case _:
                 pass
@@ -512,13 +516,15 @@ class S3Store:
 
     def _refusal(self, operation: str, key: str, code: str, message: str, status: int) -> StorageUnavailable:
         mend = _MENDS.get(code)
-        if mend is None and (status == 403 or code in ("AccessDenied", "403")):
+        if mend is None and status == 404:
+            mend = "no S3 server answers so; correct endpoint in the store URL"
+        elif mend is None and (status == 403 or code in ("AccessDenied", "403")):
             bucket, prefix = self.location.bucket, self.location.prefix
             resource = f"arn:aws:s3:::{bucket}" if operation.startswith("list") else f"arn:aws:s3:::{bucket}/{prefix}*"
             mend = f"allow {_PERMISSIONS[operation]} on {resource}"
             if self.location.sse == "aws:kms":
                 mend += ", and kms:GenerateDataKey and kms:Decrypt on its key"
-        told = f"{operation} of {key or 'everything'} in {self.location}: {code}"
+        told = f"{operation} of {key or 'everything'} in {self.location}: {code or status}"
         if message and message != code:
             told += f" ({message.rstrip('.')})"
         return StorageUnavailable(f"{told}; {mend}" if mend else told)
@@ -530,6 +536,8 @@ class S3Store:
             return StorageUnavailable(f"{told}: {error}; {_CREDENTIALS_MEND}"), False
         if isinstance(error, TimeoutError) and not str(error):
             return StorageUnavailable(f"{told}: no answer in time"), True
+        if isinstance(error, (EndpointConnectionError, ConnectTimeoutError, SSLError)):
+            return StorageUnavailable(f"{told}: {str(error).rstrip('.')}; {_ADDRESS_MEND}"), True
         return StorageUnavailable(f"{told}: {error}"), True
 
     def _count_retry(self, operation: str) -> None:

@@ -130,7 +130,7 @@ async def test_a_server_that_is_away_is_told() -> None:
     assert isinstance(location, S3Location)
     store = S3Store(location, rng=NoWait())
     await store.open()
-    with pytest.raises(StorageUnavailable, match="Could not connect"):
+    with pytest.raises(StorageUnavailable, match=r"Could not connect .*; correct endpoint or region in the store URL"):
         await store.get("k")
     await store.close()
 
@@ -162,6 +162,12 @@ async def test_a_refusal_says_how_to_mend_it_and_is_not_repeated(status: int, co
 async def test_a_refusal_of_list_names_the_permission_on_the_bucket() -> None:
     async with scripted(refusal(403, "AccessDenied")) as (_, store, _):
         with pytest.raises(StorageUnavailable, match=r"allow s3:ListBucket on arn:aws:s3:::bucket$"):
+            await store.list_objects("data/")
+
+
+async def test_a_server_that_has_no_lists_is_not_one_of_s3() -> None:
+    async with scripted(answer(404)) as (_, store, _):
+        with pytest.raises(StorageUnavailable, match=r"404 .*; no S3 server answers so; correct endpoint"):
             await store.list_objects("data/")
 
 
