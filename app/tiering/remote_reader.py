@@ -6,8 +6,10 @@ next one finds a chunk does not matter.
 
 **Sequential readers** are recognised by asking for the offset at which their last answer ended. Ahead of each a window of
 bytes is read, across chunks and segments. A window opens at one chunk and doubles whenever its reader had to wait, so it
-grows to bandwidth × latency and no further; all windows together stay within ``read_ahead_bytes``. Footers of the segments
-that a window will reach are asked for before it does: no window stands still for one.
+grows to bandwidth × latency and no further; all windows together stay within ``read_ahead_bytes``. Where they fill that, a
+reader that waits takes from the largest until its window has an equal share, and one that comes to the end of the tier gives
+back what it has no use for. Footers of the segments that a window will reach are asked for before it does: no window stands
+still for one.
 
 **A missing object** is first checked against the manifest: if the segment was deleted or replaced, reading goes on in the
 replacement or answers OFFSET_OUT_OF_RANGE; if not, it is a storage error, as corrupt bytes are: retriable, counted, never
@@ -130,6 +132,8 @@ class _Stream:
     stalled: bool = False
     """Waits now; its window has been doubled for that."""
     window_bytes: int = 0
+    window_bytes_min: int = 0
+    """The chunk being read and the next: less would read nothing ahead."""
     ahead_bytes: int = 0
     ahead: deque[tuple[Offset, int]] = field(default_factory=deque)
     """(end offset, raw bytes) of the chunks asked for ahead of it."""
@@ -530,10 +534,32 @@ class RemoteReader:
             del self._streams[oldest]
             self._window_bytes -= idle.window_bytes
         # A window of more than may be under way would not keep its reader from waiting either.
-        most_bytes = min(self._read_ahead_bytes - self._window_bytes, READ_BYTES_MAX - stream.window_bytes)
-        growth = max(0, min(by_bytes, most_bytes))
-        stream.window_bytes += growth
-        self._window_bytes += growth
+        wanted_bytes = max(0, min(by_bytes, READ_BYTES_MAX - stream.window_bytes))
+        free_bytes = self._read_ahead_bytes - self._window_bytes
+        if wanted_bytes > free_bytes:
+            free_bytes += self._take_from_larger(stream, wanted_bytes - free_bytes)
+        self._set_window(stream, stream.window_bytes + min(wanted_bytes, free_bytes))
+
+    def _take_from_larger(self, stream: _Stream, wanted_bytes: int) -> int:
+        """Shrink windows that have more than an equal share, the largest first, for one that has less. Returns bytes freed.
+
+        What a shrunk window has read ahead stays; its next chunk is asked for when enough of that was served.
+        """
+        holders = [one for one in self._streams.values() if one.window_bytes and one is not stream]
+        share_bytes = self._read_ahead_bytes // (len(holders) + 1)
+        wanted_bytes = left_bytes = max(0, min(wanted_bytes, share_bytes - stream.window_bytes))
+        for holder in sorted(holders, key=lambda one: one.window_bytes, reverse=True):
+            spared_bytes = holder.window_bytes - max(share_bytes, holder.window_bytes_min)
+            if left_bytes <= 0 or spared_bytes <= 0:
+                break
+            taken_bytes = min(left_bytes, spared_bytes)
+            self._set_window(holder, holder.window_bytes - taken_bytes)
+            left_bytes -= taken_bytes
+        return wanted_bytes - left_bytes
+
+    def _set_window(self, stream: _Stream, window_bytes: int) -> None:
+        self._window_bytes += window_bytes - stream.window_bytes
+        stream.window_bytes = window_bytes
 
     def _extend(self, stream: _Stream, manifest: SegmentManifest, offset: Offset) -> None:
         """Ask for chunks ahead until the window is full. ``offset`` is where the reader is."""
@@ -548,9 +574,9 @@ class RemoteReader:
                 return
             for index in range(footer.chunk_index_of(max(at, entry.base_offset)), len(footer.chunks)):
                 chunk = footer.chunks[index]
-                if stream.window_bytes < 2 * chunk.raw_bytes:
-                    # The least window: the chunk being read and the next.
-                    self._grow(stream, 2 * chunk.raw_bytes - stream.window_bytes)
+                stream.window_bytes_min = 2 * chunk.raw_bytes
+                if stream.window_bytes < stream.window_bytes_min:
+                    self._grow(stream, stream.window_bytes_min - stream.window_bytes)
                 stream.is_full = stream.ahead_bytes + chunk.raw_bytes > stream.window_bytes
                 if stream.is_full:
                     return
@@ -560,6 +586,8 @@ class RemoteReader:
                 stream.ahead.append((end, chunk.raw_bytes))
                 stream.ahead_bytes += chunk.raw_bytes
                 stream.asked_end = end
+        # Nothing is left to be asked for: what the window holds beyond what is on its way, others may need.
+        self._set_window(stream, min(stream.window_bytes, stream.ahead_bytes))
 
     def _ask_footers(self, stream: _Stream, manifest: SegmentManifest, entry: SegmentEntry) -> None:
         """Have the footers loaded of as many segments after ``entry`` as the window will reach from there."""

@@ -347,6 +347,49 @@ def test_a_reader_that_has_left_does_not_keep_its_window_from_the_next(tmp_path:
     run_world(tmp_path, scenario)
 
 
+def test_a_reader_that_comes_to_the_end_of_the_tier_gives_its_window_back(tmp_path: Path) -> None:
+    """One that begins again at the log start is another reader: it would have none until the first was idle."""
+
+    async def scenario(world: World) -> None:
+        end = await _tiered(world, 60)
+        world.store.faults = [Fault(FaultKind.LATENCY, "get_range", latency_ms=(200, 200))]
+        at, most = 0, 0
+        while at < end:
+            _, at = await world.read_remote(at, max_bytes=350)
+            most = max(most, world.reader._window_bytes)
+        await asyncio.sleep(0)  # windows are looked at once the answer is held
+        assert most > 1000
+        assert world.reader._window_bytes == 0
+
+    run_world(tmp_path, scenario)
+
+
+def test_a_reader_that_comes_while_others_hold_all_windows_gets_its_share(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        end = await _tiered(world, 400)
+        reader, budget = world.reader, 4000
+        world.store.faults = [Fault(FaultKind.LATENCY, "get_range", latency_ms=(200, 200))]
+
+        def window_at(offset: int) -> int:
+            return reader._streams[TopicIdPartition(TOPIC, P0), Offset(offset)].window_bytes
+
+        async def read_on(at: int, answers: int) -> int:
+            for _ in range(answers):
+                _, at = await world.read_remote(at, max_bytes=350)
+            return at
+
+        first = await read_on(0, 4)
+        reader._grow(next(reversed(reader._streams.values())), budget)
+        assert window_at(first) == reader._window_bytes == budget
+        second = end // 2
+        for _ in range(10):
+            first, second = await asyncio.gather(read_on(first, 3), read_on(second, 3))
+            assert reader._window_bytes == window_at(first) + window_at(second) <= budget
+        assert window_at(second) == window_at(first) == budget // 2
+
+    run_world(tmp_path, scenario)
+
+
 # --- lookups ------------------------------------------------------------------------------------------------------------
 
 
