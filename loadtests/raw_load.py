@@ -91,6 +91,9 @@ class Wire:
 
 
 def percentiles(latencies: list[float]) -> dict[str, float]:
+    """In milliseconds. Raises: SystemExit, if there is none to tell of."""
+    if not latencies:
+        raise SystemExit("no request was answered while it was measured: give it more --seconds")
     latencies.sort()
     last = len(latencies) - 1
     return {
