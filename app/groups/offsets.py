@@ -8,7 +8,8 @@ at a time first (``OffsetStore.decode_some``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from struct import Struct
 from struct import error as StructError  # noqa: N812 (it is a class)
 from typing import Final, NamedTuple
@@ -17,6 +18,7 @@ from app.coordinator.partition import RawRecord
 from app.coordinator.records import GROUP_RECORDS, NUMBER, NUMBER_BYTES
 from app.coordinator.schemas.classic_group import OffsetCommitKey
 from app.errors import CorruptionError
+from app.groups import sweeps
 from app.units import NO_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP, Offset, TimestampMs
 
 _OFFSET_PREFIXES: Final = (b"\0\1", b"\0\0")
@@ -41,6 +43,8 @@ _TIME: Final = Struct(">q")
 _TIMES: Final = Struct(">qq")
 
 _NAMELESS: Final = OffsetCommitKey()
+_SWEEP_START: Final = _LENGTH.pack(len(sweeps.TOPIC))
+"""What follows the group in the key of a sweep begins with this, and in no other."""
 
 
 class CommittedOffset(NamedTuple):
@@ -59,7 +63,7 @@ class CommittedOffset(NamedTuple):
 
 def offset_key(group_id: str, topic: str, partition: int) -> bytes:
     """The key of an offset's record."""
-    return group_prefix(group_id) + _place(topic, partition)
+    return group_prefix(group_id) + offset_place(topic, partition)
 
 
 def group_prefix(group_id: str) -> bytes:
@@ -68,15 +72,10 @@ def group_prefix(group_id: str) -> bytes:
     return b"".join((NUMBER.pack(_KEY_NUMBER), _LENGTH.pack(len(group)), group))
 
 
-def _place(topic: str, partition: int) -> bytes:
+def offset_place(topic: str, partition: int) -> bytes:
     """What follows the group in a key."""
     name = topic.encode()
     return b"".join((_LENGTH.pack(len(name)), name, _PARTITION.pack(partition)))
-
-
-EVERYTHING: Final = _place("", -1)
-"""What follows the group in a key that stands for all offsets of the group whose records are before it. It has no value, and says
-that they are deleted: the tombstones of a group of many offsets are in several batches, and are not all there after a crash."""
 
 
 def offset_value(
@@ -152,17 +151,17 @@ class _GroupOffsets:
 
     def get(self, topic: str, partition: int) -> CommittedOffset | None:
         """A committed offset; no other is decoded. Raises: CorruptionError."""
-        value = self.raw.get(_place(topic, partition)) if self.raw else None
+        value = self.raw.get(offset_place(topic, partition)) if self.raw else None
         if value is not None:
             self.decoded.setdefault(topic, {})[partition] = parse_offset_value(value, Offset(0))
-            del self.raw[_place(topic, partition)]
+            del self.raw[offset_place(topic, partition)]
         found = self.decoded.get(topic)
         return None if found is None else found.get(partition)
 
     def committed(self, topic: str, partition: int, offset: CommittedOffset) -> None:
         """An offset takes the place of what was known."""
         if self.raw:
-            self.raw.pop(_place(topic, partition), None)
+            self.raw.pop(offset_place(topic, partition), None)
         found = self.decoded.get(topic)
         if found is None:
             self.decoded[topic] = {partition: offset}
@@ -174,13 +173,13 @@ class _GroupOffsets:
         yield from self.raw
         for topic, partitions in self.decoded.items():
             for partition in partitions:
-                place = _place(topic, partition)
+                place = offset_place(topic, partition)
                 if place not in self.raw:
                     yield place
         for topics in self.pending.values():
             for topic, partitions in topics.items():
                 for partition in partitions:
-                    place = _place(topic, partition)
+                    place = offset_place(topic, partition)
                     if place not in self.raw and partition not in self.decoded.get(topic, ()):
                         yield place
 
@@ -213,7 +212,7 @@ def _parse_place(place: bytes) -> tuple[str, int]:
 class OffsetStore:
     """The offsets of all groups of one partition."""
 
-    __slots__ = ("_alike", "_groups", "_loading", "_new", "_open", "_unfinished", "newest_log_end")
+    __slots__ = ("_alike", "_groups", "_loading", "_new", "_open", "_unfinished", "newest_log_end", "next_sweep")
 
     def __init__(self) -> None:
         self._groups: dict[str, _GroupOffsets] = {}
@@ -224,8 +223,10 @@ class OffsetStore:
         self._alike: dict[bytes, tuple[dict[bytes, bytes], int]] = {}
         """While loading, by how a key begins up to the partition: where values of such keys go, and where in them the group ends.
         Only of groups without open transactions."""
-        self._unfinished: dict[str, dict[bytes, None]] = {}
-        """What went with deleted groups, by their ids, and whose tombstones were not loaded yet."""
+        self._unfinished: dict[str, dict[int, dict[bytes, None]]] = {}
+        """Deletions whose end was not loaded yet, by group and number of the sweep: what has no tombstones yet."""
+        self.next_sweep = 0
+        """A number that no sweep in the log has."""
         self.newest_log_end = Offset(0)
         """Where in the log the newest offset's record ends."""
 
@@ -257,17 +258,21 @@ class OffsetStore:
             group = loading.get(key[_GROUP_START:end])
             if group is None:
                 group = self._begin_loading(key[_GROUP_START:end])
+            if key.startswith(_SWEEP_START, end):
+                self._load_sweep(key[_GROUP_START:end], key[end:], value)
+                continue
             if outside and not group.pending and (value is not None or not group.decoded):
                 if value is not None:
                     group.raw[key[end:]] = value
                     if end <= len(key) - _PARTITION_BYTES and len(alike) < ALIKE_MAX:
                         alike[key[:-_PARTITION_BYTES]] = group.raw, end
-                elif key[end:] != EVERYTHING:
+                else:
                     group.raw.pop(key[end:], None)
-            elif key[end:] != EVERYTHING:
+            else:
                 self._load_decoded(key[_GROUP_START:end].decode(), key[end:], value, producer_id, log_end)
-            if value is None and (self._unfinished or key[end:] == EVERYTHING):
-                self._load_deletion(key[_GROUP_START:end], key[end:])
+            if value is None and self._unfinished:
+                for unwritten in self._unfinished.get(key[_GROUP_START:end].decode(), {}).values():
+                    unwritten.pop(key[end:], None)
         return others
 
     def take_new(self) -> list[str]:
@@ -293,20 +298,35 @@ class OffsetStore:
         else:
             self.put(group_id, topic, partition, parse_offset_value(value, log_end), producer_id)
 
-    def _load_deletion(self, raw_id: bytes, place: bytes) -> None:
-        """A tombstone was met, of everything or of an offset of a group which that may have been said of."""
+    def _load_sweep(self, raw_id: bytes, place: bytes, value: bytes | None) -> None:
+        """Offsets were deleted, or all of their tombstones were written. Raises: CorruptionError."""
         group_id = raw_id.decode()
-        if place == EVERYTHING:
+        _, number = _parse_place(place)
+        self.next_sweep = max(self.next_sweep, number + 1)
+        if value is None:
+            self._unfinished.get(group_id, {}).pop(number, None)
+            return
+        named = sweeps.parse_sweep(value)
+        if named is None:
             self._alike.clear()
-            self._unfinished.setdefault(group_id, {}).update(dict.fromkeys(self.detach(group_id)))
+            places = dict.fromkeys(self.detach(group_id))
             self._loading[raw_id] = self._groups.setdefault(group_id, _GroupOffsets())
-        elif group_id in self._unfinished:
-            self._unfinished[group_id].pop(place, None)
+        else:
+            places = {}
+            for topic, partitions in named:
+                for partition in partitions:
+                    places[offset_place(topic, partition)] = None
+                    self.delete(group_id, topic, partition)
+        self._unfinished.setdefault(group_id, {})[number] = places
 
-    def take_unfinished(self) -> dict[str, Iterable[bytes]]:
-        """What follows the group in the keys of offsets that went with it but have no tombstones yet, by the group's id."""
+    def take_unfinished(self) -> list[tuple[str, Iterable[bytes], Sequence[int]]]:
+        """By group what follows it in the keys of offsets that are deleted but have no tombstones yet, and the sweeps of them."""
         unfinished, self._unfinished = self._unfinished, {}
-        return {group_id: places for group_id, places in unfinished.items() if places}
+        return [
+            (group_id, dict.fromkeys(chain.from_iterable(by_number.values())), tuple(by_number))
+            for group_id, by_number in unfinished.items()
+            if by_number
+        ]
 
     def finish_loading(self) -> None:
         """Forget groups of which nothing is left. Raises: nothing."""
@@ -336,7 +356,7 @@ class OffsetStore:
         if group is None:
             return
         if group.raw:
-            group.raw.pop(_place(topic, partition), None)
+            group.raw.pop(offset_place(topic, partition), None)
         for topics in (group.decoded, *group.pending.values()):
             partitions = topics.get(topic)
             if partitions is not None:
@@ -420,29 +440,22 @@ class OffsetStore:
         """Groups with offsets, committed or pending."""
         return [group_id for group_id, group in self._groups.items() if group.has_offsets]
 
-    def is_known(self, group_id: str, topic: str, partition: int, log_end: Offset) -> bool:
-        """Whether something is committed or pending of the partition, and nothing whose record ends beyond ``log_end``."""
+    def has(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether anything is committed or pending of the partition."""
+        return any(self.look_at(group_id, offset_place(topic, partition)))
+
+    def look_at(self, group_id: str, place: bytes) -> tuple[bool, bool]:
+        """Of what follows the group in a key, whether something is committed, and whether something is pending."""
         group = self._groups.get(group_id)
         if group is None:
-            return False
-        ends = [Offset(0)] if group.raw and _place(topic, partition) in group.raw else []
-        for topics in (group.decoded, *group.pending.values()):
-            committed = topics.get(topic, {}).get(partition)
-            if committed is not None:
-                ends.append(committed.log_end)
-        return bool(ends) and max(ends) <= log_end
-
-    def has(self, group_id: str, place: bytes) -> bool:
-        """Whether something is committed or pending of what follows the group in a key."""
-        group = self._groups.get(group_id)
-        if group is None or not group.has_offsets:
-            return False
+            return False, False
         try:
             topic, partition = _parse_place(place)
         except CorruptionError:
-            return place in group.raw  # nobody commits to such a place
-        return place in group.raw or any(
-            partition in topics.get(topic, ()) for topics in (group.decoded, *group.pending.values())
+            return place in group.raw, False  # nobody commits to such a place
+        return (
+            place in group.raw or partition in group.decoded.get(topic, ()),
+            any(partition in topics.get(topic, ()) for topics in group.pending.values()),
         )
 
     def committed_places(self, group_id: str) -> Iterator[tuple[str, int]]:

@@ -24,14 +24,15 @@ from app.groups.classic_member import CONSUMER_PROTOCOL, ClassicTimer, Join, Syn
 from app.groups.cleanup import Chore, OffsetCleanup
 from app.groups.consumer import JOINING, LEAVING, Client, ConsumerGroup, Member, MemberTimer
 from app.groups.consumer_records import KEY_TYPES, GroupEpoch, from_bytes, to_bytes
-from app.groups.deletion import DeletionDue, DeletionOfGroup, DeletionOfOffsets, Deletions, tombstones_at_once
+from app.groups.deletion import Deletion, DeletionDue, Deletions, tombstones_at_once
 from app.groups.group import Group, GroupType
 from app.groups.metrics import GroupCounters
 from app.groups.migration import can_downgrade, can_upgrade, downgraded, upgraded
-from app.groups.offsets import EVERYTHING, CommittedOffset, OffsetStore, group_prefix, offset_key, offset_value
+from app.groups.offsets import CommittedOffset, OffsetStore, group_prefix, offset_key, offset_place, offset_value
 from app.groups.share import ShareGroup, ShareTimer
-from app.groups.share_records import SHARE_KEY_TYPES, ShareEpoch
+from app.groups.share_records import SHARE_KEY_TYPES, SharedTopics, ShareEpoch
 from app.groups.subscriptions import ResolvedRegex, TopicPattern
+from app.groups.sweeps import sweep_records
 from app.metadata.cluster import ClusterImage
 from app.metadata.group_configs import config_of_group
 from app.metrics import Registry
@@ -148,8 +149,8 @@ class GroupShard:
             if group_id not in self.groups and group_id in self.offsets:
                 self.groups[group_id] = self._new_classic(group_id, NO_TIMESTAMP)
         self._nameless, self._dropped = {}, set()
-        for group_id, places in self.offsets.take_unfinished().items():
-            self._deletions.go_on(turn, self._deletion_of(group_id, places))
+        for group_id, places, sweeps in self.offsets.take_unfinished():
+            self._go_on_deleting(turn, group_id, places, sweeps)
         for group in self.groups.values():
             group.loaded(turn)
         self._cleanup.start(turn)
@@ -158,7 +159,6 @@ class GroupShard:
         for group in self.groups.values():
             if isinstance(group, ClassicGroup):
                 group.unloaded(turn)
-        self._deletions.unloaded(turn)
 
     def due(self, turn: Turn, key: Any) -> None:
         if isinstance(key, ClassicTimer):
@@ -338,10 +338,10 @@ class GroupShard:
         group = self.groups.get(group_id)
         return isinstance(group, ShareGroup) and group.subscribes_to(topic)
 
-    def shared_topics(self, group_id: str) -> frozenset[str]:
-        """What members of a share group of that id subscribe to."""
+    def shared_topics(self, group_id: str) -> SharedTopics:
+        """What a share group of that id has progress of, or would have if it had begun to read it."""
         group = self.groups.get(group_id)
-        return group.subscribed_topics if isinstance(group, ShareGroup) else frozenset()
+        return group.topics if isinstance(group, ShareGroup) else share_records.NO_TOPICS
 
     def share_heartbeat(
         self, turn: Turn, request: ShareGroupHeartbeatRequest, client: Client
@@ -447,18 +447,21 @@ class GroupShard:
         group = self.empty_group(group_id)
         prefix, at_once = group_prefix(group_id), tombstones_at_once(group_id)
         first = list(islice(self.offsets.places(group_id), at_once))
-        offsets: list[RawRecord] = [(prefix + place, None) for place in first]
-        if len(first) == at_once:
-            offsets.append((prefix + EVERYTHING, None))
-        turn.append([*self.tombstones(group), *offsets])
+        gone: list[RawRecord] = [(prefix + place, None) for place in first]
+        number = self.offsets.next_sweep
+        sweeps = sweep_records(group_id, number, None, turn.now_ms) if len(first) == at_once else []
+        turn.append([*self.tombstones(group), *gone, *sweeps])
         del self.groups[group_id]
         self._counters.offsets_deleted.value += len(first)
         rest = islice(self.offsets.detach(group_id), len(first), None)
-        if len(first) == at_once:
-            self._deletions.go_on(turn, self._deletion_of(group_id, rest))
+        self._go_on_deleting(turn, group_id, rest, range(number, number + len(sweeps)))
 
-    def _deletion_of(self, group_id: str, places: Iterable[bytes]) -> DeletionOfGroup:
-        return DeletionOfGroup(group_id, places, self.offsets, self._counters.offsets_deleted)
+    def _go_on_deleting(self, turn: Turn, group_id: str, places: Iterable[bytes], sweeps: Sequence[int]) -> None:
+        """Have tombstones follow of what sweeps say is deleted, if there are any."""
+        if sweeps:
+            self.offsets.next_sweep = max(self.offsets.next_sweep, *(number + 1 for number in sweeps))
+            deletion = Deletion(group_id, places, sweeps, self.offsets, self._counters.offsets_deleted)
+            self._deletions.begin(turn, deletion)
 
     # --- committing -----------------------------------------------------------------------------------------------------
 
@@ -540,30 +543,36 @@ class GroupShard:
         self.offsets.end_transaction(producer_id, commit=commit)
 
     def delete_offsets(
-        self,
-        turn: Turn,
-        group_id: str,
-        asked: Iterable[tuple[str, Collection[int]]],
-        reply: Reply[ErrorCode] | None = None,
+        self, turn: Turn, group_id: str, asked: Iterable[tuple[str, Collection[int]]]
     ) -> list[tuple[str, ErrorCode]]:
-        """Delete committed offsets of topics that no member reads; a code for each topic. Those that are too many for this turn
-        follow in others; ``reply``, if anybody waits, is given when all are written, or with what the first met that cannot be.
+        """Delete committed offsets of topics that no member reads; a code for each topic. They are gone at once, also after a
+        crash; tombstones that are too many for this turn follow in others.
 
-        Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP (a group whose members may read anything).
+        Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP (a group whose members may read anything); what an append
+        raises. Nothing is changed then.
         """
         group = self.group(group_id)
         if isinstance(group, ClassicGroup) and not group.is_empty and group.protocol_type != CONSUMER_PROTOCOL:
             raise RequestRejected(ErrorCode.NON_EMPTY_GROUP, f"Group {group_id} is not empty.")
         codes: list[tuple[str, ErrorCode]] = []
-        named: list[tuple[str, Collection[int]]] = []
+        named: set[tuple[str, int]] = set()
         for topic, partitions in asked:
             if group.subscribes_to(topic):
                 codes.append((topic, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC))
                 continue
             codes.append((topic, ErrorCode.NONE))
-            named.append((topic, partitions))
-        places = ((topic, partition) for topic, partitions in named for partition in partitions)
-        self._deletions.begin(turn, DeletionOfOffsets(group_id, places, self.offsets, self._forget_offsets), reply)
+            named.update((topic, partition) for partition in partitions if self.offsets.has(group_id, topic, partition))
+        gone, at_once = sorted(named), tombstones_at_once(group_id)
+        first, rest = gone[:at_once], gone[at_once:]
+        number = self.offsets.next_sweep
+        sweeps = sweep_records(group_id, number, rest, turn.now_ms)
+        if gone:
+            turn.append([*((offset_key(group_id, *each), None) for each in first), *sweeps])
+        for topic, partition in gone:
+            self.offsets.delete(group_id, topic, partition)
+        self._counters.offsets_deleted.value += len(first)
+        places = [offset_place(*each) for each in rest]
+        self._go_on_deleting(turn, group_id, places, range(number, number + len(sweeps)))
         return codes
 
     def _forget_offsets(self, turn: Turn, group_id: str, gone: Sequence[tuple[str, int]]) -> None:

@@ -9,7 +9,7 @@ first: a member has its target with its next heartbeat. Who gets which record is
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -18,14 +18,18 @@ from app.groups.assignors import NO_PARTITIONS, Assignment, MemberSpec, Topics
 from app.groups.consumer import JOINING, LEAVING, Client
 from app.groups.group import GroupType
 from app.groups.share_records import (
+    NO_TOPICS,
     ShareAssignment,
     ShareCurrent,
+    SharedTopic,
+    SharedTopics,
     ShareEpoch,
     ShareGroupRecord,
     ShareMemberSubscription,
     ShareSubscription,
     ShareTarget,
     ShareTargetEpoch,
+    ShareTopics,
     to_bytes,
 )
 from app.groups.subscriptions import NO_HASH, metadata_hash, topic_ids, topic_specs
@@ -80,6 +84,8 @@ class ShareGroup:
         self.target_epoch = 0
         self.members: dict[str, ShareMember] = {}
         self.targets: dict[str, Assignment] = {}
+        self.topics: SharedTopics = NO_TOPICS
+        """What members have subscribed to, also those that have left, and what offsets were set of; until it is forgotten."""
         self._topics_seen: Mapping[str, TopicImage] | None = None
         self._assigned_ms: int | None = None
         """When the target was computed, in steady time; None before the first one here."""
@@ -169,6 +175,9 @@ class ShareGroup:
             if bump or hashed != self.metadata_hash:
                 epoch += 1
                 records.append(ShareEpoch(epoch, hashed))
+            topics = self._topics_with(names, image)
+            if topics != self.topics:
+                records.append(ShareTopics(topics))
         target, target_epoch = self.targets.get(member_id, NO_PARTITIONS), self.target_epoch
         if epoch > self.target_epoch and (self._may_assign(steady_ms) or len(subscriptions) == 1):
             specs = {
@@ -187,6 +196,15 @@ class ShareGroup:
             records.append(ShareCurrent(member_id, current))
         return records, current
 
+    def _topics_with(self, names: Iterable[str], image: ClusterImage) -> SharedTopics:
+        """What is remembered and still exists, and what is subscribed to now."""
+        topics = {topic_id: topic for topic_id, topic in self.topics.items() if topic_id in image.topics_by_id}
+        for name in names:
+            topic = image.topic(name)
+            if topic is not None:
+                topics[topic.topic_id] = SharedTopic(name, frozenset(range(len(topic.partitions))))
+        return topics
+
     def _may_assign(self, steady_ms: int) -> bool:
         """Whether a new target may be computed, as far as the time since the last one goes."""
         interval_ms = self.config.group_share_assignment_interval_ms
@@ -195,6 +213,28 @@ class ShareGroup:
     def begin(self, turn: Turn) -> None:
         """Write a new group down that has no members yet. Raises: what an append raises; nothing is changed then."""
         self._write(turn, [ShareEpoch(1, NO_HASH), ShareTargetEpoch(1)])
+
+    # --- topics that it has progress of ------------------------------------------------------------------------------
+
+    def remember(self, turn: Turn, asked: SharedTopics) -> None:
+        """Somebody sets offsets of these. Raises: what an append raises; nothing is changed then."""
+        topics = dict(self.topics)
+        for topic_id, topic in asked.items():
+            known = topics.get(topic_id)
+            topics[topic_id] = (
+                topic if known is None else topic._replace(partitions=known.partitions | topic.partitions)
+            )
+        if topics != self.topics:
+            self._write(turn, [ShareTopics(topics)])
+
+    def forget(self, turn: Turn, topic_id: UUID) -> None:
+        """The group has no progress of a topic any more; not of one to which somebody has come to subscribe.
+
+        Raises: what an append raises; nothing is changed then.
+        """
+        topic = self.topics.get(topic_id)
+        if topic is not None and not self.subscribes_to(topic.name):
+            self._write(turn, [ShareTopics({other: self.topics[other] for other in self.topics if other != topic_id})])
 
     # --- ends of membership ------------------------------------------------------------------------------------------
 
@@ -238,10 +278,6 @@ class ShareGroup:
 
     def subscribes_to(self, topic: str) -> bool:
         return any(topic in member.subscription.topic_names for member in self.members.values())
-
-    @property
-    def subscribed_topics(self) -> frozenset[str]:
-        return frozenset[str]().union(*(member.subscription.topic_names for member in self.members.values()))
 
     def check_offset_commit(
         self, member_id: str, instance_id: str | None, member_epoch: int, *, transactional: bool, api_version: int
@@ -294,6 +330,8 @@ class ShareGroup:
                 if current is not None:
                     known = self.members.get(member_id) or ShareMember(member_id)
                     self.members[member_id] = replace(known, current=current)
+            case ShareTopics(topics):
+                self.topics = topics
 
     def tombstones(self) -> list[RawRecord]:
         """The records that take the whole group out of the log."""
@@ -301,6 +339,8 @@ class ShareGroup:
         for member_id in self.members:
             records += [ShareCurrent(member_id, None), ShareMemberSubscription(member_id, None)]
         records += [ShareTarget(member_id, None) for member_id in self.targets]
+        if self.topics:
+            records.append(ShareTopics(NO_TOPICS))
         records += [ShareTargetEpoch(None), ShareEpoch(None)]
         return [to_bytes(self.group_id, record) for record in records]
 

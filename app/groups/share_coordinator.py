@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
-from uuid import UUID
 
 from app.configs import BrokerConfig
 from app.coordinator.shell import Coordinator, Turn
@@ -117,27 +116,17 @@ class ShareCoordinator:
         """Share-partitions that are known here."""
         return sorted(key for _, shard in self.shell.shards() for key in shard.partitions if wanted(key))
 
-    def topics_of(self, group_id: str) -> dict[UUID, list[int]]:
-        """What a group reads, or has read."""
-        topics: dict[UUID, list[int]] = {}
-        for key in self.keys(lambda key: key.group_id == group_id):
-            topics.setdefault(key.topic_id, []).append(key.partition)
-        return topics
-
-    async def forget(self, wanted: Callable[[ShareKey], bool]) -> int:
-        """Forget the progress of share-partitions; of how many.
+    async def forget(self, wanted: Callable[[ShareKey], bool]) -> None:
+        """Forget the progress of share-partitions.
 
         Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS while some progress is not known yet, which would come back; what
         an append raises. What was forgotten before stays so.
         """
         if self.shell.loading:
             raise RequestRejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "what share groups have read is being read")
-        count = 0
         for partition, shard in self.shell.shards():
             keys = [key for key in shard.partitions if wanted(key)]
-            count += len(keys)
             if keys:
                 done = self.shell.perform(partition, lambda shard, turn, keys=keys: shard.forget(turn, keys))  # type: ignore[misc]
                 if done is not None:
                     await done
-        return count

@@ -1,10 +1,11 @@
-"""What a share group writes down about its members: Kafka's records of kinds 10 to 14 of ``__consumer_offsets`` (KIP-932).
+"""What a share group writes down about its members: Kafka's records of kinds 10 to 15 of ``__consumer_offsets`` (KIP-932).
 
 As in ``consumer_records.py``: the state machine speaks of frozen parts of its state, and a value of None is a part that is gone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -17,12 +18,15 @@ from app.coordinator.schemas.share_group import (
     ShareGroupMemberMetadataValue,
     ShareGroupMetadataKey,
     ShareGroupMetadataValue,
+    ShareGroupStatePartitionMetadataKey,
+    ShareGroupStatePartitionMetadataValue,
     ShareGroupTargetAssignmentMemberKey,
     ShareGroupTargetAssignmentMemberValue,
     ShareGroupTargetAssignmentMetadataKey,
     ShareGroupTargetAssignmentMetadataValue,
     TopicPartition,
     TopicPartitions,
+    TopicPartitionsInfo,
 )
 from app.groups.assignors import NO_PARTITIONS, Assignment
 
@@ -44,6 +48,19 @@ class ShareAssignment:
     member_epoch: int = 0
     previous_member_epoch: int = 0
     assigned: Assignment = field(default_factory=lambda: NO_PARTITIONS)
+
+
+class SharedTopic(NamedTuple):
+    """A topic of which a group has progress, or would have if it had begun to read it."""
+
+    name: str
+    partitions: frozenset[int]
+
+
+SharedTopics = Mapping[UUID, SharedTopic]
+"""By topic id."""
+
+NO_TOPICS: Final[SharedTopics] = {}
 
 
 class ShareEpoch(NamedTuple):
@@ -80,7 +97,13 @@ class ShareCurrent(NamedTuple):
     current: ShareAssignment | None
 
 
-ShareGroupRecord = ShareEpoch | ShareMemberSubscription | ShareTargetEpoch | ShareTarget | ShareCurrent
+class ShareTopics(NamedTuple):
+    """Kind 15: what the members have subscribed to since the group was made, or somebody has set offsets of."""
+
+    topics: SharedTopics
+
+
+ShareGroupRecord = ShareEpoch | ShareMemberSubscription | ShareTargetEpoch | ShareTarget | ShareCurrent | ShareTopics
 
 SHARE_KEY_TYPES: Final = (
     ShareGroupMetadataKey,
@@ -88,6 +111,7 @@ SHARE_KEY_TYPES: Final = (
     ShareGroupTargetAssignmentMetadataKey,
     ShareGroupTargetAssignmentMemberKey,
     ShareGroupCurrentMemberAssignmentKey,
+    ShareGroupStatePartitionMetadataKey,
 )
 
 
@@ -127,6 +151,15 @@ def to_bytes(group_id: str, record: ShareGroupRecord) -> CoordinatorRecord:
                     [TopicPartitions(topic_id, sorted(of_topic)) for topic_id, of_topic in current.assigned.items()],
                 )
             return GROUP_RECORDS.record(ShareGroupCurrentMemberAssignmentKey(group_id, member_id), value)
+        case ShareTopics(topics):
+            if topics:
+                value = ShareGroupStatePartitionMetadataValue(
+                    initialized_topics=[
+                        TopicPartitionsInfo(topic_id, topic.name, sorted(topic.partitions))
+                        for topic_id, topic in topics.items()
+                    ]
+                )
+            return GROUP_RECORDS.record(ShareGroupStatePartitionMetadataKey(group_id), value)
 
 
 def from_bytes(key: Any, value: bytes | None) -> ShareGroupRecord:
@@ -146,6 +179,15 @@ def from_bytes(key: Any, value: bytes | None) -> ShareGroupRecord:
             return ShareTargetEpoch(None if read is None else read.assignment_epoch)
         case ShareGroupTargetAssignmentMemberKey():
             return ShareTarget(key.member_id, None if read is None else _assignment(read.topic_partitions))
+        case ShareGroupStatePartitionMetadataKey():
+            if read is None:
+                return ShareTopics(NO_TOPICS)
+            return ShareTopics(
+                {
+                    topic.topic_id: SharedTopic(topic.topic_name, frozenset(topic.partitions))
+                    for topic in read.initialized_topics
+                }
+            )
     assert isinstance(key, ShareGroupCurrentMemberAssignmentKey), key
     current = None
     if read is not None:

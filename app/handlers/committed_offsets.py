@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from app.coordinator.shell import Reply, Turn
 from app.errors import ErrorCode, RequestRejected
 from app.groups.offsets import NO_COMMITTED_OFFSET, CommittedOffset
 from app.groups.shard import CommittedPartition, GroupShard
@@ -305,15 +304,11 @@ async def delete(context: Context, request: Request, message: OffsetDeleteReques
         return codes[topic]
 
     asked = [(topic.name, [each.partition_index for each in topic.partitions]) for topic in message.topics]
-    codes: dict[str, ErrorCode] = {}
-
-    def event(shard: GroupShard, turn: Turn, reply: Reply[ErrorCode]) -> None:
-        there = [each for each in asked if each[0] in counts]
-        codes.update(shard.delete_offsets(turn, message.group_id, there, reply))
-
-    code = await context.groups.request(message.group_id, event)
-    if code is not ErrorCode.NONE:
-        raise RequestRejected(code, "Not all of the offsets are deleted.")
+    there = [each for each in asked if each[0] in counts]
+    deleted = context.groups.perform(
+        message.group_id, lambda shard, turn: shard.delete_offsets(turn, message.group_id, there)
+    )
+    codes = dict(await deleted if isinstance(deleted, Awaitable) else deleted)
     return OffsetDeleteResponse(
         topics=[
             OffsetDeleteResponseTopic(

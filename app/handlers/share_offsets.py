@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence, Set
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
 from app.groups.shard import GroupShard
+from app.groups.share_records import SharedTopic, SharedTopics
 from app.groups.share_state import ShareKey
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
@@ -36,7 +37,7 @@ from app.wire.apis.describe_share_group_offsets import (
 from app.wire.schema import ZERO_UUID
 
 if TYPE_CHECKING:
-    pass
+    from uuid import UUID
 
 NOT_BEGUN: Final = -1
 """In place of a start offset: the group has not read the partition."""
@@ -47,7 +48,7 @@ NOT_BEGUN: Final = -1
 async def describe(
     context: Context, request: Request, message: DescribeShareGroupOffsetsRequest
 ) -> DescribeShareGroupOffsetsResponse:
-    """Each group by itself: the partitions that are asked for, or all that it has read and that its members subscribe to.
+    """Each group by itself: the partitions that are asked for, or all that it has read, or that members have subscribed to.
 
     Of what is not there, partition or group, it is said that nothing was read, as Kafka does.
     """
@@ -56,8 +57,8 @@ async def describe(
     for asked in message.groups:
         try:
             # Whoever leads the group answers for it.
-            subscribed = context.groups.look(asked.group_id, partial(GroupShard.shared_topics, group_id=asked.group_id))
-            groups.append(_described(context, asked, subscribed))
+            shared = context.groups.look(asked.group_id, partial(GroupShard.shared_topics, group_id=asked.group_id))
+            groups.append(_described(context, asked, shared))
         except FirnError as error:
             groups.append(
                 DescribeShareGroupOffsetsResponseGroup(
@@ -68,19 +69,16 @@ async def describe(
 
 
 def _described(
-    context: Context, asked: DescribeShareGroupOffsetsRequestGroup, subscribed: Set[str]
+    context: Context, asked: DescribeShareGroupOffsetsRequestGroup, shared: SharedTopics
 ) -> DescribeShareGroupOffsetsResponseGroup:
     image = context.image
     topics: list[tuple[str, Sequence[int]]]
     if asked.topics is None:
-        found: dict[str, Sequence[int]] = {
-            image.topics_by_id[topic_id].name: partitions
-            for topic_id, partitions in context.shares.topics_of(asked.group_id).items()
+        topics = sorted(
+            (topic.name, sorted(topic.partitions))
+            for topic_id, topic in shared.items()
             if topic_id in image.topics_by_id
-        }
-        for name in subscribed & image.topics_by_name.keys():
-            found[name] = range(len(image.topics_by_name[name].partitions))
-        topics = sorted(found.items())
+        )
     else:
         topics = [(topic.topic_name, topic.partitions) for topic in asked.topics]
     answer = DescribeShareGroupOffsetsResponseGroup(group_id=asked.group_id)
@@ -144,10 +142,29 @@ async def alter(
     if made is not None:
         await made
     await _check_empty(context, message.group_id)
+    shared = _that_exist(context, message.topics)
+    kept = context.groups.perform(
+        message.group_id, lambda shard, turn: shard.share_group(message.group_id).remember(turn, shared)
+    )
+    if kept is not None:
+        await kept
     await context.shares.ready()
     return AlterShareGroupOffsetsResponse(
         responses=[await _altered(context, message.group_id, topic) for topic in message.topics]
     )
+
+
+def _that_exist(context: Context, asked: Sequence[AlterShareGroupOffsetsRequestTopic]) -> SharedTopics:
+    """What of the topics and partitions that are asked for there is."""
+    shared: dict[UUID, SharedTopic] = {}
+    for named in asked:
+        topic = context.image.topic(named.topic_name)
+        if topic is None:
+            continue
+        partitions = {each.partition_index for each in named.partitions} & set(range(len(topic.partitions)))
+        if partitions:
+            shared[topic.topic_id] = SharedTopic(topic.name, frozenset(partitions))
+    return shared
 
 
 async def _altered(
@@ -198,13 +215,23 @@ async def delete(
             answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             continue
         try:
-            place = (message.group_id, topic.topic_id)
-            count = await context.shares.forget(lambda key, place=place: (key.group_id, key.topic_id) == place)  # type: ignore[misc]
-            if not count:
-                raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The group has not read the topic.")
+            await _forget(context, message.group_id, topic.topic_id)
         except FirnError as error:
             answer.error_code, answer.error_message = kafka_code(error), str(error)
     return DeleteShareGroupOffsetsResponse(responses=answers)
+
+
+async def _forget(context: Context, group_id: str, topic_id: UUID) -> None:
+    """Have a group forget a topic: its progress first, since otherwise nobody could ask again for what is left of it.
+
+    Raises: RequestRejected UNKNOWN_TOPIC_OR_PARTITION if nobody has read or subscribed to it; what an append raises.
+    """
+    if topic_id not in context.groups.look(group_id, lambda shard: shard.shared_topics(group_id)):
+        raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The group has not read the topic.")
+    await context.shares.forget(lambda key: (key.group_id, key.topic_id) == (group_id, topic_id))
+    forgotten = context.groups.perform(group_id, lambda shard, turn: shard.share_group(group_id).forget(turn, topic_id))
+    if forgotten is not None:
+        await forgotten
 
 
 def refuse_delete(

@@ -9,6 +9,7 @@ import pytest
 
 from app.configs import TopicConfig
 from app.coordinator.partition import CoordinatedLog, ProducerIdAndEpoch
+from app.groups import deletion
 from app.groups.classic import ClassicGroup
 from app.groups.shard import GroupShard
 from app.hot.log import PartitionLog
@@ -21,7 +22,7 @@ from tests.hot.helpers import TOPIC_ID, ManualClock, manager_over, sim
 NAME = "__consumer_offsets"
 STEPS = 400
 GROUPS = ("a", "b", "g")
-PARTITIONS = 4
+PARTITIONS = 12
 PRODUCERS = (1, 2, 3)
 
 
@@ -86,8 +87,9 @@ def worth_telling(known: dict[str, Any]) -> dict[str, Any]:
     return {group_id: row for group_id, row in known.items() if any(row[3:])}
 
 
-@pytest.mark.parametrize("seed", range(6))
-async def test_what_is_loaded_does_not_depend_on_compaction(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(12))
+async def test_what_is_loaded_does_not_depend_on_compaction(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deletion, "TOMBSTONES_AT_ONCE", 1)  # so that every deletion takes several batches
     rng = random.Random(seed)
     fs, clock = sim(seed), ManualClock()
     manager = manager_over(fs, clock=clock)
@@ -99,11 +101,11 @@ async def test_what_is_loaded_does_not_depend_on_compaction(seed: int) -> None:
     cleaned = 0
     for step in range(STEPS):
         group_id, partition = rng.choice(GROUPS), rng.randrange(PARTITIONS)
-        match rng.randrange(12):
+        match rng.randrange(13):
             case 0:
                 bench.code(lambda shard, turn, name=group_id: shard.delete_group(turn, name))  # type: ignore[misc]
             case 1:
-                gone = [("t", [partition])]
+                gone = [("t", rng.sample(range(PARTITIONS), rng.randint(1, PARTITIONS)))]
                 bench.code(lambda shard, turn, name=group_id, gone=gone: shard.delete_offsets(turn, name, gone))  # type: ignore[misc]
             case 2 | 3 | 4:
                 bench.commit("t", partition, step, group_id=group_id, producer_id=rng.choice(PRODUCERS))
@@ -112,6 +114,8 @@ async def test_what_is_loaded_does_not_depend_on_compaction(seed: int) -> None:
             case 7:
                 rebalance(bench)
             case 8:
+                bench.advance(rng.choice([0, 10_000]))  # deletions go on, and wait for transactions
+            case 9:
                 clock.now += 1000
                 log.roll()
                 await log.flush()

@@ -1,8 +1,8 @@
 """Offsets that members of a consumer group commit (KIP-848), against everything that goes wrong.
 
 Members come, go, fall silent and miss answers, commit with the epoch that they have, had or will have, and within transactions;
-strangers and nobody commit too; the group is deleted, over several turns; appends fail, and the coordinator starts again. What must
-always hold:
+strangers and nobody commit too; the group or its offsets are deleted, over several turns; appends fail, and the coordinator starts
+again. What must always hold:
 
 - a commit is taken exactly from whom Kafka takes it, with Kafka's code for who is refused, and a refused one changes nothing;
 - what is committed is what the last commit said that was taken, and what a transaction commits counts when that is committed;
@@ -193,6 +193,21 @@ class OffsetsMachine(RuleBasedStateMachine):
         assert self.bench.code(lambda shard, turn: shard.delete_group(turn, GROUP)) is expected
         if expected is ErrorCode.NONE:
             self.offsets, self.commits, self.pending = {}, {}, {}
+
+    @rule(gone=st.frozensets(partitions, min_size=1))
+    def offsets_are_deleted(self, gone: frozenset[int]) -> None:
+        group = self.bench.shard.groups.get(GROUP)
+        if group is None:
+            code = self.bench.code(lambda shard, turn: shard.delete_offsets(turn, GROUP, [(TOPIC, gone)]))
+            assert code is ErrorCode.GROUP_ID_NOT_FOUND
+            return
+        ((_, code),) = self.bench.do(lambda shard, turn: shard.delete_offsets(turn, GROUP, [(TOPIC, gone)]))
+        assert code is (ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if self.joined else ErrorCode.NONE)
+        if code is ErrorCode.NONE:
+            for known in (self.offsets, self.commits, *self.pending.values()):
+                for partition in gone:
+                    known.pop((TOPIC, partition), None)
+            self.pending = {producer: offsets for producer, offsets in self.pending.items() if offsets}
 
     @rule()
     def a_deletion_goes_on(self) -> None:

@@ -19,6 +19,7 @@ from app.groups import share_records
 from app.groups.assignors import MemberSpec, TopicSpec
 from app.groups.consumer import Client
 from app.groups.share import ShareGroup, ShareTimer, assign_shared, check_share_heartbeat
+from app.groups.share_records import SharedTopic
 from app.groups.share_sessions import FINAL, ShareSessions
 from app.groups.share_state import ShareKey, ShareSettings, ShareStateShard
 from app.groups.share_window import Acknowledgement, Acquired
@@ -203,6 +204,30 @@ def test_an_empty_share_group_is_not_taken_for_left_over() -> None:
     assert bench.shard.share_group("g").state == "Empty"
     assert bench.code(lambda shard, turn: shard.delete_group(turn, "g")) is ErrorCode.NONE
     assert "g" not in bench.shard.groups
+
+
+def test_what_was_subscribed_to_is_remembered_until_it_is_forgotten_or_deleted() -> None:
+    bench = Bench()
+    bench.image = image_of({"t": 2, "u": 1})
+    bench.beat("a", 0, ["t", "u", "nowhere"])
+    bench.beat("a", -1)
+    everything = {topic_id("t"): SharedTopic("t", frozenset({0, 1})), topic_id("u"): SharedTopic("u", frozenset({0}))}
+    assert (bench.group.topics, bench.loaded().topics) == (everything, everything)
+    bench.group.forget(bench.turn, topic_id("t"))
+    bench.group.remember(bench.turn, {topic_id("t"): SharedTopic("t", frozenset({1}))})
+    set_by_hand = everything | {topic_id("t"): SharedTopic("t", frozenset({1}))}
+    assert (bench.group.topics, bench.loaded().topics) == (set_by_hand, set_by_hand)
+    bench.group.remember(bench.turn, {topic_id("t"): SharedTopic("t", frozenset({0}))})
+    assert bench.group.topics == everything
+    bench.image = image_of({"t": 2})
+    bench.beat("b", 0, ["t"])
+    del everything[topic_id("u")]
+    assert (bench.group.topics, bench.loaded().topics) == (everything, everything)
+    bench.group.forget(bench.turn, topic_id("t"))
+    assert bench.group.topics == everything, "somebody subscribes to it"
+    bench.beat("b", -1)
+    bench.group.forget(bench.turn, topic_id("t"))
+    assert (bench.group.topics, bench.loaded().topics) == ({}, {})
 
 
 def test_a_member_that_is_silent_is_taken_out_of_its_share_group() -> None:

@@ -20,7 +20,7 @@ from app.errors import ErrorCode, RequestRejected
 from app.groups import share_records
 from app.groups.consumer import Client
 from app.groups.share import ShareGroup, ShareTimer, check_share_heartbeat
-from app.groups.subscriptions import metadata_hash
+from app.groups.subscriptions import metadata_hash, topic_ids
 from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 from tests.groups.bench import FakeTurn, image_of, topic_id
 
@@ -63,6 +63,8 @@ class ShareGroupMachine(RuleBasedStateMachine):
         self.heard_ms: dict[str, int] = {}
         """When the coordinator last heard of whom, or began again."""
         self.made = 0
+        self.subscribed: set[UUID] = set()
+        """Topics that somebody who was heard has subscribed to, and that there were then."""
 
     @initialize(interval_ms=st.sampled_from([0, 1000, 15_000]), size_max=st.sampled_from([2, 200]))
     def the_group_is_configured(self, interval_ms: int, size_max: int) -> None:
@@ -109,6 +111,11 @@ class ShareGroupMachine(RuleBasedStateMachine):
         assert reader.reads == self.group.members[reader.member_id].current.assigned
         names = frozenset[str]().union(*(each.subscription.topic_names for each in self.group.members.values()))
         assert self.group.metadata_hash == metadata_hash(names, self.image), "it has seen how the topics are now"
+        self.subscribed |= topic_ids(names, self.image)
+        assert self.group.topics.keys() == self.subscribed & self.image.topics_by_id.keys(), "it forgets no topic"
+        for each in topic_ids(names, self.image):
+            count = len(self.image.topics_by_id[each].partitions)
+            assert self.group.topics[each].partitions == set(range(count)), "nor partitions that have come"
 
     @rule(reader=members, times=st.integers(1, 2))
     def answers_are_lost(self, reader: Reader, times: int) -> None:
@@ -218,7 +225,7 @@ class ShareGroupMachine(RuleBasedStateMachine):
 
 def remembered(group: ShareGroup) -> Any:
     """What a group must know again after a restart."""
-    return dict(group.members), dict(group.targets), group.epoch, group.target_epoch, group.metadata_hash
+    return dict(group.members), dict(group.targets), group.epoch, group.target_epoch, group.metadata_hash, group.topics
 
 
 ShareGroupMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
