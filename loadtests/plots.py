@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,7 @@ BARS = (
     "store_requests",
 )
 BARS_MAX = 3
+LABEL_INCHES_PER_LETTER = 0.066
 CURVES_LOG_FROM, BARS_LOG_FROM = 20, 50
 """Times the least figure of a panel, drawn on a logarithmic scale from there on: the length of a bar says less there."""
 
@@ -118,39 +120,49 @@ def _spread(report: Mapping[str, Any], metric: str) -> tuple[float, float]:
 
 
 def _bars(group: Group) -> Figure | None:
-    cases = [case for case in group.cases if case.systems]
-    shown = [m for m in BARS if sum(m in report for case in cases for report in case.systems.values()) > 1][:BARS_MAX]
+    shown = [
+        metric
+        for metric in BARS
+        if sum(metric in report for case in group.cases for report in case.systems.values()) > 1
+    ][:BARS_MAX]
     if not shown:
         return None
+    rows = {
+        case.name: [system for system, report in case.systems.items() if any(metric in report for metric in shown)]
+        for case in group.cases
+    }
+    cases = [case for case in group.cases if rows[case.name]]
     systems = _systems(cases)
-    height = 0.7 + 0.16 * len(cases) * (len(systems) + 1)
-    figure = Figure(figsize=(3.6 * len(shown), height), layout="constrained")
+    # A bar is one high, and as much is left between two cases.
+    tops = list(accumulate((len(rows[case.name]) + 1 for case in cases), initial=0))
+    label_inches = LABEL_INCHES_PER_LETTER * max(len(case.name) for case in cases)
+    figure = Figure(figsize=(label_inches + 2.6 * len(shown), 0.7 + 0.16 * tops[-1]), layout="constrained")
     axes: list[Axes] = list(figure.subplots(1, len(shown), sharey=True, squeeze=False)[0])
     for axis, metric in zip(axes, shown, strict=True):
-        for place, system in enumerate(systems):
-            for row, case in enumerate(cases):
-                report = case.systems.get(system, {})
+        for case, top in zip(cases, tops, strict=False):
+            for row, system in enumerate(rows[case.name], top):
+                report = case.systems[system]
                 if metric not in report:
                     continue
                 lowest, highest = _spread(report, metric)
                 axis.barh(
-                    row + place / (len(systems) + 1),
+                    row,
                     report[metric],
-                    height=0.9 / (len(systems) + 1),
-                    color=_colour(system, place),
+                    height=0.9,
+                    color=_colour(system, systems.index(system)),
                     xerr=[[max(0, report[metric] - lowest)], [max(0, highest - report[metric])]],
                     error_kw={"lw": 0.7},
-                    label=system if row == 0 or metric not in cases[0].systems.get(system, {}) else None,
+                    label=system,
                 )
         axis.set_xlabel(UNITS.get(metric, metric))
         axis.grid(axis="x", lw=0.3)
         values = [r[metric] for c in cases for r in c.systems.values() if r.get(metric)]
         if values and max(values) > BARS_LOG_FROM * min(values):
             axis.set_xscale("log")
-    axes[0].set_yticks([row + (len(systems) - 1) / 2 / (len(systems) + 1) for row in range(len(cases))])
+    axes[0].set_yticks([top + (len(rows[case.name]) - 1) / 2 for case, top in zip(cases, tops, strict=False)])
     axes[0].set_yticklabels([case.name for case in cases])
     axes[0].invert_yaxis()
-    _legend(figure, axes)
+    _legend(figure, axes, systems)
     return figure
 
 
@@ -188,7 +200,7 @@ def _curves(group: Group, panels: Sequence[tuple[str, str]]) -> Figure | None:
         steps = [case.parameters[parameter] for case in cases if case.parameters[parameter]]
         if steps and max(steps) >= 100 * min(steps):
             axis.set_xscale("log")
-    _legend(figure, axes)
+    _legend(figure, axes, _systems(group.cases))
     return figure
 
 
@@ -201,11 +213,13 @@ def _scale_growth(axis: Axes, cases: Sequence[Case], metric: str) -> None:
         axis.set_ylim(bottom=0)
 
 
-def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
-    handles: dict[str, Any] = {}
+def _legend(figure: Figure, axes: Sequence[Axes], systems: Sequence[str]) -> None:
+    """One for all panels, in the order of ``systems``."""
+    drawn: dict[str, Any] = {}
     for axis in axes:
         found, labels = axis.get_legend_handles_labels()
-        handles |= dict(zip(labels, found, strict=True))
+        drawn |= dict(zip(labels, found, strict=True))
+    handles = {system: drawn[system] for system in systems if system in drawn}
     figure.legend(
         handles.values(),
         handles.keys(),
