@@ -13,8 +13,10 @@ from app.errors import CorruptionError, ErrorCode, RequestRejected, StorageUnava
 from app.metadata import layout
 from app.metadata.manifest import SegmentState
 from app.metrics import Registry
+from app.objectstore.api import Buffer
 from app.objectstore.memory import Fault, FaultKind
 from app.records.batch import iter_headers
+from app.tiering import chunk_cache, remote_reader, store_work
 from app.tiering.rebuild import lost_beginning
 from app.tiering.remote_reader import RemoteRead, RemoteReader, RemoteWait
 from app.units import Offset, PartitionIndex, TimestampMs, TopicIdPartition
@@ -388,6 +390,48 @@ def test_a_reader_that_comes_while_others_hold_all_windows_gets_its_share(tmp_pa
         assert window_at(second) == window_at(first) == budget // 2
 
     run_world(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(("first_byte_s", "least_share"), [(0.0, 0.9), (0.02, 0.9), (0.1, 0.8)])
+def test_one_reader_that_starts_over_and_over_gets_nearly_what_the_store_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_byte_s: float, least_share: float
+) -> None:
+    """The laboratory's replay from S3 at a thousandth of its size: 400 kB/s over all reads, chunks of 4 kB, segments of 32 kB,
+    a cache of a quarter of what is read, and a reader that needs half as long for what it is given."""
+    bytes_per_s, piece_bytes, answer_bytes, passes = 400_000, 250, 1000, 3
+    for module in (chunk_cache, remote_reader):
+        monkeypatch.setattr(module, "READ_BYTES_MAX", 128_000)
+    monkeypatch.setattr(store_work, "INDEX_STEP_BYTES", 16)
+
+    async def scenario(world: World) -> None:
+        end = await _tiered(world, 1000, records=1, value_bytes=900)
+        world.cache._capacity_bytes, world.reader._read_ahead_bytes = 250_000, 125_000
+        get_range, free_s = world.store.get_range, 0.0
+
+        async def paced(key: str, start: int, stop: int) -> Buffer:
+            """Every read gets its turn for each piece."""
+            nonlocal free_s
+            data = await get_range(key, start, stop)
+            await asyncio.sleep(first_byte_s)
+            for _ in range(0, len(data), piece_bytes):
+                now_s = world.loop.time()
+                turn_s = max(free_s, now_s)
+                free_s = turn_s + piece_bytes / bytes_per_s
+                await asyncio.sleep(turn_s - now_s)
+            return data
+
+        monkeypatch.setattr(world.store, "get_range", paced)
+        served, began_s = 0, world.loop.time()
+        for _ in range(passes):
+            at = 0
+            while at < end:
+                data, at = await world.read_remote(at, max_bytes=answer_bytes)
+                served += len(data)
+                await asyncio.sleep(len(data) / bytes_per_s / 2)
+        assert served / (world.loop.time() - began_s) >= least_share * bytes_per_s
+
+    config = replace(CONFIG, segment_bytes=32_000, firn_tier_chunk_bytes=4_000)
+    run_world(tmp_path, scenario, config=config)
 
 
 # --- lookups ------------------------------------------------------------------------------------------------------------
