@@ -483,14 +483,14 @@ class LogManager:
             try:
                 if log.maybe_roll_by_time(now_ms):
                     await asyncio.sleep(0)
-            except StorageUnavailable:
-                # Full or offline: appends say so to whoever writes; the next tick tries again.
+            except (StorageUnavailable, CorruptionError):
+                # Full, offline or damaged: appends say so to whoever writes; the next tick tries again.
                 continue
 
     async def _take_out_trash(self, now_ms: int) -> None:
         fs = self._fs
         paths = self.log_directory.take_trash()
-        due = [doomed for doomed in self._doomed if doomed.due_ms <= now_ms and not _held(doomed.log)]
+        due = [doomed for doomed in self._doomed if doomed.due_ms <= now_ms and not _in_use(doomed.log)]
         if not paths and not due:
             return
 
@@ -605,8 +605,9 @@ class LogManager:
                 self._lock = None
 
 
-def _held(log: PartitionLog | None) -> bool:
-    return log is not None and log.held
+def _in_use(log: PartitionLog | None) -> bool:
+    """Whether somebody is still at work on a deleted log's files, by handle or by name."""
+    return log is not None and (log.held or log.syncing or log.cleaning)
 
 
 def _read_topic_id(fs: FileSystem, path: str) -> TopicId:

@@ -21,6 +21,7 @@ from tests.hot.helpers import (
     DATA,
     NOW,
     TOPIC_ID,
+    GatedPool,
     InlinePool,
     ManualClock,
     batch,
@@ -182,6 +183,26 @@ async def test_a_deleted_log_goes_at_once_and_its_files_later() -> None:
     assert doomed() == []
 
 
+async def test_a_deleted_log_that_is_still_being_synced_keeps_its_name_however_short_the_delay() -> None:
+    fs, clock, pool = sim(), ManualClock(), GatedPool()
+    manager = manager_over(fs, clock=clock, pool=pool)
+    log = new_log(manager, file_delete_delay_ms=0)
+    log.append_as_leader(batch(), now_ms=NOW)
+    flushing = asyncio.create_task(log.flush())
+    await settle()
+    manager.delete("t", 0)
+    manager._pool = InlinePool()
+    await manager._take_out_trash(clock.now)
+    with pytest.raises(StorageUnavailable, match="still being written to"):
+        new_log(manager)
+    pool.gate.set()
+    await asyncio.wait([flushing])
+    assert isinstance(flushing.exception(), StorageUnavailable)
+    await manager._take_out_trash(clock.now)
+    new_log(manager)
+    assert [name for name in fs.list_dir(DATA) if name.startswith("t-0")] == ["t-0"]
+
+
 async def test_deleted_directories_of_an_earlier_life_are_removed() -> None:
     fs = sim()
     manager = manager_over(fs)
@@ -222,6 +243,26 @@ async def test_time_passes_for_idle_logs() -> None:
     await manager.tick()
     assert (len(log.segments()), len(local.segments())) == (2, 1)
     assert CHECKPOINT_MS > TICK_MS
+
+
+async def test_a_damaged_log_does_not_keep_the_others_from_rolling() -> None:
+    fs, clock = sim(), ManualClock()
+    manager = manager_over(fs, clock=clock)
+    for topic in ("damaged", "sound"):
+        new_log(manager, topic, remote_storage_enable=True).append_as_leader(batch(3), now_ms=NOW)
+    await manager.close()
+    again = manager_over(fs, clock=clock)
+    assert (await again.load_all(lambda _: TopicConfig(remote_storage_enable=True))).clean
+    for suffix in (".index", ".timeindex"):
+        fs.unlink(f"{DATA}/damaged-0/{0:020d}{suffix}")
+    fs.flip_bit(f"{DATA}/damaged-0/{0:020d}.log", 9, 0)  # the length of its batch
+    clock.now += 3_600_000
+    await again.tick()
+    damaged, sound = again.get("damaged", 0), again.get("sound", 0)
+    assert damaged is not None
+    assert sound is not None
+    assert [len(damaged.segments()), len(sound.segments())] == [1, 2]
+    await again.close()
 
 
 async def test_checkpoints_tell_recovery_points_and_log_starts() -> None:
