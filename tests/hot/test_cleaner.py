@@ -453,6 +453,49 @@ async def test_a_topic_deleted_while_it_is_compacted_lets_go_of_its_files_before
     await manager.close()
 
 
+async def test_records_that_are_deleted_before_their_compaction_begins_need_none() -> None:
+    class DeletesMeanwhile(InlinePool):
+        async def run(self, work: Callable[[], T]) -> T:
+            found = await super().run(work)
+            if log.offline_error is None:
+                log.advance_log_start(log.high_watermark)
+            return found
+
+    fs, clock, said = sim(), ManualClock(), list[str]()
+    manager, log = await opened(fs, clock, cleanup_policy=frozenset({"compact", "delete"}))
+    for _ in range(3):
+        log.append_as_leader(keyed((b"k", b"v")), now_ms=NOW)
+        await roll(log)
+    manager._pool = DeletesMeanwhile()
+    cleaner = cleaner_over(manager, fs, clock=clock, said=said.append)
+    assert await cleaner.clean_next()
+    assert not await cleaner.clean_next()
+    assert not said
+    await manager.close()
+
+
+async def test_a_topic_deleted_while_others_are_looked_at_is_not_compacted_nor_is_who_got_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("app.hot.cleaning.cleaner.LOGS_PER_TURN", 2)
+    fs, clock, said = sim(), ManualClock(), list[str]()
+    manager, log = await opened(fs, clock)
+    for _ in range(3):
+        log.append_as_leader(keyed((b"k", b"v")), now_ms=NOW)
+        await roll(log)
+    new_log(manager, "other")
+    cleaner = cleaner_over(manager, fs, clock=clock, said=said.append)
+    cleaning = asyncio.create_task(cleaner.clean_next())
+    await asyncio.sleep(0)
+    manager.delete("t", 0)
+    new_log(manager)
+    fs.trace = []
+    await cleaning
+    assert not [path for _, path in fs.trace if path.endswith((".log", ".cleaned"))]
+    assert not said
+    await manager.close()
+
+
 async def test_a_held_segment_is_neither_replaced_nor_is_one_about_to_be_replaced_held() -> None:
     manager, log = await opened(sim(), ManualClock())
     async with running(manager):

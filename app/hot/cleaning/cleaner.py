@@ -205,6 +205,7 @@ class LogCleaner:
                 gone.set()
 
         log.add_waiter(watch)
+        watch()  # it may have gone while others were looked at
         loop = asyncio.get_running_loop()
         try:
             while dirt.exists:
@@ -224,6 +225,8 @@ class LogCleaner:
             log.cleaned_end_offset = Offset(dirt.start)
             await self._logs.checkpoint()
         rolled = [segment for segment in log.rolled_segments() if segment.base_offset < dirt.end]
+        if this.gone.is_set() or not rolled or rolled[-1].end_offset <= dirt.start:
+            raise ConflictError(f"what was to be compacted of {log.topic}-{log.partition} has been deleted")
         holds = [log.hold(segment.base_offset) for segment in rolled]
         try:
             indexed = await self._unless_gone(this, work.begin(await self._job(this, rolled)))
