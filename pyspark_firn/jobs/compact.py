@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote
 from uuid import UUID
 
@@ -67,8 +67,8 @@ RETRY_BASE_S: Final = 0.5
 ANSWER_TIMEOUT_S: Final = 60.0
 _logger = logging.getLogger("pyspark_firn")
 
-KEYS_MAX: Final = 50_000_000
-"""Different keys of one partition that fit in memory."""
+KEYS_AT_ONCE_MAX: Final = 4_000_000
+"""Keys of a partition in memory, in some 600 MB. One that has more is read again for each other part of them."""
 
 Progress = Callable[[int, int], None]
 """Told (segments done, segments in all)."""
@@ -135,7 +135,7 @@ def compact(
 
     Beside a running cluster only what has left the local disks is compacted. ``runner`` works at parts beside each other: at
     runs of segments where leaders write the manifests and nothing has to be known of the whole partition, else at partitions.
-    With ``by_key`` each worker holds the keys of a partition.
+    With ``by_key`` each worker holds keys of a partition, at most ``KEYS_AT_ONCE_MAX``, and a bit for each offset.
 
     Raises: ConfigError (offline, and a broker lives; no such topic), ConflictError (what was read has changed: run it again),
     BrokerUnavailable, CorruptionError, StorageUnavailable, FencedError.
@@ -356,11 +356,11 @@ class _Compaction:
     def run(self, groups: Sequence[Sequence[UUID]], progress: Callable[[int], None] | None) -> CompactedPart:
         finished = _finished(self._session, self._partition)
         by_id = {entry.segment_id: entry for entry in finished}
-        newest = self._newest_of_keys(finished) if self._by_key and groups else None
+        superseded = self._older_values(finished) if self._by_key and groups else None
         for group in groups:
             entries = [by_id[segment_id] for segment_id in group if segment_id in by_id]
             if len(entries) == len(group):
-                self._replace([self._input(entry) for entry in entries], newest)
+                self._replace([self._input(entry) for entry in entries], superseded)
             else:
                 self._skip("some of a run of segments was deleted or replaced")
             self._done.segments += len(group)
@@ -384,26 +384,39 @@ class _Compaction:
             for position, header in iter_headers(raw):
                 yield header, raw[position : position + header.size_bytes]
 
-    def _newest_of_keys(self, entries: Sequence[SegmentEntry]) -> dict[bytes, int]:
-        """Offset of the newest committed record of every key that the store holds. Raises: ConfigError if they are too many."""
-        newest: dict[bytes, int] = {}
+    def _older_values(self, entries: Sequence[SegmentEntry]) -> Superseded:
+        """Every committed record of the store behind which there is another of its key."""
+        superseded = Superseded(entries[0].base_offset, entries[-1].end_offset)
+        shares = [KeyShare(0, 1)]
+        while shares:
+            share = shares.pop()
+            newest: dict[bytes, int] = {}
+            for record in self._keyed(entries):
+                digest = _digest(record.key or b"")
+                if not share.has(digest):
+                    continue
+                before = newest.get(digest)
+                if before is not None:
+                    superseded.add(before)
+                newest[digest] = record.offset
+                if len(newest) > KEYS_AT_ONCE_MAX:
+                    # What was found is true; of half of the keys the rest is found later, from the start.
+                    share, other = share.halves()
+                    shares.append(other)
+                    newest = {digest: offset for digest, offset in newest.items() if share.has(digest)}
+        return superseded
+
+    def _keyed(self, entries: Sequence[SegmentEntry]) -> Iterator[Record]:
+        """The committed records that have a key."""
         for entry in entries:
             one = self._input(entry)
             for header, batch in self._batches(one):
-                if header.is_control or _is_aborted(header, one.footer.aborted):
-                    continue
-                for record in iter_records(batch):
-                    if record.key is not None:
-                        newest[_digest(record.key)] = record.offset
-            if len(newest) > KEYS_MAX:
-                raise ConfigError(
-                    f"{self._partition} has more than {KEYS_MAX:,} keys, which is more than fit in memory."
-                )
-        return newest
+                if not header.is_control and not _is_aborted(header, one.footer.aborted):
+                    yield from (record for record in iter_records(batch) if record.key is not None)
 
-    def _kept(self, one: _Input, newest: dict[bytes, int] | None, *, is_first: bool) -> Iterator[bytes | memoryview]:
+    def _kept(self, one: _Input, superseded: Superseded | None, *, is_first: bool) -> Iterator[bytes | memoryview]:
         """The batches of an input that go into the output, rewritten where records of theirs are dropped."""
-        if newest is None:
+        if superseded is None:
             yield from (batch for _, batch in self._batches(one))
             return
         for header, batch in self._batches(one):
@@ -413,11 +426,7 @@ class _Compaction:
                 continue
             records = list(iter_records(batch))
             aborted = _is_aborted(header, one.footer.aborted)
-            kept = [
-                record
-                for record in records
-                if not aborted and (record.key is None or newest[_digest(record.key)] == record.offset)
-            ]
+            kept = [] if aborted else [record for record in records if record.offset not in superseded]
             self._done.records_dropped += len(records) - len(kept)
             if len(kept) == len(records):
                 yield batch
@@ -428,7 +437,7 @@ class _Compaction:
 
     # --- the swap ---------------------------------------------------------------------------------------------------
 
-    def _replace(self, inputs: Sequence[_Input], newest: dict[bytes, int] | None) -> None:
+    def _replace(self, inputs: Sequence[_Input], superseded: Superseded | None) -> None:
         with tempfile.TemporaryDirectory(prefix="firn-compact-") as folder:
             path = Path(folder) / "segment.log"
             written = 0
@@ -436,7 +445,7 @@ class _Compaction:
             with path.open("wb") as file:
                 end = inputs[0].entry.base_offset
                 for number, one in enumerate(inputs):
-                    for batch in self._kept(one, newest, is_first=number == 0):
+                    for batch in self._kept(one, superseded, is_first=number == 0):
                         written += file.write(batch)
                         end = parse_header(batch).end_offset
                 if end < inputs[-1].entry.end_offset:
@@ -503,6 +512,36 @@ class _Compaction:
             aborted_transaction_count=len(aborted),
             changed_ms=SystemClock().now_ms(),
         )
+
+
+class Superseded:
+    """Offsets of [base, end), a bit for each."""
+
+    def __init__(self, base_offset: Offset, end_offset: Offset) -> None:
+        self._base = base_offset
+        self._bits = bytearray((end_offset - base_offset + 7) // 8)
+
+    def add(self, offset: int) -> None:
+        at = offset - self._base
+        self._bits[at >> 3] |= 1 << (at & 7)
+
+    def __contains__(self, offset: int) -> bool:
+        at = offset - self._base
+        return bool(self._bits[at >> 3] >> (at & 7) & 1)
+
+
+class KeyShare(NamedTuple):
+    """The keys whose digest, as a number, leaves ``rest`` when it is divided by ``divisor``, a power of two."""
+
+    rest: int
+    divisor: int
+
+    def has(self, digest: bytes) -> bool:
+        return int.from_bytes(digest[:4]) % self.divisor == self.rest
+
+    def halves(self) -> tuple[KeyShare, KeyShare]:
+        divisor = 2 * self.divisor
+        return KeyShare(self.rest, divisor), KeyShare(self.rest + self.divisor, divisor)
 
 
 def _digest(key: bytes) -> bytes:

@@ -6,7 +6,7 @@ import asyncio
 import random
 import socket
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from app.metadata.manifest import SegmentEntry
 from app.objectstore.directory import DirectoryStore
 from app.records.builder import build_batch
 from app.records.control import ControlType, control_key, control_value
+from app.records.record import Record
 from app.units import (
     BrokerId,
     Offset,
@@ -44,7 +45,7 @@ from pyspark_firn.jobs.inspection import inspect
 from pyspark_firn.jobs.running import ProcessRunner
 from pyspark_firn.session import StoreSession
 from tests.spark.conftest import Topic, read
-from tests.support.broker import running_broker
+from tests.support.broker import RunningBroker, running_broker
 from tests.support.buckets import BucketBuilder
 
 NOW_MS = 1_700_000_000_000
@@ -58,7 +59,8 @@ def live_entries(topic: Topic) -> int:
 
 @pytest.fixture
 def topic(tmp_path: Path) -> Topic:
-    """Six segments of 50 records under ten keys and none, every codec, one transaction that aborted."""
+    """Six segments of 50 records under ten keys and none, every codec, one transaction that aborted: what it wrote under a key
+    of its own is not newer than the one record that is committed."""
 
     async def make() -> Topic:
         bucket = await BucketBuilder.open(tmp_path / "bucket")
@@ -68,7 +70,7 @@ def topic(tmp_path: Path) -> Topic:
             base = number * 50
             for start in range(base, base + 50, 10):
                 records = [
-                    (NOW_MS + n, None if n % 11 == 0 else b"k%d" % (n * n % 10), b"v%d" % n, ())
+                    (NOW_MS + n, b"once" if n == 7 else None if n % 11 == 0 else b"k%d" % (n * n % 10), b"v%d" % n, ())
                     for n in range(start, start + 10)
                 ]
                 made.append(build_batch(records, base_offset=Offset(start), codec=(start // 10) % 5))
@@ -76,7 +78,7 @@ def topic(tmp_path: Path) -> Topic:
             if number == 3:
                 producer = {"producer_id": ProducerId(9), "producer_epoch": ProducerEpoch(0), "transactional": True}
                 made[1] = build_batch(
-                    [(NOW_MS, b"k1", b"never", ())] * 9, base_offset=Offset(160), base_sequence=0, **producer
+                    [(NOW_MS, b"once", b"never", ())] * 9, base_offset=Offset(160), base_sequence=0, **producer
                 )
                 marker = (NOW_MS, control_key(ControlType.ABORT), control_value(0), ())
                 made.insert(2, build_batch([marker], base_offset=Offset(169), control=True, **producer))
@@ -129,6 +131,27 @@ def test_by_key_the_newest_of_each_key_is_left(topic: Topic) -> None:
     assert compact(topic.store, "t", by_key=True).records_dropped == 0
 
 
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_by_key_a_partition_of_more_keys_than_fit_in_memory_is_read_again(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    before, readings = read(topic), 0
+    keyed = _Compaction._keyed
+
+    def counted(self: _Compaction, entries: Sequence[SegmentEntry]) -> Iterator[Record]:
+        nonlocal readings
+        readings += 1
+        return keyed(self, entries)
+
+    monkeypatch.setattr(_Compaction, "_keyed", counted)
+    monkeypatch.setattr("pyspark_firn.jobs.compact.KEYS_AT_ONCE_MAX", at_once)
+    compact(topic.store, "t", by_key=True)
+    assert read(topic) == newest_of_keys(before)
+    keys = len({row["key"] for row in before} - {None})
+    assert keys > 3
+    assert readings >= keys / at_once
+
+
 def test_a_living_broker_is_left_alone(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     async def age(self: ObjectLiveness, broker_id: Any, directory_id: Any) -> int:
         return SILENCE_MS_MAX - 1
@@ -171,9 +194,11 @@ async def produce(port: int, start: int, end: int) -> None:
         await producer.flush()
 
 
-async def tiered(broker: Any, beyond: int) -> None:
+async def tiered(broker: RunningBroker, beyond: int) -> None:
+    """Until what was rolled is in the store and has left the local disk, and reaches beyond an offset."""
+    log = broker.log("t")
     async with asyncio.timeout(60):
-        while broker.log("t").local_log_start_offset <= beyond:
+        while log.local_log_start_offset <= beyond or len(log.segments()) > 1:
             await asyncio.sleep(0.05)
 
 
@@ -211,16 +236,8 @@ async def test_beside_a_running_cluster_the_leader_swaps_and_consumers_see_one_o
     settings = {"remote_log_manager_task_interval_ms": 50}
     async with running_broker(tmp_path, **settings) as broker:
         await broker.create_topic("t", segment_bytes="1048576", local_retention_ms="0", firn_tier_max_lag_ms="600000")
-        async with (
-            ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster,
-            Producer(cluster, SystemClock(), batch_bytes=8000) as producer,
-        ):
-            for number in range(12_000):
-                await producer.send("t", b"%d " % number * 100, key=b"k%d" % (number % 37))
-            await producer.flush()
-        async with asyncio.timeout(60):
-            while broker.log("t").local_log_start_offset <= 8000:
-                await asyncio.sleep(0.05)
+        await produce(broker.port, 0, 12_000)
+        await tiered(broker, 8000)
         before = await consumed(broker.port)
         async with http_server(broker.port) as address:
             store = (tmp_path / "store").as_uri()
