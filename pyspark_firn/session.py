@@ -21,6 +21,7 @@ from app.metadata import layout
 from app.metadata.follower import MetadataFollower
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
+from app.objectstore.directory_work import storage_error
 from app.objectstore.url import DirectoryLocation, open_store, parse_store_url
 from app.units import TimestampMs
 
@@ -67,7 +68,7 @@ class StoreSession:
         self._location = parse_store_url(url)
 
     def __enter__(self) -> Self:
-        """Raises: ConfigError (no such folder, an S3 client that cannot be made)."""
+        """Raises: ConfigError (no such folder, an S3 client that cannot be made), StorageUnavailable."""
         self._loop = asyncio.new_event_loop()
         self._pool = _Pool()
         self._thread = threading.Thread(target=self._loop.run_forever, name="firn-store", daemon=True)
@@ -108,7 +109,11 @@ class StoreSession:
 
     async def _open(self) -> None:
         if isinstance(self._location, DirectoryLocation):
-            if not self._location.path.is_dir():
+            try:
+                is_there = self._location.path.is_dir()
+            except OSError as error:
+                raise storage_error(error, f"could not look for {self._location.path}") from error
+            if not is_there:
                 raise ConfigError(f"There is no folder {self._location.path}: name the bucket with the option 'store'.")
             # Not opened as a broker opens it: that would clean up, and a reader may lack the right to write.
             self.store = DirectoryStore(self._location.path, self._pool)

@@ -53,7 +53,7 @@ def storage_error(error: OSError, doing: str) -> StorageUnavailable:
     if error.errno in _FULL:
         return StorageFull(f"{doing}: {reason}; free some space")
     if error.errno in (errno.EACCES, errno.EROFS):
-        return StorageUnavailable(f"{doing}: {reason}; give this user the right to write there")
+        return StorageUnavailable(f"{doing}: {reason}; give this user the right to do that")
     if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
         return StorageUnavailable(f"{doing}: {reason}; a file is where a directory must be, or the other way round")
     return StorageUnavailable(f"{doing}: {reason}")
