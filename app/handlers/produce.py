@@ -237,7 +237,9 @@ def append_all(
             if not result.duplicate:
                 metrics.bytes_in.value += len(records)
                 metrics.records_in.value += result.last_offset_end - result.base_offset
-            if request.acks != 0:
+            if request.acks == 0:
+                log.request_stored(result.last_offset_end)  # consumers wait for it, if the producer does not
+            else:
                 stored = log.wait_stored(result.last_offset_end)
                 if stored is not None:
                     waiting.append(Waiting(asyncio.ensure_future(stored), len(results) - 1, len(answered)))

@@ -47,6 +47,7 @@ class LogDurability:
         "_snapshots",
         "_syncing",
         "_waiters",
+        "_wanted_end",
         "dirty_since_ms",
         "recovery_point",
         "synced_end",
@@ -80,6 +81,8 @@ class LogDurability:
         self.unsaved_bytes = sum(segment.size_bytes - segment.synced_bytes for segment in unsynced)
         """Appended since a sync with side files was last planned; counted up by whoever appends."""
         self._checkpoint_wanted = False
+        self._wanted_end = 0
+        """Everything below it is to be synced, whether or not anybody waits for that."""
 
     @property
     def syncing(self) -> bool:
@@ -110,6 +113,12 @@ class LogDurability:
         self._request()
         return future
 
+    def request_synced(self, offset_end: int) -> None:
+        """Have everything below ``offset_end`` synced soon, though nobody waits for it."""
+        if offset_end > self.synced_end:
+            self._wanted_end = max(self._wanted_end, offset_end)
+            self._request()
+
     def request_checkpoint(self) -> None:
         """Have everything synced and the recovery point moved, soon."""
         self._checkpoint_wanted = True
@@ -120,7 +129,7 @@ class LogDurability:
         if self.unsaved_bytes >= WRITE_BACK_BYTES and not self._checkpoint_wanted:
             self.request_checkpoint()
         elif end_offset - self.synced_end >= flush_messages:
-            self._request()
+            self.request_synced(end_offset)
 
     def request_if_old(self, end_offset: int, now_ms: int, flush_ms: int) -> None:
         """Request a sync if ``flush.ms`` has passed since the first unsynced append."""
@@ -129,6 +138,11 @@ class LogDurability:
 
     def _request(self) -> None:
         self._directory.syncer.request(self._log)
+
+    @property
+    def _wanted(self) -> bool:
+        """Whether a sync was asked for that has not begun."""
+        return bool(self._waiters) or self._checkpoint_wanted or self._wanted_end > self.synced_end
 
     # --- syncing ----------------------------------------------------------------------------------------------------
 
@@ -173,7 +187,7 @@ class LogDurability:
         Raises: StorageUnavailable; the directory is offline then.
         """
         if self._syncing is not None:
-            if self._waiters or self._checkpoint_wanted:
+            if self._wanted:
                 await asyncio.shield(self._syncing)
                 self._request()
             return
@@ -187,12 +201,12 @@ class LogDurability:
             plan = self._plan()
             side_files_written = await run_to_end(self._directory.pool, plan.execute)
         except OSError as error:
-            if self._refusal is not None:
-                raise self._refusal from error  # deleted meanwhile, and its directory is gone
-            # Not retried, whatever it was: the kernel may have dropped what it could not write.
-            failure = storage_error(error, f"cannot sync {self._path}")
-            self._directory.go_offline(str(failure))
-            raise StorageUnavailable(f"the log directory is offline: {failure}") from error
+            raise self._sync_failed(error) from error
+        except asyncio.CancelledError:
+            # The sync went on to its end, and the stop that cancelled must not try again what failed.
+            if plan is not None and plan.failure is not None:
+                self._sync_failed(plan.failure)
+            raise
         else:
             self._directory.metrics.sync_seconds.observe(loop.time() - started)
             self._finish(plan, side_files_written)
@@ -202,6 +216,15 @@ class LogDurability:
                     item.segment.handle.release()
             self._syncing = None
             done.set_result(None)
+
+    def _sync_failed(self, error: OSError) -> FirnError:
+        """Take the directory offline. Answers what to raise."""
+        if self._refusal is not None:
+            return self._refusal  # deleted meanwhile, and its directory is gone
+        # Not retried, whatever it was: the kernel may have dropped what it could not write.
+        failure = storage_error(error, f"cannot sync {self._path}")
+        self._directory.go_offline(str(failure))
+        return StorageUnavailable(f"the log directory is offline: {failure}")
 
     def _plan(self) -> SyncPlan:
         whole = self._checkpoint_wanted or self.unsaved_bytes >= WRITE_BACK_BYTES
@@ -259,7 +282,7 @@ class LogDurability:
             if not future.done():
                 future.set_result(None)
         self._log.note_synced(plan)
-        if self._waiters or self._checkpoint_wanted:
+        if self._wanted:
             self._request()
 
     def _finish_side_files(self, plan: SyncPlan) -> None:

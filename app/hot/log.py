@@ -778,6 +778,11 @@ class PartitionLog:
             return None
         return self._durability.wait_synced(offset_end)
 
+    def request_stored(self, offset_end: int) -> None:
+        """Have everything below ``offset_end`` stored as the topic asks, soon, though nobody waits for it."""
+        if not self._memory:
+            self._durability.request_synced(offset_end)
+
     def request_checkpoint(self) -> None:
         """Have everything synced and the recovery point moved, soon."""
         self._durability.request_checkpoint()

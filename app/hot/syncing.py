@@ -71,12 +71,21 @@ class SyncPlan:
     snapshots: dict[int, list[SnapshotRow]] = field(default_factory=dict)
     bases: frozenset[int] = frozenset()
     epochs: bytes | None = None
+    failure: OSError | None = None
+    """What ``execute`` has raised, for an owner that was cancelled meanwhile."""
 
     def execute(self) -> bool:
         """Returns: whether the side files were written; without room for them only the batches are made durable.
 
         Raises: OSError.
         """
+        try:
+            return self._execute()
+        except OSError as error:
+            self.failure = error
+            raise
+
+    def _execute(self) -> bool:
         side_files_written = True
         if self.whole:
             try:

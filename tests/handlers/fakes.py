@@ -110,6 +110,7 @@ class FakeLog:
         self.waiters: list[Callable[[], None]] = []
         self.unstored: list[asyncio.Future[None]] | None = None
         """Set by ``store_slowly``."""
+        self.asked_to_store_to = 0
         self.refuse_with: RequestRejected | None = None
         self.aborted: list[SimpleNamespace] = []
         self.producers = ProducerStates()
@@ -141,6 +142,9 @@ class FakeLog:
     def prepare_append(self, records: memoryview) -> bytearray:
         check_batches(records, max_batch_bytes=self.config.max_message_bytes)
         return bytearray(recompress(bytes(records), Codec.GZIP))
+
+    def request_stored(self, offset_end: int) -> None:
+        self.asked_to_store_to = offset_end
 
     def wait_stored(self, offset_end: int) -> asyncio.Future[None] | None:
         if self.unstored is None:

@@ -249,6 +249,7 @@ async def test_acks_0_does_not_wait_for_the_disk(start, connect):
     while log.log_end_offset < 2:
         await asyncio.sleep(0)
     assert log.unstored == []
+    assert log.asked_to_store_to == 2, "consumers see nothing before"
 
 
 async def test_a_disk_that_fails_after_the_append_is_told_to_whoever_waits(start, connect):

@@ -145,6 +145,46 @@ async def test_a_failed_sync_takes_the_directory_offline_and_is_not_tried_again(
     assert not fs.exists(f"{DATA}/.kafka_cleanshutdown")
 
 
+async def test_a_sync_that_fails_while_the_work_is_being_stopped_is_not_tried_again_either() -> None:
+    fs = sim()
+    pool = GatedPool()
+    manager = manager_over(fs, pool=pool)
+    running_manager = asyncio.create_task(manager.run())
+    log = new_log(manager, firn_durability=Durability.DISK)
+    awaited = log.wait_stored(append(log))
+    assert awaited is not None
+    stored = asyncio.ensure_future(awaited)
+    await settle()
+    running_manager.cancel()
+    await settle()
+    assert log.syncing, "the thread goes on"
+    fs.fail_next("fdatasync", ".log")
+    pool.gate.set()
+    await asyncio.wait([running_manager])
+    assert running_manager.cancelled()
+    assert stored.done(), "not left to whoever would sync again"
+    with pytest.raises(StorageUnavailable):
+        await stored
+    await manager.close()
+    assert not fs.exists(f"{DATA}/.kafka_cleanshutdown")
+
+
+async def test_what_nobody_waits_for_is_stored_too_even_if_it_came_during_a_sync() -> None:
+    pool = GatedPool()
+    async with running(manager_over(sim(), pool=pool)) as manager:
+        log = new_log(manager, firn_durability=Durability.DISK)
+        moved = asyncio.Event()
+        log.add_waiter(lambda: moved.set() if log.high_watermark == 2 else None)
+        log.request_stored(append(log))
+        await settle()
+        assert log.syncing
+        log.request_stored(append(log))
+        pool.gate.set()
+        async with asyncio.timeout(30):
+            await moved.wait()
+        assert not log.syncing
+
+
 async def test_write_back_starts_by_itself_and_moves_the_recovery_point() -> None:
     fs = sim()
     async with running(manager_over(fs)) as manager:
