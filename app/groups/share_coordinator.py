@@ -99,7 +99,9 @@ class ShareCoordinator:
         return self.shell.perform(self.shell.partition_of(key.name), event)
 
     def find(self, key: ShareKey) -> SharePartition | None:
-        """The share-partition, if the group reads it. Raises: as ``Coordinator.look``."""
+        """The share-partition, if the group reads it. Raises: as ``Coordinator.look``, but not before the topic is made."""
+        if self._controller.image.topic(SHARE_GROUP_STATE.name) is None:
+            return None
         return self.shell.look(self.shell.partition_of(key.name), lambda shard: shard.shared(key))
 
     def release(self, group_id: str, member_id: str, session: ShareSession) -> None:

@@ -16,6 +16,7 @@ from app.metadata.cluster import TopicImage
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
     AlterShareGroupOffsetsRequestTopic,
     AlterShareGroupOffsetsResponse,
     AlterShareGroupOffsetsResponsePartition,
@@ -142,7 +143,7 @@ async def alter(
     if made is not None:
         await made
     await _check_empty(context, message.group_id)
-    shared = _that_exist(context, message.topics)
+    shared = _that_can_be_set(context, message.topics)
     kept = context.groups.perform(
         message.group_id, lambda shard, turn: shard.share_group(message.group_id).remember(turn, shared)
     )
@@ -154,17 +155,28 @@ async def alter(
     )
 
 
-def _that_exist(context: Context, asked: Sequence[AlterShareGroupOffsetsRequestTopic]) -> SharedTopics:
-    """What of the topics and partitions that are asked for there is."""
+def _that_can_be_set(context: Context, asked: Sequence[AlterShareGroupOffsetsRequestTopic]) -> SharedTopics:
+    """The topics and partitions of which offsets are set, as far as that makes sense."""
     shared: dict[UUID, SharedTopic] = {}
     for named in asked:
         topic = context.image.topic(named.topic_name)
-        if topic is None:
-            continue
-        partitions = {each.partition_index for each in named.partitions} & set(range(len(topic.partitions)))
-        if partitions:
-            shared[topic.topic_id] = SharedTopic(topic.name, frozenset(partitions))
+        for partition in named.partitions:
+            refused = _refusal(topic, partition)
+            if refused is None:
+                assert topic is not None
+                known = shared.setdefault(topic.topic_id, SharedTopic(topic.name, frozenset()))
+                partitions = known.partitions | {partition.partition_index}
+                shared[topic.topic_id] = known._replace(partitions=partitions)
     return shared
+
+
+def _refusal(topic: TopicImage | None, asked: AlterShareGroupOffsetsRequestPartition) -> RequestRejected | None:
+    """What is wrong with setting an offset, if anything is."""
+    if topic is None or not 0 <= asked.partition_index < len(topic.partitions):
+        return RequestRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if asked.start_offset < NOT_BEGUN:
+        return RequestRejected(ErrorCode.INVALID_REQUEST, "An offset must not be negative.")
+    return None
 
 
 async def _altered(
@@ -176,10 +188,10 @@ async def _altered(
         outcome = AlterShareGroupOffsetsResponsePartition(partition.partition_index)
         answer.partitions.append(outcome)
         try:
-            if topic is None or not 0 <= partition.partition_index < len(topic.partitions):
-                raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            if partition.start_offset < NOT_BEGUN:
-                raise RequestRejected(ErrorCode.INVALID_REQUEST, "An offset must not be negative.")
+            refused = _refusal(topic, partition)
+            if refused is not None:
+                raise refused
+            assert topic is not None
             key = ShareKey(group_id, topic.topic_id, partition.partition_index)
             start = None if partition.start_offset == NOT_BEGUN else partition.start_offset
             begun = context.shares.perform(key, lambda shard, turn, k=key, s=start: shard.reset(turn, k, s))  # type: ignore[misc]

@@ -347,6 +347,7 @@ async def begun(client: Talk) -> dict[tuple[str, int], bool]:
     """Which partitions are described of a group, and whether it has begun to read them."""
     asked = DescribeShareGroupOffsetsRequestGroup(GROUP, None)
     answer = await client.ask(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, DescribeShareGroupOffsetsRequest([asked]))
+    assert {each.error_code for topic in answer.groups[0].topics for each in topic.partitions} == {ErrorCode.NONE}
     return {
         (topic.topic_name, each.partition_index): each.start_offset >= 0
         for topic in answer.groups[0].topics

@@ -7,14 +7,18 @@ import re
 import confluent_kafka
 import pytest
 
+from app.groups.deletion import TOMBSTONES_AT_ONCE
 from app.wire.apikeys import ApiKey
 from tests.interop.java_programs import JavaProgram, Tools
 from tests.interop.peers import request
 from tests.interop.serving import Raw, Served, create_topic
+from tests.interop.test_java_tools import DUMP
+from tests.interop.test_java_tools import GROUPS as CONSUMER_GROUPS
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 GROUPS = "org.apache.kafka.tools.GroupsCommand"
+SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
 STREAMS_GROUPS = "org.apache.kafka.tools.streams.StreamsGroupCommand"
 
 
@@ -59,6 +63,30 @@ def test_groups_of_all_types_are_listed(tools: Tools) -> None:
 )
 def test_groups_are_listed_by_what_they_are(tools: Tools, filters: list[str], listed: set[str]) -> None:
     assert {line.split()[0] for line in tools(GROUPS, "--list", *filters).splitlines()[1:] if line} == listed
+
+
+def test_a_share_group_is_described_whose_members_have_read_nothing_yet(tools: Tools) -> None:
+    offsets = tools(SHARE_GROUPS, "--describe", "--group", "share_group_heartbeat", "--offsets")
+    assert re.search(r"share_group_heartbeat\s+read\s+0\s+-\s+-", offsets), offsets
+
+
+def test_a_dump_shows_what_a_share_group_subscribed_to_and_what_stands_for_many_tombstones(tools: Tools) -> None:
+    partitions = TOMBSTONES_AT_ONCE + 5
+    create_topic(tools.firn.port, "wide", partitions)
+    committed = [confluent_kafka.TopicPartition("wide", partition, 7) for partition in range(partitions)]
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": tools.firn.bootstrap, "group.id": "wide"})
+    consumer.commit(offsets=committed, asynchronous=False)
+    consumer.close()
+    names = ",".join(map(str, range(partitions)))
+    tools(CONSUMER_GROUPS, "--delete-offsets", "--group", "wide", "--topic", f"wide:{names}")
+    assert "wide" not in tools(CONSUMER_GROUPS, "--describe", "--group", "wide", "--offsets")
+    logs = sorted(tools.firn.data_dir.glob("__consumer_offsets-*/*.log"))
+    dumped = tools.run(DUMP, "--files", ",".join(map(str, logs)), "--offsets-decoder")
+    assert (dumped.code, "Failed to decode" in dumped.out, "isvalid: false" in dumped.out) == (0, False, False), dumped
+    assert re.search(r'"type":"15","data":{"groupId":"share_group_heartbeat"}.*"topicName":"read"', dumped.out)
+    sweep = r'"type":"1","data":{"group":"wide","topic":"","partition":0}'
+    assert len(re.findall(sweep, dumped.out)) == 2, "it comes and goes"
+    assert re.search(sweep + r'.*\\"wide\\":\[\d+,\d+', dumped.out), "and says what is gone"
 
 
 def test_streams_groups_are_refused_with_a_sentence(tools: Tools) -> None:

@@ -173,6 +173,23 @@ def described(peer: Peer, first: int) -> Any:
     )
 
 
+@pytest.mark.parametrize("member_id", ["x", "x" * 37, "x" * 1000, " ", "\u00e4\u65e5"], ids=lambda name: f"{len(name)}")
+def test_member_ids_of_any_length_are_taken_alike(peers: list[Peer], member_id: str) -> None:
+    group = f"ids-{len(member_id)}"
+    for version in (0, 1):
+        firsts = {
+            peer.name: peer.ask(HEARTBEAT, version, request(HEARTBEAT, **joining("first", group=f"{group}-{version}")))
+            for peer in peers
+        }
+        for step in (
+            joining(member_id, group=f"{group}-{version}"),
+            going_on(member_id, 2, None, group_id=f"{group}-{version}"),
+            going_on(member_id, -1, None, group_id=f"{group}-{version}"),
+        ):
+            kafka, firn = (seen(peer, firsts[peer.name].member_epoch, version, step) for peer in peers)
+            assert kafka == firn, (version, step)
+
+
 # --- offsets by member epoch ------------------------------------------------------------------------------------------
 
 OFFSETS = "committing"

@@ -78,18 +78,18 @@ def ready(peer: Peer, group: str) -> None:
         time.sleep(0.1)
 
 
-def initialize(peer: Peer, topics: list[str], partitions: int) -> None:
+def initialize(peer: Peer, topics: list[str], partitions: int, *, group: str = GROUP) -> None:
     """Have a member come and go: Kafka assigns nothing of a topic before the group's state in it was made."""
-    epoch = peer.ask(*beat(C, 0, topics)(peer)).member_epoch
+    epoch = peer.ask(*beat(C, 0, topics, group=group)(peer)).member_epoch
     deadline = time.monotonic() + READY_S
     while True:
-        answer = peer.ask(*beat(C, epoch, topics)(peer))
+        answer = peer.ask(*beat(C, epoch, topics, group=group)(peer))
         epoch = answer.member_epoch
         if answer.assignment and sum(len(t.partitions) for t in answer.assignment.topic_partitions) == partitions:
             break
         assert time.monotonic() < deadline, (peer.name, answer)
         time.sleep(0.1)
-    peer.ask(*beat(C, -1)(peer))
+    peer.ask(*beat(C, -1, group=group)(peer))
 
 
 def configure(peer: Peer, group: str, name: str, value: str) -> None:
@@ -339,6 +339,9 @@ OFFSETS: list[tuple[str, Ask]] = [
     ("altered", alter_offsets(GROUP, ("t", 0, 3))),
     ("and seen", describe_offsets(GROUP, {"t": [0]})),
     ("altered to beyond the end", alter_offsets(GROUP, ("t", 0, 99))),
+    ("and seen to be there", describe_offsets(GROUP, {"t": [0]})),
+    ("altered to begin anew", alter_offsets(GROUP, ("t", 0, -1))),
+    ("and seen not to have begun", describe_offsets(GROUP, {"t": [0]})),
     ("altered once more", alter_offsets(GROUP, ("t", 0, 5))),
     ("altered where it is not known", alter_offsets(GROUP, ("t", 9, 0), ("nowhere", 0, 0))),
     ("altered in none", alter_offsets(GROUP)),
@@ -353,18 +356,62 @@ OFFSETS: list[tuple[str, Ask]] = [
     ("deleted in none", delete_offsets(GROUP)),
 ]
 
+IDLE: list[tuple[str, Ask]] = [
+    ("it joins", beat(A, 0, ["u"], group="idle")),
+    ("what it subscribed to, and never read", describe_offsets("idle")),
+    ("by name", describe_offsets("idle", {"u": [0, 1], "t": [0]})),
+    ("nobody is left", beat(A, -1, group="idle")),
+    ("begun by hand", alter_offsets("idle", ("t", 1, 3))),
+    ("and seen", describe_offsets("idle", {"t": [1], "u": [0]})),
+    ("all of it", describe_offsets("idle")),
+    ("forgotten", delete_offsets("idle", "u")),
+    ("and again", delete_offsets("idle", "u")),
+    ("what is left", describe_offsets("idle")),
+]
 
-@pytest.mark.parametrize("script", [MEMBERS + RECORDS + OFFSETS], ids=["conversation"])
-def test_every_step_of_a_conversation_is_answered_alike(peers: list[Peer], script: list[tuple[str, Ask]]) -> None:
+
+MEMBER_IDS = ("x", "x" * 36, "x" * 37, "x" * 1000, " x ", "\u00e4\u65e5")
+
+
+def test_every_step_of_a_conversation_is_answered_alike(peers: list[Peer]) -> None:
+    every_step_is_answered_alike(peers, MEMBERS + RECORDS + OFFSETS)
+
+
+def every_step_is_answered_alike(peers: list[Peer], script: list[tuple[str, Ask]]) -> None:
     differences = []
     firsts: dict[str, int] = {}
     with ExitStack() as stack:
         connections = {peer.name: stack.enter_context(Raw(peer.port)) for peer in peers}
         for label, step in script:
-            kafka, firn = (asked(peer, connections[peer.name], step, firsts) for peer in peers)
+            try:
+                kafka, firn = (asked(peer, connections[peer.name], step, firsts) for peer in peers)
+            except TimeoutError as error:
+                error.add_note(label)
+                raise
             if kafka != firn:
                 differences.append(f"{label}:\n  Kafka {kafka}\n  Firn  {firn}")
     assert not differences, "\n".join(differences)
+
+
+def test_what_was_never_read_is_described_alike(peers: list[Peer]) -> None:
+    for peer in peers:
+        ready(peer, "idle")
+        initialize(peer, ["u"], 1, group="idle")
+    every_step_is_answered_alike(peers, IDLE)
+
+
+@pytest.mark.parametrize("member_id", MEMBER_IDS, ids=lambda member_id: f"{len(member_id)}")
+def test_member_ids_are_taken_alike(peers: list[Peer], member_id: str) -> None:
+    for peer in peers:
+        ready(peer, "ids")
+        initialize(peer, ["t"], 2, group="ids")
+    script = [
+        ("it joins", beat(member_id, 0, ["t"], group="ids")),
+        ("and begins to read", fetch(member_id, 0, {T0: []}, group="ids", max_wait_ms=1)),
+        ("and says something", say(member_id, 1, (0, 0, [ACCEPT]), group="ids")),
+        ("and leaves", beat(member_id, -1, group="ids")),
+    ]
+    every_step_is_answered_alike(peers, script)
 
 
 def asked(peer: Peer, connection: Raw, step: Ask, firsts: dict[str, int]) -> Any:
