@@ -5,7 +5,8 @@
 One thread, two sockets: a producer held to a rate, or flat out, and a long poll on the same partition that is renewed at once.
 Held to a rate, a request's latencies count from the moment at which it was due, not from when there was room to send it. With
 ``--spin`` its core never sleeps: what a timer is late and what it takes to wake a core would count as the broker's otherwise.
-Prints one JSON object.
+Prints one JSON object. Its ``load_share`` is the share of the time in which this process had something to do: near 1 it is this
+process that is measured.
 """
 
 from __future__ import annotations
@@ -46,13 +47,15 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
     sockets = [producer.wire.socket, consumer.wire.socket]
     rate, spin, clock = arguments.rate, arguments.spin, time.perf_counter
 
-    def phase(seconds: float) -> tuple[int, float, list[float], list[float]]:
+    def phase(seconds: float) -> tuple[int, float, float, list[float], list[float]]:
+        """Requests, seconds, those of them in which there was nothing to do, and latencies."""
         acknowledged: list[float] = []
         delivered: list[float] = []
         due: deque[float] = deque()
         base = delivered_end = consumer.offset
         started = clock()
         count = answered = 0
+        idle_s = 0.0
         consumer.send()
         while True:
             now = clock()
@@ -72,7 +75,11 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
                 wait_s = 0.0
             elif rate and sending and count - answered < arguments.pipeline:
                 wait_s = max(0.0, started + count / rate - clock())
-            for ready in select(sockets, (), (), wait_s)[0]:
+            before = now if room <= 0 else clock()
+            found = select(sockets, (), (), wait_s)[0]
+            if wait_s or not found:
+                idle_s += clock() - before
+            for ready in found:
                 if ready is producer.wire.socket:
                     answered += producer.receive(acknowledged)
                 elif consumer.receive() >= 0:
@@ -85,11 +92,11 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
         # The poll that is still under way ends with nothing, after half a second that is not the broker's.
         while consumer.receive() < 0:
             pass
-        return count, elapsed, acknowledged, delivered
+        return count, elapsed, idle_s, acknowledged, delivered
 
     phase(arguments.warm_up)
     before = family_cpu_seconds(arguments.server_pid)
-    count, seconds, acknowledged, delivered = phase(arguments.seconds)
+    count, seconds, idle_s, acknowledged, delivered = phase(arguments.seconds)
     spent = family_cpu_seconds(arguments.server_pid) - before
     return {
         "requests": count,
@@ -100,6 +107,7 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
         "server_cpu_us_per_request": round(spent / count * 1e6, 2),
         "server_cpu_s_per_gb": round(spent / (count * producer.batch_bytes) * 1e9, 3),
         "server_cpu_share": round(spent / seconds, 3),
+        "load_share": round(1 - idle_s / seconds, 3),
     }
 
 

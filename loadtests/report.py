@@ -30,6 +30,7 @@ COLUMNS = {
     "server_cpu_s_per_gb": ("CPU s per GB", "{:,.2f}"),
     "server_cpu_us_per_record": ("CPU µs a record", "{:,.0f}"),
     "server_cpu_share": ("CPU share", "{:.0%}"),
+    "load_share": ("generator's share", "{:.0%}"),
     "peak_memory_mb": ("peak MB", "{:,.0f}"),
     "p50_ms": ("p50 ms", "{:,.2f}"),
     "p99_ms": ("p99 ms", "{:,.2f}"),
