@@ -114,10 +114,15 @@ def parse_header(view: memoryview | bytes | bytearray, position: int = 0) -> Bat
 
 
 def iter_headers(view: memoryview | bytes | bytearray) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each batch of trusted bytes (our own disk, already verified); a partial last one is left out."""
+    """(position, header) of each batch of bytes that were verified once; a partial last one is left out.
+
+    Raises: CorruptionError where a disk has made a length of it that no batch has.
+    """
     position, end = 0, len(view)
     while position + HEADER_BYTES <= end:
         header = parse_header(view, position)
+        if header.size_bytes < HEADER_BYTES:
+            raise CorruptionError(f"the record batch at {position} says that it has {header.size_bytes} bytes")
         if position + header.size_bytes > end:
             return
         yield position, header

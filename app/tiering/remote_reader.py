@@ -380,6 +380,9 @@ class RemoteReader:
                 return _keep_block(cached, block, start, buffer)
         except OSError as error:
             raise storage_error(error, f"cannot read {handle.path}") from error
+        except CorruptionError:
+            self._reject_damaged(cached)
+            raise
         finally:
             handle.release()
         waiters = cached.block_waiters[block] = Waiters()
@@ -395,9 +398,16 @@ class RemoteReader:
             _keep_block(cached, block, start, buffer)
         except OSError:
             self._cache.reject(cached)  # whoever reads next brings the chunk anew, or meets the disk's error there
+        except CorruptionError:
+            self._reject_damaged(cached)
         finally:
             handle.release()
             cached.block_waiters.pop(block).wake()
+
+    def _reject_damaged(self, cached: CachedChunk) -> None:
+        """The disk has changed what was verified when it was brought: whoever reads next brings it anew."""
+        self._corruptions.value += 1
+        self._cache.reject(cached)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         if self._group is None:
@@ -742,6 +752,9 @@ class RemoteReader:
             return await self._pool.run(work)
         except OSError as error:
             raise storage_error(error, f"cannot read {handle.path}") from error
+        except CorruptionError:
+            self._reject_damaged(cached)
+            raise
         finally:
             handle.release()
 

@@ -72,6 +72,16 @@ def test_several_batches_are_answered_with_their_positions() -> None:
     assert list(iter_headers(one + two)) == found
 
 
+@pytest.mark.parametrize("length", [-(1 << 31), -13, -12, 0, HEADER_BYTES - 13])
+def test_a_walk_over_headers_ends_at_a_length_that_no_batch_has(length: int) -> None:
+    one, two = three_records(), bytearray(three_records())
+    two[8:12] = length.to_bytes(4, "big", signed=True)
+    found = iter_headers(one + two)
+    assert next(found) == (0, parse_header(one))
+    with pytest.raises(CorruptionError, match=f"at {len(one)} says that it has {length + 12} bytes"):
+        next(found)
+
+
 def test_more_batches_than_allowed_are_an_invalid_record() -> None:
     two = memoryview(three_records() * 2)
     with pytest.raises(ProtocolError, match="2 record batches") as caught:

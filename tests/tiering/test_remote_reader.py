@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.errors import CorruptionError, ErrorCode, RequestRejected, StorageUnavailable
+from app.hot.files import PosixFile
 from app.metadata import layout
 from app.metadata.manifest import SegmentState
 from app.metrics import Registry
@@ -166,6 +167,44 @@ def test_corrupt_chunks_are_never_served_and_the_client_can_try_again(tmp_path: 
         await world.read_remote(chunk_two)
 
     run_world(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("at_hand", [True, False], ids=["page cache", "disk"])
+@pytest.mark.parametrize("damage", ["zeros", "cut off", "length"])
+def test_a_chunk_that_the_local_disk_has_damaged_is_brought_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, at_hand: bool
+) -> None:
+    if not at_hand:
+        monkeypatch.setattr(PosixFile, "preadv_nowait", lambda self, view, position: None)
+
+    async def scenario(world: World) -> None:
+        await _tiered(world)
+        _, end = await world.read_remote(0, max_bytes=1)
+        _, after = await world.read_remote(end, max_bytes=1)
+        await world.crash()
+        await world.start()
+        await world.read_remote(0, max_bytes=1_000_000)
+        for path in (tmp_path / "cache").iterdir():
+            match damage:
+                case "zeros":
+                    path.write_bytes(bytes(path.stat().st_size))
+                case "cut off":
+                    path.write_bytes(b"")
+                case _:
+                    path.write_bytes(path.read_bytes()[:8] + (-12).to_bytes(4, "big", signed=True) * 1000)
+        failures = 0
+        while True:
+            try:
+                data, following = await world.read_remote(end, max_bytes=1)
+                break
+            except CorruptionError:
+                failures += 1
+                assert failures == 1
+        assert (data, following) == (world.appended[end], after)
+        counted = {sample.name: sample.value for sample in world.registry.samples() if not sample.labels}
+        assert counted["firn_remote_corruptions_total"] == 1
+
+    run_world(tmp_path, scenario, config=replace(CONFIG, firn_tier_chunk_bytes=CONFIG.segment_bytes))
 
 
 def test_a_corrupt_footer_is_an_error_and_not_a_crash(tmp_path: Path) -> None:
