@@ -79,7 +79,7 @@ async def test_aiokafka_gets_back_what_it_sent(tmp_path: Path):
             assert await consumer.end_offsets(partitions) == dict.fromkeys(partitions, 50)
             await consumer.seek_to_beginning(*partitions)
             found = []
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while len(found) < 100:
                     for records in (await consumer.getmany(timeout_ms=200)).values():
                         found += [(record.partition, record.offset, record.value) for record in records]

@@ -45,7 +45,7 @@ async def fetch_all(client: Talk, topic: str, *, start: int = 0, partition: int 
     """Everything from ``start`` to ``end``, as a consumer reads it."""
     data = bytearray()
     offset = start
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while offset < end:
             client.correlation_id += 1
             request = FetchRequest(
@@ -66,7 +66,7 @@ def headers(data: bytes) -> list[Any]:
     return [header for _, header in iter_headers(data)]
 
 
-async def until(condition: Any, seconds: float = 10) -> None:
+async def until(condition: Any, seconds: float = 60) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)
@@ -358,7 +358,7 @@ async def test_a_topic_whose_logs_cannot_be_made_is_answered_and_made_when_there
             patch.setattr(LogManager, "create", refuse)
             await broker.create_topic("late", 2 * LOGS_AT_ONCE)
             assert broker.node.logs.get("late", 0) is None
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while broker.node.logs.get("late", 2 * LOGS_AT_ONCE - 1) is None:
                 await asyncio.sleep(0.01)
         assert any("no room" in line for line in broker.lines)

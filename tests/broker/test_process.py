@@ -89,7 +89,7 @@ async def broker(path: Path, **settings: Any) -> AsyncIterator[Running]:
     finally:
         if running.process.returncode is None:
             running.process.terminate()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await running.process.communicate()
 
 
@@ -115,7 +115,7 @@ async def make_topic(client: Talk, name: str, **configs: str) -> None:
 
 
 async def gone(process: psutil.Process) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
             await asyncio.sleep(0.02)
 
@@ -128,7 +128,7 @@ async def test_sigterm_stops_in_order_and_takes_the_children_along(tmp_path: Pat
         store = running.store_process()
         assert store is not None
         running.process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert await running.process.wait() == 0
         await gone(store)
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
@@ -185,7 +185,7 @@ async def test_a_broker_whose_place_is_taken_exits_with_one_sentence(tmp_path: P
         async with broker(tmp_path, data_dir=str(tmp_path / "other"), take_over=True), talk(old.port) as client:
             client.send(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest([CreatableTopic("t", 1, 1)], 20_000))
             assert old.process.stdout is not None
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 told = json.loads(await old.process.stdout.readline())
                 assert await old.process.wait() == 3
         assert "taken over" in told["error"]

@@ -66,7 +66,7 @@ class Worker:
 
     async def join(self, topic: str = "t") -> Any:
         await self.connection.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key=GROUP))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 answer = await self.connection.ask(
                     ApiKey.SHARE_GROUP_HEARTBEAT, 1, ShareGroupHeartbeatRequest(GROUP, self.name, 0, None, [topic])
@@ -103,7 +103,7 @@ class Worker:
 
     async def get(self, topic: str = "t", **fields: Any) -> list[tuple[int, int, int]]:
         """What it is given of partition 0: offset ranges (last one included) with how often they were delivered."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 answer = await self.ask(topic, **fields)
                 assert answer.error_code == 0, answer
@@ -267,11 +267,11 @@ async def test_records_that_left_the_local_disk_are_shared_too(tmp_path: Path) -
         async with talk(broker.port) as producer, workers(broker, "a") as (a,):
             await produce(producer, "t", *(batch(1, value=b"x" * 500_000) for _ in range(8)))
             log = broker.log("t")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while log.local_log_start_offset == 0:
                     await asyncio.sleep(0.02)
             got: list[int] = []
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while len(got) < 8:
                     for first, last, _ in await a.get(max_wait_ms=5000):
                         got += range(first, last + 1)
@@ -388,7 +388,7 @@ async def test_a_group_is_deleted_after_its_progress_and_not_while_that_is_being
             described = await client.ask(ApiKey.SHARE_GROUP_DESCRIBE, 1, ShareGroupDescribeRequest([GROUP]))
             assert described.groups[0].group_state == "Empty"
             gate.set()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while shares.shell.loading:
                     await asyncio.sleep(0.01)
             assert shares.keys(lambda _: True) == [known]
@@ -438,7 +438,7 @@ async def test_who_waits_is_given_what_another_gives_back(tmp_path: Path) -> Non
             assert await b.get() == []
             waiting = asyncio.create_task(b.get(max_wait_ms=8_000))
             key = broker.node.shares.keys(lambda _: True)[0]
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not len(broker.node.shares.find(key).changed):  # type: ignore[union-attr]
                     await asyncio.sleep(0.01)
             assert await a.say(1, 2, RELEASE) is ErrorCode.NONE
@@ -466,11 +466,11 @@ async def test_a_fetch_whose_connection_is_gone_acquires_nothing_any_more(tmp_pa
             assert await a.get() == []
             a.connection.send(ApiKey.SHARE_FETCH, 2, ShareFetchRequest(GROUP, "a", 1, 10_000, max_records=500))
             key = broker.node.shares.keys(lambda _: True)[0]
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not len(broker.node.shares.find(key).changed):  # type: ignore[union-attr]
                     await asyncio.sleep(0.01)
             await a.connection.close()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while len(broker.node.shares.sessions):
                     await asyncio.sleep(0.01)
             await produce(producer, "t", batch(5))
@@ -512,7 +512,7 @@ async def test_a_fetch_waits_for_as_many_bytes_as_it_asks_for_or_takes_what_ther
             await produce(producer, "t", batch(1, value=b"x" * 1000))
             waiting = asyncio.create_task(a.get(min_bytes=1500, max_wait_ms=10_000))
             key = broker.node.shares.keys(lambda _: True)[0]
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not len(broker.node.shares.find(key).changed):  # type: ignore[union-attr]
                     await asyncio.sleep(0.01)
             assert not waiting.done()

@@ -25,7 +25,7 @@ from tests.hot.helpers import GatedPool, InlinePool, ManualClock, manager_over, 
 
 NAME = CONSUMER_OFFSETS.name
 ZERO = PartitionIndex(0)
-DEADLINE_S = 10
+DEADLINE_S = 60
 
 
 @dataclass

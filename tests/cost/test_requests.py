@@ -23,7 +23,7 @@ BATCH_BYTES = 500_000
 SEGMENT_BYTES = 10 * MIB
 BATCHES = 130
 """Six segments of 21 batches, and a few in the active one."""
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def _counted(registry: Registry) -> Counter[str]:

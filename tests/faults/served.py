@@ -29,7 +29,7 @@ SMALL_SEGMENTS = {"segment.bytes": "1048576", "local.retention.bytes": "0", "ret
 """Of a topic that rolls, moves to the store and leaves the local disk while a test looks on. 1 MiB is Kafka's least."""
 
 
-def until(holds: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
+def until(holds: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
     """Ask again until it holds, for what goes on in the background; its last answer."""
     deadline = time.monotonic() + seconds
     while True:

@@ -19,7 +19,7 @@ from tests.interop.peers import make, produce, request
 from tests.interop.serving import Raw
 from tests.support.broker import RunningBroker, running_broker
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 FEW = {"offsets_topic_num_partitions": 2, "group_initial_rebalance_delay_ms": 0}
 
 

@@ -30,7 +30,7 @@ class Talk:
         self.writer.write(request_frame(key, version, self.correlation_id, "test", message))
         return self.correlation_id
 
-    def send_produce(self, version: int, topics: Any, *, acks: int = -1, timeout_ms: int = 1000, **extra: Any) -> int:
+    def send_produce(self, version: int, topics: Any, *, acks: int = -1, timeout_ms: int = 60_000, **extra: Any) -> int:
         self.correlation_id += 1
         pieces = encode_produce_request(
             version, self.correlation_id, "test", topics, acks=acks, timeout_ms=timeout_ms, **extra
@@ -39,7 +39,7 @@ class Talk:
         return self.correlation_id
 
     async def frame(self) -> bytes:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             (size,) = SIZE.unpack(await self.reader.readexactly(4))
             return await self.reader.readexactly(size)
 
@@ -62,7 +62,7 @@ class Talk:
 
     async def closed(self) -> bool:
         """Whether the broker closes the connection, once it has sent what it had to."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             try:
                 await self.reader.read()
             except ConnectionError:

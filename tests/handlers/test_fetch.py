@@ -59,7 +59,7 @@ async def fill(client: Talk, topic: str, *batches: bytes, partition: int = 0) ->
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0)
 

@@ -360,7 +360,7 @@ async def test_as_many_logs_are_compacted_at_a_time_as_there_are_threads_and_eac
         assert len({job.directory for job in jobs}) == 2
         assert {(job.map_bytes_max, job.bytes_per_second_max) for job in jobs} == {(500, 50.0)}
         pool.gate.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not all(log is not None and log.cleaned_end_offset == 30 for log in logs):
                 await asyncio.sleep(0)
         task.cancel()
@@ -375,7 +375,7 @@ async def test_a_cleaner_that_is_not_enabled_cleans_nothing() -> None:
     async with running(manager):
         log.append_as_leader(keyed((b"a", b"1"), (b"a", b"2")), now_ms=NOW)
         await roll(log)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await cleaner_over(manager, fs, clock=clock, log_cleaner_enable=False).run()
         assert await offsets_in(log) == [0, 1]
     await manager.close()

@@ -369,7 +369,7 @@ async def test_logs_are_opened_one_after_the_other_unless_the_disk_makes_wait() 
     fs.kill()
     disk = Disk()
     loading = asyncio.create_task(manager_over(fs, pool=disk).load_all())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while disk.under_way < LOADS_AT_ONCE_MAX:
             await asyncio.sleep(0.001)
     disk.ready.set()

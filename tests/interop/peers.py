@@ -71,7 +71,7 @@ class Peer:
 
     def outcome(self, key: ApiKey, version: int, message: Any) -> Any:
         """What is compared of the answer, or that there was none. What is loading is waited for."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             try:
                 found = compared(self.ask(key, version, message))
@@ -93,7 +93,7 @@ class Peer:
         (result,) = self.ask(ApiKey.CREATE_TOPICS, 7, request(ApiKey.CREATE_TOPICS, topics=[wanted])).topics
         assert result.error_code == 0, (self.name, result)
         self.ids[name] = result.topic_id
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while any(
             dict(self.outcome(ApiKey.LIST_OFFSETS, 7, list_offsets(name, n, -1))).get("error_code") in TRANSIENT
             for n in range(partitions)

@@ -21,7 +21,7 @@ from aiokafka.errors import KafkaError, OffsetOutOfRangeError  # noqa: E402
 
 pytestmark = pytest.mark.interop
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 MIDDAY = 1_700_000_000_000
 
 

@@ -24,7 +24,7 @@ from confluent_kafka import Consumer, Producer  # noqa: E402
 
 pytestmark = pytest.mark.interop
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 QUICK = {
     "group_consumer_heartbeat_interval_ms": 200,
     "group_initial_rebalance_delay_ms": 100,

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.interop
 
 RECORDS = 200
 PARTITIONS = 4
-DEADLINE_S = 30
+DEADLINE_S = 60
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from kafka.errors import TopicAlreadyExistsError  # noqa: E402
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("kafka_python_leftovers")]
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 MIDDAY = 1_700_000_000_000
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.interop
 
 SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
 GROUP_RESOURCE = 32
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from tests.interop.test_java_tools import DUMP, TOPICS
 pytestmark = pytest.mark.interop
 
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 LATEST, LATEST_TIERED = -1, -5
 
 
@@ -105,7 +105,7 @@ def described(firn: Served, transactional_id: str) -> tuple[str, int, int]:
 def committed_offset(firn: Served, group: str, topic: str) -> int:
     consumer = confluent_kafka.Consumer({"bootstrap.servers": firn.bootstrap, "group.id": group})
     try:
-        (found,) = consumer.committed([confluent_kafka.TopicPartition(topic, 0)], timeout=10)
+        (found,) = consumer.committed([confluent_kafka.TopicPartition(topic, 0)], timeout=60)
         return int(found.offset)
     finally:
         consumer.close()

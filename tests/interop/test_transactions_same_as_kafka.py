@@ -36,7 +36,7 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Peer]]:
 
 def settled(ask: Any) -> Any:
     """Ask until what is passing has passed."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         answer = ask()
         if answer.error_code not in PASSING or time.monotonic() > deadline:
@@ -77,7 +77,7 @@ class Talk:
             v3_and_below_producer_epoch=self.epoch + epoch,
             v3_and_below_topics=[make(key, "AddPartitionsToTxnTopic", name="t", partitions=list(partitions))],
         )
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             (topic,) = self.peer.ask(key, version, asked).results_by_topic_v3_and_below
             codes = sorted((one.partition_index, one.partition_error_code) for one in topic.results_by_partition)
@@ -129,7 +129,7 @@ class Talk:
             return self.peer.ask(key, 0, asked).transaction_states[0]
 
         answer = settled(ask)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while answer.transaction_state.startswith("Prepare") and time.monotonic() < deadline:
             time.sleep(0.02)
             answer = ask()
@@ -139,7 +139,7 @@ class Talk:
     def wait_for(self, state: str) -> None:
         """Wait until the transaction is in a state; Kafka looks for overdue ones every ten seconds."""
         asked = request(ApiKey.DESCRIBE_TRANSACTIONS, transactional_ids=[self.id])
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while True:
             (answer,) = self.peer.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, asked).transaction_states
             if answer.transaction_state == state:

@@ -104,7 +104,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 @contextlib.asynccontextmanager
 async def connected(server: Server) -> AsyncIterator[Redis]:
     client = Redis(port=server.port, retry=Retry(NoBackoff(), 0))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             try:
                 await client.ping()

@@ -246,7 +246,7 @@ async def test_no_change_waits_for_the_snapshot_that_it_makes_due() -> None:
     store.faults = [Fault(FaultKind.HANG, "put_if_absent", manifest._log.prefix + "/snapshot/")]
     number = 0
     while not manifest._log.snapshot_due:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await manifest.copy_started(started(number))
         number += 1
     assert len(manifest.entries) == number

@@ -41,7 +41,7 @@ class _Process:
 
     async def stop(self) -> int:
         await self.rpc.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self.process.wait()
 
 

@@ -86,7 +86,7 @@ async def started(path: Path) -> AsyncIterator[tuple[RunningBroker, Producer]]:
             assert (await client.ask(ApiKey.FIND_COORDINATOR, 4, asked)).coordinators[0].error_code == 0
         producer = Producer(client)
         loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await client.ask(ApiKey.LIST_TRANSACTIONS, 0, ListTransactionsRequest())).error_code == loading:
                 await asyncio.sleep(0)  # until every partition of the coordinator's topic serves
         assert await producer.init() is ErrorCode.NONE
