@@ -165,31 +165,35 @@ class ShareGroup:
         member_id, before = member.member_id, member.subscription
         if wanted != before or member_id not in self.members:
             records.append(ShareMemberSubscription(member_id, wanted))
-        subscriptions = {other.member_id: other.subscription for other in self.members.values()} | {member_id: wanted}
-        epoch = self.epoch
+        epoch, target_epoch = self.epoch, self.target_epoch
+        target = self.targets.get(member_id, NO_PARTITIONS)
         bump = epoch == 0 or wanted.topic_names != before.topic_names
-        names = frozenset[str]().union(*(each.topic_names for each in subscriptions.values()))
-        if bump or image.topics_by_name is not self._topics_seen:
-            hashed = metadata_hash(names, image)
-            self._topics_seen = image.topics_by_name
-            if bump or hashed != self.metadata_hash:
-                epoch += 1
-                records.append(ShareEpoch(epoch, hashed))
-            topics = self._topics_with(names, image)
-            if topics != self.topics:
-                records.append(ShareTopics(topics))
-        target, target_epoch = self.targets.get(member_id, NO_PARTITIONS), self.target_epoch
-        if epoch > self.target_epoch and (self._may_assign(steady_ms) or len(subscriptions) == 1):
-            specs = {
-                other: MemberSpec(topic_ids(each.topic_names, image), self.targets.get(other, NO_PARTITIONS))
-                for other, each in subscriptions.items()
+        looks_again = bump or image.topics_by_name is not self._topics_seen
+        if looks_again or epoch > target_epoch:  # else nobody else need be looked at
+            subscriptions = {other.member_id: other.subscription for other in self.members.values()} | {
+                member_id: wanted
             }
-            assigned = assign_shared(specs, topic_specs(names, image))
-            records += [
-                ShareTarget(other, parts) for other, parts in assigned.items() if parts != self.targets.get(other)
-            ]
-            records.append(ShareTargetEpoch(epoch))
-            target, target_epoch = assigned[member_id], epoch
+            names = frozenset[str]().union(*(each.topic_names for each in subscriptions.values()))
+            if looks_again:
+                hashed = metadata_hash(names, image)
+                self._topics_seen = image.topics_by_name
+                if bump or hashed != self.metadata_hash:
+                    epoch += 1
+                    records.append(ShareEpoch(epoch, hashed))
+                topics = self._topics_with(names, image)
+                if topics != self.topics:
+                    records.append(ShareTopics(topics))
+            if epoch > target_epoch and (self._may_assign(steady_ms) or len(subscriptions) == 1):
+                specs = {
+                    other: MemberSpec(topic_ids(each.topic_names, image), self.targets.get(other, NO_PARTITIONS))
+                    for other, each in subscriptions.items()
+                }
+                assigned = assign_shared(specs, topic_specs(names, image))
+                records += [
+                    ShareTarget(other, parts) for other, parts in assigned.items() if parts != self.targets.get(other)
+                ]
+                records.append(ShareTargetEpoch(epoch))
+                target, target_epoch = assigned[member_id], epoch
         current = member.current
         if current.member_epoch != target_epoch or current.assigned != target:
             current = ShareAssignment(target_epoch, current.member_epoch, target)
