@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ports import free_port
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -74,13 +76,6 @@ def test_the_source_of_an_error_is_shown_on_demand() -> None:
     assert "Traceback" in firn("topic", "list", "-b", "127.0.0.1:1", FIRN_DEBUG="1").stderr
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def test_serve_greets_works_and_stops_in_order(tmp_path: Path) -> None:
     kafka, http = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "app.cli", "serve", "--listen", kafka, "--http", http]
@@ -127,7 +122,7 @@ def test_serve_greets_works_and_stops_in_order(tmp_path: Path) -> None:
     finally:
         broker.send_signal(signal.SIGINT)
         try:
-            broker.wait(20)
+            broker.wait(60)
         except subprocess.TimeoutExpired:
             broker.kill()
             broker.wait()

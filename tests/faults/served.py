@@ -21,8 +21,8 @@ from typing import Any
 import psutil
 
 ROOT = Path(__file__).parents[2]
-START_S_MAX = 40.0
-STOP_S_MAX = 40.0
+START_S_MAX = 90.0
+STOP_S_MAX = 90.0
 READY = re.compile(r"serves Kafka on \S+?:(\d+),")
 BUG = re.compile(r"Traceback|internal error|this should not happen|never retrieved|AssertionError")
 SMALL_SEGMENTS = {"segment.bytes": "1048576", "local.retention.bytes": "0", "retention.ms": "-1"}

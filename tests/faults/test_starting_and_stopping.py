@@ -20,6 +20,7 @@ from app.errors import ErrorCode
 from app.records.builder import build_batch
 from tests.faults.producing import LATEST, LATEST_TIERED, Producer, check_all_kept, link, plain_batch, read_log
 from tests.faults.served import HTTP_PROCESS, SMALL_SEGMENTS, STORE_PROCESS, Served, firn, refusal_of, serving, until
+from tests.support.ports import free_port
 
 QUIET = ("--http", "off", "--listen", "127.0.0.1:0")
 
@@ -66,9 +67,7 @@ async def test_signals_at_any_moment_of_starting_end_it_cleanly(tmp_path: Path) 
 
 
 async def test_killed_children_are_started_again(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        http_port = probe.getsockname()[1]
+    http_port = free_port()
     with serving(tmp_path, http=f"127.0.0.1:{http_port}") as broker:
 
         def http_answers() -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.ports import free_port
 
 
 class Http:
@@ -28,13 +29,6 @@ class Http:
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 22)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture

@@ -32,9 +32,9 @@ from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest,
 from app.wire.header import encode_request_header, parse_response_header
 from loadtests.kafka_peer import PeerMissing, kafka_libs
 
-START_S_MAX = 30
-STOP_S_MAX = 30
-ANSWER_S_MAX = 30
+START_S_MAX = 90
+STOP_S_MAX = 90
+ANSWER_S_MAX = 60
 READY = re.compile(r"serves Kafka on 127\.0\.0\.1:(\d+)")
 TROUBLE = re.compile(r"closing the connection|traceback|error|never retrieved|not known", re.IGNORECASE)
 
@@ -126,7 +126,7 @@ def offset_of(port: int, topic: str, timestamp: int, partition: int = 0) -> int:
     return int(found.offset)
 
 
-def until(holds: Callable[[], bool], what: str, timeout_s: float = 20) -> None:
+def until(holds: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
     """Ask again until it holds: for what the broker does in the background."""
     deadline = time.monotonic() + timeout_s
     while not holds():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from tests.interop.java_programs import JavaProgram, running
 from tests.interop.serving import create_topic
 from tests.interop.test_consumer_groups import Java, described, produce, read_all, settle
 from tests.interop.test_transactions import JavaProducer, consumed
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -26,9 +26,7 @@ SETTINGS = {"group.consumer.heartbeat.interval.ms": 200, "group.initial.rebalanc
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Served]:
     """One that is found where it was when it comes back."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    with serving(tmp_path, "--listen", f"127.0.0.1:{port}", settings=SETTINGS) as broker:
+    with serving(tmp_path, "--listen", f"127.0.0.1:{free_port()}", settings=SETTINGS) as broker:
         yield broker
 
 

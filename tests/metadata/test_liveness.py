@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import random
 import shutil
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import MemoryStore
 from app.units import BrokerId
 from tests.metadata.support import FixedClock, requests_of, uuid_of
+from tests.support.ports import free_port
 
 REDIS_SERVER = shutil.which("redis-server") or "/usr/bin/redis-server"
 ONE = Identity(BrokerId(1), uuid_of(10), uuid_of(11))
@@ -71,9 +71,7 @@ class Server:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
