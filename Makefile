@@ -70,7 +70,7 @@ $(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@$(PIP) install --constraint constraints.txt --editable '.[bench,spark]'
 	@touch $@
 
-bench: $(VENV)/.bench kafka-libs ## Measure against Apache Kafka and bare limits; writes loadtests/RESULTS.md (an hour and a half)
+bench: $(VENV)/.bench kafka-libs ## Measure against Apache Kafka and bare limits; writes loadtests/RESULTS.md (an hour and three quarters)
 	@$(BIN)/python -m loadtests $(ARGS)
 
 bench-quick: $(VENV)/.bench kafka-libs ## The same in under 3 minutes: that it works, not how fast it is
