@@ -440,9 +440,16 @@ class OffsetStore:
         """Groups with offsets, committed or pending."""
         return [group_id for group_id, group in self._groups.items() if group.has_offsets]
 
-    def has(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether anything is committed or pending of the partition."""
-        return any(self.look_at(group_id, offset_place(topic, partition)))
+    def those_there(self, group_id: str, topic: str, partitions: Iterable[int]) -> set[int]:
+        """Partitions of which anything is committed or pending."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return set()
+        asked = set(partitions)
+        there = {partition for partition in asked if group.raw and offset_place(topic, partition) in group.raw}
+        for topics in (group.decoded, *group.pending.values()):
+            there.update(asked & topics.get(topic, {}).keys())
+        return there
 
     def look_at(self, group_id: str, place: bytes) -> tuple[bool, bool]:
         """Of what follows the group in a key, whether something is committed, and whether something is pending."""

@@ -561,7 +561,7 @@ class GroupShard:
                 codes.append((topic, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC))
                 continue
             codes.append((topic, ErrorCode.NONE))
-            named.update((topic, partition) for partition in partitions if self.offsets.has(group_id, topic, partition))
+            named.update((topic, partition) for partition in self.offsets.those_there(group_id, topic, partitions))
         gone, at_once = sorted(named), tombstones_at_once(group_id)
         first, rest = gone[:at_once], gone[at_once:]
         number = self.offsets.next_sweep
@@ -571,7 +571,7 @@ class GroupShard:
         for topic, partition in gone:
             self.offsets.delete(group_id, topic, partition)
         self._counters.offsets_deleted.value += len(first)
-        places = [offset_place(*each) for each in rest]
+        places = (offset_place(*each) for each in rest)
         self._go_on_deleting(turn, group_id, places, range(number, number + len(sweeps)))
         return codes
 
