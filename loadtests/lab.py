@@ -201,7 +201,7 @@ class Lab:
 
 def show(name: str, reports: Mapping[str, Report]) -> None:
     """A line per system, and the ratio of the first to each other."""
-    first = next(iter(reports.values()))
+    first_system, first = next(iter(reports.items()))
     for system, report in reports.items():
         line = f"{name:<44} {system:<14} {report['mb_per_s']:>8.1f} MB/s"
         if "requests_per_s" in report:
@@ -213,7 +213,7 @@ def show(name: str, reports: Mapping[str, Report]) -> None:
         if "p99_ms" in report:
             line += f"  p50 {report['p50_ms']:.2f}  p99 {report['p99_ms']:.2f}  p99.9 {report['p999_ms']:.2f} ms"
         if report is not first and report["mb_per_s"]:
-            line += f"   Firn is {first['mb_per_s'] / report['mb_per_s']:.2f} x"
+            line += f"   {first_system} is {first['mb_per_s'] / report['mb_per_s']:.2f} x"
         print(line, flush=True)
 
 
