@@ -80,7 +80,8 @@ def kafka_running(
     properties = directory / "server.properties"
     all_settings = server_properties(directory, port, free_port(), tiered=tiered) | dict(settings or {})
     properties.write_text("".join(f"{name}={value}\n" for name, value in all_settings.items()))
-    java = ["java", "-cp", f"{libs}/*"]
+    # A broker that is killed leaves the libraries of its codecs where it has unpacked them.
+    java = ["java", f"-Djava.io.tmpdir={directory}", "-cp", f"{libs}/*"]
     output = directory / "kafka.out"
     with output.open("wb") as out:
         formatted = subprocess.run(

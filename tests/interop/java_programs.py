@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from tests.interop.serving import Served, kafka_libs_or_skip
+from tests.support.leftovers import own_temporary_folder
 
 SOURCES: Final = Path(__file__).parent / "java"
 
@@ -41,18 +42,19 @@ def running(source: str, *, heap_mib: int = 256) -> Iterator[JavaProgram]:
     if shutil.which("javac") is None:
         pytest.skip("no Java compiler here")
     options = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Xmx{heap_mib}m", "-cp", f"{libs}/*")
-    process = subprocess.Popen(
-        ["java", *options, str(SOURCES / source)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        yield JavaProgram(process)
-    finally:
-        process.kill()
-        process.communicate()
+    with own_temporary_folder() as folder:
+        process = subprocess.Popen(
+            ["java", *options, f"-Djava.io.tmpdir={folder}", str(SOURCES / source)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        try:
+            yield JavaProgram(process)
+        finally:
+            process.kill()
+            process.communicate()
 
 
 class Run(NamedTuple):

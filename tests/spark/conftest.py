@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 
 from app.objectstore.directory import DirectoryStore
 from app.units import TopicId
@@ -17,8 +18,19 @@ from pyspark_firn.columns import SPARK_TYPES
 from pyspark_firn.options import parse_read_options
 from pyspark_firn.tasks import read_split
 from tests.spark.reference import Row, reference_rows
+from tests.support.leftovers import own_temporary_folder
 
 ALL_COLUMNS = tuple(SPARK_TYPES)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _temporary_files() -> Iterator[None]:
+    """Sessions of Spark and jobs, many of which are killed, leave their temporary files where they go with the tests."""
+    with own_temporary_folder() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder))
+        patch.setenv("SPARK_LOCAL_DIRS", str(folder))
+        patch.setenv("SPARK_SUBMIT_OPTS", f"-Djava.io.tmpdir={folder}")
+        yield
 
 
 class Topic(NamedTuple):
