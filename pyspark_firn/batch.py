@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyspark_firn.options import ReadOptions
-from pyspark_firn.planning import PartitionRange, plan_splits
+from pyspark_firn.planning import PartitionRange, plan_splits, split_bytes_for, stored_bytes
 from pyspark_firn.pushdown import NO_NARROWING, Narrowing
 from pyspark_firn.session import StoreSession
 from pyspark_firn.snapshot import Snapshot, resolve_ranges, take_snapshot
@@ -30,9 +30,13 @@ def splits_of(
     snapshot: Snapshot, ranges: Sequence[PartitionRange], options: ReadOptions, *, timestamp_min: int | None = None
 ) -> list[Split]:
     """Splits of resolved ranges: what is stored, and with ``tail`` what lies above it, joined at the tiered end."""
+    split_bytes = options.split_bytes
+    if split_bytes is None:
+        parts = zip(snapshot.partitions, ranges, strict=True)
+        split_bytes = split_bytes_for(sum(stored_bytes(wanted, one.state) for one, wanted in parts))
     splits: list[Split] = []
     for one, wanted in zip(snapshot.partitions, ranges, strict=True):
-        splits += plan_splits(wanted, one.state, snapshot.footers, options.split_bytes, timestamp_min=timestamp_min)
+        splits += plan_splits(wanted, one.state, snapshot.footers, split_bytes, timestamp_min=timestamp_min)
         if wanted.end > wanted.stored_end:
             splits.append(
                 TailSplit(

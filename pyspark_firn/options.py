@@ -17,7 +17,6 @@ from app.errors import ConfigError
 from app.limits import MIB
 from pyspark_firn.columns import HEADERS, KAFKA_COLUMNS, SPARK_TYPES
 
-SPLIT_BYTES_DEFAULT: Final = 64 * MIB
 SPLIT_BYTES_MIN: Final = 1 * MIB
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -94,7 +93,8 @@ class ReadOptions:
     isolation: Isolation = Isolation.READ_COMMITTED
     tail: tuple[tuple[str, int], ...] = ()
     """Addresses of brokers that give what is not in the store yet; empty: it is not read."""
-    split_bytes: int = SPLIT_BYTES_DEFAULT
+    split_bytes: int | None = None
+    """None: as large as ``planning.split_bytes_for`` finds right."""
     fail_on_data_loss: bool = True
     pushdown: bool = False
     max_bytes_per_trigger: int | None = None
@@ -152,7 +152,7 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
         columns=_columns(options),
         isolation=_choice("isolation", options.get("isolation", Isolation.READ_COMMITTED.value), Isolation),
         tail=_tail(options.get("tail", "none")),
-        split_bytes=_bytes(options, "splitBytes", SPLIT_BYTES_DEFAULT, at_least=SPLIT_BYTES_MIN),
+        split_bytes=_bytes(options, "splitBytes", None, at_least=SPLIT_BYTES_MIN),
         fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
         pushdown=_flag(options, "pushdown", default=False),
         max_bytes_per_trigger=_bytes(options, "maxBytesPerTrigger", None, at_least=1),

@@ -1,18 +1,28 @@
 """From manifests and options to splits. Pure: what has to be read for it is asked for by ``snapshot.py``.
 
-A split is a run of whole chunks of about ``split_bytes``, of one segment or of several small ones, never of two partitions. So
-a topic of one partition keeps every core busy, and a segment that is read only in part costs only the chunks in question.
+A split is a run of whole chunks of about ``split_bytes``, of one segment or of several, never of two partitions; the splits of a
+partition are of one size. So a topic of one partition keeps every core busy until the end, and a segment that is read only in part
+costs only the chunks in question.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
+from app.limits import MIB
 from app.metadata.manifest_state import ManifestState, SegmentEntry
 from app.tiering.segment_format import SegmentFooter
 from app.units import Offset, TopicIdPartition
 from pyspark_firn.splits import Piece, StoredSplit
+
+SPLIT_BYTES_FEWEST: Final = 32 * MIB
+SPLIT_BYTES_MOST: Final = 256 * MIB
+"""A task costs Spark some 25 ms of CPU, which is a tenth of what 64 MiB of 1 KB records cost (docs/adr/0012)."""
+SPLITS_MULTIPLE: Final = 8
+"""Two, four and eight cores end together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +62,22 @@ def boundary_segments(state: ManifestState, start: int, end: int) -> list[Segmen
     return [entry for entry in ends if entry.base_offset < start or entry.end_offset > end]
 
 
+def stored_bytes(wanted: PartitionRange, state: ManifestState) -> int:
+    """About how many bytes of record batches the stored part of a range has."""
+    start, end = wanted.start, wanted.stored_end
+    total = 0
+    for entry in segments_between(state, start, end):
+        covered = min(entry.end_offset, end) - max(entry.base_offset, start)
+        total += entry.raw_bytes * covered // max(1, entry.end_offset - entry.base_offset)
+    return total
+
+
+def split_bytes_for(total_bytes: int) -> int:
+    """How large the splits of a read of so many bytes are if nobody says."""
+    splits = SPLITS_MULTIPLE * max(1, math.ceil(total_bytes / (SPLITS_MULTIPLE * SPLIT_BYTES_MOST)))
+    return max(SPLIT_BYTES_FEWEST, math.ceil(total_bytes / splits))
+
+
 def plan_splits(
     wanted: PartitionRange,
     state: ManifestState,
@@ -65,53 +91,82 @@ def plan_splits(
     ``footers``, by segment id, are those of ``boundary_segments``. With ``timestamp_min``, segments and known chunks whose
     records are all older (milliseconds) are left out.
     """
+    runs = _wanted_runs(wanted, state, footers, timestamp_min)
+    total = sum(run.chunk_bytes * (run.end - run.start) for run in runs)
+    count = math.ceil(total / split_bytes)
     splits: list[StoredSplit] = []
     pieces: list[Piece] = []
-    collected = 0
+    planned = collected = 0
 
     def close() -> None:
         nonlocal pieces, collected
-        if pieces:
-            splits.append(
-                StoredSplit(
-                    topic=wanted.topic,
-                    topic_id=wanted.partition.topic_id.bytes,
-                    partition=wanted.partition.partition,
-                    offset_start=wanted.start,
-                    offset_end=wanted.stored_end,
-                    pieces=tuple(pieces),
-                    raw_bytes=collected,
-                )
+        splits.append(
+            StoredSplit(
+                topic=wanted.topic,
+                topic_id=wanted.partition.topic_id.bytes,
+                partition=wanted.partition.partition,
+                offset_start=wanted.start,
+                offset_end=wanted.stored_end,
+                pieces=tuple(pieces),
+                raw_bytes=collected,
             )
+        )
         pieces, collected = [], 0
 
+    for run in runs:
+        at = run.start
+        while at < run.end:
+            share_end = total * (len(splits) + 1) // count
+            room = (share_end - planned) // run.chunk_bytes
+            if room <= 0 and collected:
+                close()
+                continue
+            taken = min(run.end - at, max(1, room))
+            pieces.append(_piece(run, at, at + taken))
+            collected += taken * run.chunk_bytes
+            planned += taken * run.chunk_bytes
+            at += taken
+    if pieces:
+        close()
+    return splits
+
+
+class _Run(NamedTuple):
+    """Chunks [start, end) of a segment, which are of one size as far as its manifest tells."""
+
+    key: str
+    entry: SegmentEntry
+    footer: SegmentFooter | None
+    start: int
+    end: int
+    chunk_bytes: int
+
+
+def _wanted_runs(
+    wanted: PartitionRange,
+    state: ManifestState,
+    footers: Mapping[bytes, SegmentFooter],
+    timestamp_min: int | None,
+) -> list[_Run]:
+    runs: list[_Run] = []
     for entry in segments_between(state, wanted.start, wanted.stored_end):
         if timestamp_min is not None and entry.max_timestamp < timestamp_min:
             continue
         key = entry.object_key(*wanted.partition)
         footer = footers.get(entry.segment_id.bytes)
         chunk_bytes = max(1, entry.raw_bytes // entry.chunk_count)
-        for run_start, run_end in _chunk_runs(entry, footer, wanted, timestamp_min):
-            at = run_start
-            while at < run_end:
-                room = max(1, (split_bytes - collected) // chunk_bytes)
-                if collected and collected + chunk_bytes > split_bytes:
-                    close()
-                    continue
-                taken = min(run_end - at, room)
-                pieces.append(_piece(key, entry, footer, at, at + taken))
-                collected += taken * chunk_bytes
-                at += taken
-    close()
-    return splits
+        for start, end in _chunk_runs(entry, footer, wanted, timestamp_min):
+            runs.append(_Run(key, entry, footer, start, end, chunk_bytes))
+    return runs
 
 
-def _piece(key: str, entry: SegmentEntry, footer: SegmentFooter | None, chunk_start: int, chunk_end: int) -> Piece:
+def _piece(run: _Run, chunk_start: int, chunk_end: int) -> Piece:
+    entry, footer = run.entry, run.footer
     base_offset, end_offset = entry.base_offset, entry.end_offset
     if footer is not None:
         base_offset, end_offset = footer.chunks[chunk_start].base_offset, footer.chunk_end_offset(chunk_end - 1)
     return Piece(
-        object_key=key,
+        object_key=run.key,
         object_bytes=entry.size_bytes,
         footer_position=entry.footer_position,
         base_offset=base_offset,
