@@ -1,9 +1,10 @@
 """An application that reads a topic, changes every record and writes it to another, exactly once (KIP-98, KIP-447).
 
-    python -m tests.faults.pipeline 127.0.0.1:9092
+    python -m tests.faults.pipeline 127.0.0.1:9092 range
 
 Records of ``in`` go to the same partition of ``out``, in upper case. What it read and what it wrote are committed in one
-transaction. Whatever goes wrong ends it with exit code 1: whoever runs it starts it again.
+transaction. The second argument is the group's protocol (``PROTOCOLS``). Whatever goes wrong ends it with exit code 1: whoever runs
+it starts it again.
 """
 
 from __future__ import annotations
@@ -25,13 +26,21 @@ STUCK_S: Final = 2 * WAIT_S
 has come back (librdkafka #5456, #5511): as a supervisor would, the application ends itself then."""
 QUIET: Final = {"log_level": 2}
 """A client says a lot about a broker that is down; that is no news here."""
+STATIC: Final = {"group.instance.id": GROUP, "session.timeout.ms": 6_000}
+"""A static member takes its place again as soon as it is back; but in KIP-848 not before its session is over, if it was killed."""
+PROTOCOLS: Final[dict[str, dict[str, object]]] = {
+    "range": {**STATIC},
+    "cooperative-sticky": {**STATIC, "partition.assignment.strategy": "cooperative-sticky"},
+    "consumer": {"group.protocol": "consumer"},
+}
+"""Settings of the consumer: of the classic protocol, eager and cooperative (KIP-429), and of the newer one."""
 
 
 def transformed(value: bytes) -> bytes:
     return value.upper()
 
 
-def run(bootstrap: str) -> None:
+def run(bootstrap: str, protocol: str) -> None:
     """Until killed. Raises: KafkaException."""
     producer = Producer(
         {"bootstrap.servers": bootstrap, "transactional.id": GROUP, "transaction.timeout.ms": 10_000, "linger.ms": 0}
@@ -42,13 +51,11 @@ def run(bootstrap: str) -> None:
         {
             "bootstrap.servers": bootstrap,
             "group.id": GROUP,
-            # A static member takes its place again as soon as it is back.
-            "group.instance.id": GROUP,
-            "session.timeout.ms": 6_000,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
         }
+        | PROTOCOLS[protocol]
         | QUIET
     )
     consumer.subscribe([INPUT])
@@ -78,6 +85,6 @@ def pass_on(consumer: Consumer, producer: Producer, messages: list[Message]) -> 
 
 if __name__ == "__main__":
     try:
-        run(sys.argv[1])
+        run(sys.argv[1], sys.argv[2])
     except KafkaException as error:
         sys.exit(str(error))

@@ -17,20 +17,23 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.faults.pipeline import INPUT, OUTPUT, QUIET, transformed
+from tests.faults.pipeline import INPUT, OUTPUT, PROTOCOLS, QUIET, transformed
 from tests.faults.served import ROOT, Served, clean_environment, serving, until
 
 PARTITIONS = 2
 INPUT_PER_S = 400
 DRAIN_S = 90.0
+SETTINGS = {"group.consumer.session.timeout.ms": 3000, "group.consumer.heartbeat.interval.ms": 500}
+"""How long a partition waits for whom a killed member of the consumer protocol leaves it to."""
 
 
 class Application:
     """The pipeline, as a process that is started again whenever it has ended."""
 
-    def __init__(self, broker: Served, errors: Path) -> None:
-        """``errors``: a file for what it writes to standard error."""
+    def __init__(self, broker: Served, protocol: str, errors: Path) -> None:
+        """``protocol``: one of ``PROTOCOLS``; ``errors``: a file for what it writes to standard error."""
         self._broker = broker
+        self._protocol = protocol
         self._errors = errors
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -39,7 +42,7 @@ class Application:
             return
         with self._errors.open("ab") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.pipeline", self._broker.bootstrap],
+                [sys.executable, "-m", "tests.faults.pipeline", self._broker.bootstrap, self._protocol],
                 env=clean_environment(),
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
@@ -128,16 +131,16 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def run_pipeline(path: Path, *, kills: int, broker_kills: int, seed: int) -> None:
+def run_pipeline(path: Path, protocol: str, *, kills: int, broker_kills: int, seed: int) -> None:
     rng = random.Random(seed)
     events = ["application"] * kills + ["broker"] * broker_kills
     rng.shuffle(events)
-    with serving(path, "--listen", f"127.0.0.1:{free_port()}") as broker:
+    with serving(path, "--listen", f"127.0.0.1:{free_port()}", settings=SETTINGS) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         topics = [NewTopic(name, PARTITIONS, 1) for name in (INPUT, OUTPUT)]
         for made in admin.create_topics(topics).values():
             made.result(20)
-        application = Application(broker, path / "application.log")
+        application = Application(broker, protocol, path / "application.log")
         reader = Reader(broker.bootstrap)
 
         def reads(count: int) -> bool:
@@ -169,9 +172,10 @@ def run_pipeline(path: Path, *, kills: int, broker_kills: int, seed: int) -> Non
 
 
 def test_a_pipeline_passes_everything_on_once_whatever_is_killed(tmp_path: Path) -> None:
-    run_pipeline(tmp_path, kills=2, broker_kills=1, seed=1)
+    run_pipeline(tmp_path, "range", kills=2, broker_kills=1, seed=1)
 
 
 @pytest.mark.slow
-def test_a_pipeline_passes_everything_on_once_under_many_kills(tmp_path: Path) -> None:
-    run_pipeline(tmp_path, kills=30, broker_kills=10, seed=2)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_pipeline_passes_everything_on_once_under_many_kills(tmp_path: Path, protocol: str) -> None:
+    run_pipeline(tmp_path, protocol, kills=30, broker_kills=10, seed=2)

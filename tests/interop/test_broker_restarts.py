@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 from tests.faults.served import Served, serving
 from tests.interop.java_programs import JavaProgram, running
 from tests.interop.serving import create_topic
-from tests.interop.test_consumer_groups import Java, described, produce, read_all, settle
+from tests.interop.test_consumer_groups import DEADLINE_S, Java, described, produce, read_all, settle
+from tests.interop.test_share_groups import Worker, configure
 from tests.interop.test_transactions import JavaProducer, consumed
 from tests.support.ports import free_port
 
@@ -33,6 +35,12 @@ def broker(tmp_path: Path) -> Iterator[Served]:
 @pytest.fixture(scope="module")
 def consumers() -> Iterator[JavaProgram]:
     with running("GroupConsumers.java") as program:
+        yield program
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[JavaProgram]:
+    with running("ShareConsumers.java") as program:
         yield program
 
 
@@ -107,3 +115,34 @@ def test_a_transaction_goes_on_and_its_producer_is_fenced_by_its_twin(broker: Se
     assert consumed(broker, "t", 4, isolation="read_uncommitted") == ["a", "b", "lost", "c"]
     for producer in (one, other):
         producer("close")
+
+
+def test_what_share_consumers_accepted_does_not_come_again_and_everything_else_does(
+    broker: Served, workers: JavaProgram
+) -> None:
+    create_topic(broker.port, "t", 2)
+    configure(broker, "g", share_auto_offset_reset="earliest", share_record_lock_duration_ms="15000")
+    team = [Worker(workers, broker, "g", "t") for _ in range(2)]
+    values: list[str] = []
+    accepted: set[str] = set()
+    refused: set[str] = set()
+    for kills in range(5):
+        produce(broker, "t", 2, more := [f"v{kills}-{number}" for number in range(50)])
+        values += more
+        deadline = time.monotonic() + DEADLINE_S
+        is_killed = kills == 4  # the last time everything goes well
+        while set(values) - accepted:
+            assert time.monotonic() < deadline, (len(values), len(accepted))
+            for worker in team:
+                polled = {value.partition(":")[0] for value in worker("poll", 100)}
+                assert not polled & accepted
+                if polled and not is_killed:
+                    broker.kill()
+                    broker.start()
+                    is_killed = True
+                if polled:
+                    worker("acknowledge", "accept")
+                    (accepted if worker.ask("commit") == "ok" else refused).update(polled)
+    assert refused, "the broker that came back knew nothing of what was acquired"
+    for worker in team:
+        worker("close")

@@ -50,8 +50,11 @@ class Worker:
         self("open", f"bootstrap.servers={firn.bootstrap}", f"group.id={group}")
         self("subscribe", topic)
 
+    def ask(self, *words: object) -> str:
+        return self._java.ask(self._name, *words)
+
     def __call__(self, *words: object) -> list[str]:
-        answer = self._java.ask(self._name, *words)
+        answer = self.ask(*words)
         status, *found = answer.strip().split(" ")
         assert status == "ok", answer
         return found
