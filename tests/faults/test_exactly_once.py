@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.faults.pipeline import INPUT, OUTPUT, PROTOCOLS, QUIET, transformed
 from tests.faults.served import ROOT, Served, clean_environment, serving, until
+from tests.support.ports import free_port
 
 PARTITIONS = 2
 INPUT_PER_S = 400
@@ -124,11 +124,6 @@ class Reader:
 
     def close(self) -> None:
         self._consumer.close()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 def run_pipeline(path: Path, protocol: str, *, kills: int, broker_kills: int, seed: int) -> None:
