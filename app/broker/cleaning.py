@@ -37,11 +37,6 @@ class CleanerProcesses:
         self._log_line = log_line
         self._processes: list[CleanerProcess] = []
 
-    @property
-    def process_ids(self) -> list[int]:
-        """Of those that run."""
-        return [process.process_id for process in self._processes if process.process_id]
-
     def new(self) -> CleanerProcess:
         """Another one, which does not run yet."""
         process = CleanerProcess(self._lock_descriptor, self._cache_directory, rng=self._rng, log_line=self._log_line)

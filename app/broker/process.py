@@ -73,15 +73,6 @@ class Broker:
     def store_process_id(self) -> int:
         return 0 if self._store is None else self._store.process_id
 
-    @property
-    def cleaner_process_ids(self) -> list[int]:
-        """None while there is nothing to compact."""
-        return [] if self._cleaners is None else self._cleaners.process_ids
-
-    @property
-    def http_process_id(self) -> int:
-        return 0 if self._http is None else self._http.process_id
-
     async def start(self) -> None:
         """Start everything; requests are served when this returns.
 

@@ -907,10 +907,6 @@ class PartitionLog:
             return encode_snapshot(self._producers.rows())
         return self._snapshots.encoded_at(at_offset)
 
-    def load_producer_snapshot(self, data: bytes) -> None:
-        """Take over a producer state that is as of the log end. Raises: CorruptionError."""
-        self._producers.load_rows(parse_snapshot(data))
-
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
         """Forget producers that were silent for ``producer.id.expiration.ms``; answers how many."""
         return self._producers.expire(TimestampMs(now_ms), expiration_ms)

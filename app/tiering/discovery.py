@@ -13,7 +13,7 @@ from app.errors import CorruptionError
 from app.metadata import layout
 from app.objectstore.api import ObjectInfo, ObjectMissing, ObjectStore
 from app.tiering.segment_format import TAIL_BYTES, SegmentFooter, decode_footer, footer_tail_bytes
-from app.units import TimestampMs, TopicId, TopicIdPartition
+from app.units import TimestampMs, TopicIdPartition
 
 PAGE_KEYS: Final = 1000
 
@@ -112,8 +112,3 @@ def longest_chains(segments: list[SegmentFooter]) -> list[SegmentFooter]:
             chosen.append(footer)
             end = footer.end_offset
     return chosen
-
-
-def topics_of(partitions: list[TopicIdPartition]) -> list[TopicId]:
-    """The topic ids among partitions, each once, in order."""
-    return list(dict.fromkeys(one.topic_id for one in partitions))

@@ -52,13 +52,6 @@ class LocalSegment(Protocol):
     def first_append_ms(self) -> TimestampMs: ...
 
 
-class PlacedRead(Protocol):
-    @property
-    def position(self) -> int: ...
-    @property
-    def start_offset(self) -> Offset: ...
-
-
 class TieredLog(Protocol):
     """What the tier needs of a partition's local log: ``app.hot.log.PartitionLog`` has it."""
 
