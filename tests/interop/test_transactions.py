@@ -218,6 +218,8 @@ def test_read_committed_is_the_same_from_the_tier(quiet: Served) -> None:
     producer.abort_transaction(DEADLINE_S)
     until(lambda: offset_of(quiet.port, "coldtx", LATEST_TIERED) > open_from, "what is decided is tiered")
     assert len(consumed(quiet, "coldtx", len(kept) + 2_500)) == len(kept) + 2_500
+    everything = 16 * 200 + 1 + 2_500
+    assert len(consumed(quiet, "coldtx", everything, isolation="read_uncommitted")) == everything
 
 
 async def test_aiokafka_commits_offsets_with_records(quiet: Served) -> None:
