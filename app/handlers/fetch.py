@@ -300,7 +300,7 @@ class ParkedFetch:
             await miss.fetch(self._connection.context.pool)
         except FirnError as error:
             self._disk_error = error
-        if not self._slot.done:
+        if not self._slot.done and not self._connection.closed:
             self._wake()
 
     def _unpark(self) -> None:

@@ -195,6 +195,35 @@ async def test_a_client_that_leaves_takes_its_waiting_fetch_along(start, connect
     await until(lambda: not log.waiters)
 
 
+async def test_a_fetch_whose_client_left_while_the_disk_was_asked_waits_for_nothing_more(start, connect, monkeypatch):
+    bench = await start()
+    log = bench.logs.add("t")
+    client = await connect(bench)
+    await fill(client, "t", batch(2))
+    asked, answered = asyncio.Event(), asyncio.Event()
+    whole = log.plan_read
+
+    async def fetch(miss: PageMiss, pool: Any) -> None:
+        log.plan_read = whole
+        asked.set()
+        await answered.wait()
+
+    def not_in_memory(*_: Any, **__: Any) -> Any:
+        raise PageMiss(SimpleNamespace(deleted=False), lambda: None, lambda _: None)
+
+    monkeypatch.setattr(PageMiss, "fetch", fetch)
+    log.plan_read = not_in_memory
+    send(client, 12, request(FetchPartition(0), wait_ms=60_000, min_bytes=10_000))
+    await asked.wait()
+    await client.close()
+    await until(lambda: not bench.server._connections)
+    answered.set()
+    await until(lambda: not bench.server._tasks)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not log.waiters
+
+
 async def test_requests_behind_a_waiting_fetch_wait_too(start, connect):
     bench = await start()
     log = bench.logs.add("t")
