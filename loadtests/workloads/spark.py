@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -39,6 +40,9 @@ def replay(lab: Lab) -> list[Case]:
     Then one day of a topic of very many segments is planned and read, and a topic archived by two processes."""
     if importlib.util.find_spec("pyspark") is None:
         lab.note("Spark is left out: pyspark is not installed (pip install 'firn[spark]').")
+        return []
+    if shutil.which("java") is None:
+        lab.note("Spark is left out: no Java here.")
         return []
     return [*(_read(lab, size) for size in RECORD_BYTES), *_plan(lab)]
 
