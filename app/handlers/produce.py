@@ -28,6 +28,7 @@ from app.handlers.admission import (
 from app.handlers.partitions import check_not_internal, led_log, node_endpoints, topic_name
 from app.handlers.produce_shape import NO_TAGS, ProduceShape, learn
 from app.limits import BATCH_OVERHEAD_BYTES
+from app.metadata.cluster import INTERNAL_TOPICS
 from app.records.batch import CODEC_MASK, CONTROL, LENGTH_PREFIX_BYTES, TRANSACTIONAL
 from app.records.compression import Codec
 from app.wire.header import parse_request_header
@@ -132,7 +133,8 @@ def is_plain(log: PartitionLog, acks: int) -> bool:
     """Whether produced batches are appended as they come, at once, for every producer, and stored then."""
     config = log.config
     return (
-        config.compression_type == "producer"
+        log.topic not in INTERNAL_TOPICS
+        and config.compression_type == "producer"
         and not config.compacted
         and config.firn_durability is Durability.MEMORY
         and (acks != ALL_IN_SYNC or config.min_insync_replicas <= 1)

@@ -226,6 +226,16 @@ async def test_a_batch_that_begins_a_transaction_needs_the_word_of_the_coordinat
     assert (await produce(client, 9, "t", batch(1), transactional_id="tx")).error_code == 0
 
 
+async def test_a_coordinators_topic_is_refused_every_time_whatever_its_settings(start, connect):
+    bench = await start()
+    log = bench.logs.add("__consumer_offsets", config=TopicConfig(cleanup_policy=frozenset({"delete"})))
+    client = await connect(bench)
+    for _ in range(3):
+        found = await produce(client, 9, "__consumer_offsets", batch(1))
+        assert found.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert log.log_end_offset == 0
+
+
 async def test_acks_0_gets_no_answer_and_errors_close_the_connection(start, connect):
     bench = await start()
     log = bench.logs.add("t")
