@@ -1,0 +1,195 @@
+"""The protocol of a stream that writes, killed after any request or answer, batch after batch, for many seeds.
+
+Spark's part is played without a JVM: a driver that goes through the micro-batches of its checkpoint, a process for each attempt at
+a task, and one for each commit, as Spark has them. Dying is real: SIGKILL, with requests on their way to a broker that lives.
+``test_job_kills.py`` does the same to Spark itself, at chosen places.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.client.cluster import ClusterClient
+from app.client.transactions import ONGOING, begin_transaction
+from app.wire.apikeys import ApiKey
+from app.wire.apis.list_transactions import ListTransactionsRequest
+from tests.spark.test_writing import committed, values
+from tests.support.broker import RunningBroker, running_broker
+
+DEADLINE_S = 120.0
+DEATHS = 12
+STEPS_BETWEEN_MAX = 80
+"""Requests and answers from one death to the next; a batch has about 60."""
+
+STREAM = """
+import asyncio, json, mmap, os, pickle, random, signal, struct, sys
+from pathlib import Path
+from app.client.connection import KafkaConnection
+from pyspark_firn.writing import FirnStreamWriter, Slot, parse_write_options
+from tests.spark.test_writing import SCHEMA, rows
+
+BATCHES, TASKS, RECORDS = 8, 2, 7
+bootstrap, scratch, deaths = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
+options = parse_write_options({"bootstrap": bootstrap, "topic": "out", "transactionTimeout": "300000"}, SCHEMA)
+writer = FirnStreamWriter(options)
+shared, COUNTERS = mmap.mmap(-1, 16), struct.Struct("qq")  # Steps since the last death, deaths.
+
+def step():
+    steps, died = COUNTERS.unpack_from(shared)
+    steps += 1
+    if died < len(deaths) and steps == deaths[died][0]:
+        COUNTERS.pack_into(shared, 0, 0, died + 1)
+        os.kill(0 if deaths[died][1] == "driver" else os.getpid(), signal.SIGKILL)
+    COUNTERS.pack_into(shared, 0, steps, died)
+
+def dies(name, before):
+    whole = getattr(KafkaConnection, name)
+
+    def with_step(*arguments):
+        if before:
+            step()
+        answer = whole(*arguments)
+        if not before:
+            step()
+        return answer
+
+    setattr(KafkaConnection, name, with_step)
+
+async def rehearse():
+    "What a process loads and compiles with its first requests it has from here then."
+    given = {"bootstrap": bootstrap, "topic": "rehearsal", "commitTopic": "rehearsed"}
+    writer = FirnStreamWriter(parse_write_options(given, SCHEMA))
+    for batch in range(2):
+        slot = Slot("run0", 0, True)
+        await writer.commit_batch([await writer.write_attempt(rows(0, 1), "query", batch, str(batch), slot=slot)], batch)
+
+asyncio.run(rehearse())
+dies("_write", before=False)
+dies("_frame_received", before=True)
+
+def in_process(work):
+    "What it answers; None if it was killed, and an exception if it raised one."
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        try:
+            answer = asyncio.run(work())
+        except Exception as error:
+            answer = error
+        with open(writing, "wb") as file:
+            pickle.dump([answer], file)
+        os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as file:
+        data = file.read()
+    os.waitpid(child, 0)
+    return pickle.loads(data)[0] if data else None
+
+def drive(run_id):
+    "One start of the query; answers whether it came to its end."
+    attempts = 0
+    for batch in range(BATCHES):
+        commit = scratch / f"{batch}.commit"
+        if commit.exists():
+            continue
+        messages = []
+        for task in range(TASKS):
+            message, number = None, 0
+            while message is None:
+                first = (batch * TASKS + task) * RECORDS
+                attempt, slot = f"{run_id}-{task}-{attempts}", Slot(run_id, task, number == 0)
+                message = in_process(lambda: writer.write_attempt(
+                    rows(first, first + RECORDS), "query", batch, attempt, slot=slot
+                ))
+                attempts, number = attempts + 1, number + 1
+            if isinstance(message, Exception):
+                in_process(lambda: writer.abort_batch(messages, batch))
+                return False
+            messages.append(message)
+
+        async def end():
+            await writer.commit_batch(messages, batch)
+            return "done"
+
+        if in_process(end) != "done":
+            in_process(lambda: writer.abort_batch(messages, batch))
+            return False
+        commit.touch()
+    return True
+
+starts = 0
+while True:
+    starts += 1
+    driver = os.fork()
+    if not driver:
+        os.setpgid(0, 0)
+        os._exit(0 if drive(f"run{starts}") else 1)
+    code = os.waitstatus_to_exitcode(os.waitpid(driver, 0)[1])
+    if code == 0:
+        break
+    assert code in (1, -signal.SIGKILL), code
+print(json.dumps([starts, COUNTERS.unpack_from(shared)[1]]))
+"""
+RECORDS = 8 * 2 * 7
+
+
+def drawn_deaths(seed: int) -> list[tuple[int, str]]:
+    """After how many steps since the one before, and who dies."""
+    rng = random.Random(seed)
+    victims = ("driver", "driver", "process")
+    return [(rng.randint(1, STEPS_BETWEEN_MAX), rng.choice(victims)) for _ in range(DEATHS)]
+
+
+async def abort_what_is_open(broker: RunningBroker) -> int:
+    """As the coordinator does when its time is over; answers how many transactions there were."""
+    async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster:
+        connection = await cluster.any_broker()
+        asked = ListTransactionsRequest(state_filters=[ONGOING])
+        answer = await connection.request(ApiKey.LIST_TRANSACTIONS, asked, timeout_ms=10_000)
+        for left in answer.transaction_states:
+            await begin_transaction(cluster, left.transactional_id, timeout_ms=10_000)
+    return len(answer.transaction_states)
+
+
+async def check(tmp_path: Path, seed: int) -> None:
+    deaths = drawn_deaths(seed)
+    async with running_broker(tmp_path) as broker:
+        for topic in ("out", "rehearsal"):
+            await broker.create_topic(topic)
+        arguments = (broker.bootstrap, str(tmp_path), json.dumps(deaths))
+        done: Any = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-W", "ignore", "-c", STREAM, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+        assert done.returncode == 0, done.stderr
+        starts, died = json.loads(done.stdout)
+        assert died == DEATHS, seed
+        assert starts > 1
+        await abort_what_is_open(broker)
+        assert Counter(await committed(broker)) == Counter(values(0, RECORDS)), seed
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_a_stream_that_is_killed_after_any_request_writes_everything_once(tmp_path: Path, seed: int) -> None:
+    await check(tmp_path, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 40))
+async def test_a_stream_that_is_killed_after_any_request_writes_everything_once_for_many_seeds(
+    tmp_path: Path, seed: int
+) -> None:
+    await check(tmp_path, seed)
