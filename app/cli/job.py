@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -77,6 +78,8 @@ def archive(
         else:
             with _needing_spark_extra():
                 from pyspark_firn.jobs.iceberg import local_catalog, warehouse_at
+            # It says of every file which columns have no value and hence no statistics.
+            logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
             properties = dict(parse_assignments(catalog, "--catalog")) if catalog else local_catalog(warehouse)
             if to:
                 properties |= warehouse_at(to)
