@@ -11,14 +11,19 @@ milliseconds if the timer's tick is to end it, unless it asked for longer turns 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
+import time
 from pathlib import Path
 from struct import Struct
 from typing import Final
 
 SESSION: Final = Path("/proc/self/autogroup")
+
+SESSION_WAIT_S: Final = 0.1
+"""Of all sessions of a machine one becomes nice in so long, unless an administrator asks for it."""
+SESSION_TRIES: Final = 10
+"""Children that are started together stand in each other's way."""
 
 TURN_NS: Final = 100_000_000
 """The longest that Linux grants."""
@@ -35,9 +40,19 @@ def give_way(niceness: int) -> None:
     os.nice(niceness)
     _ask_for_long_turns()
     if os.getsid(0) == os.getpid():
-        # Not there, or not to be written, in some containers and kernels: then there is nothing to be made nice but the process.
-        with contextlib.suppress(OSError):
+        _make_session_nice()
+
+
+def _make_session_nice() -> None:
+    for _ in range(SESSION_TRIES):
+        try:
             SESSION.write_text(str(os.nice(0)))
+        except BlockingIOError:
+            time.sleep(SESSION_WAIT_S)
+        except OSError:
+            return  # not there, or not to be written, in some containers and kernels: the process alone is nice then
+        else:
+            return
 
 
 def _ask_for_long_turns() -> None:
