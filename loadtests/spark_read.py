@@ -60,7 +60,7 @@ from pyspark_firn.batch import plan
 from pyspark_firn.columns import KAFKA_COLUMNS, struct_type
 from pyspark_firn.memory import keep_freed_memory
 from pyspark_firn.options import parse_read_options
-from pyspark_firn.tasks import read_split
+from pyspark_firn.tasks import leave_out_of_collections, read_split
 from tests.support.buckets import BucketBuilder
 
 CORES = 2
@@ -128,12 +128,13 @@ class PrebuiltReader(DataSourceReader):
         return [PrebuiltSplit(end - start) for start, end in pairwise(self._edges)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        keep_freed_memory()  # as Firn's tasks do
+        keep_freed_memory()  # as Firn's tasks do, and so at the end
         batch = prebuilt_batch(self._file)
         for _ in range(partition.records // batch.num_rows):
             yield batch
         if left := partition.records % batch.num_rows:
             yield batch.slice(0, left)
+        leave_out_of_collections()
 
 
 def write_prebuilt(file: Path, store: str) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Reading a split: many ranged GETs under way, every chunk checked, record batches out in order.
 
 What is under way and not yet decoded is bounded by ``IN_FLIGHT_BYTES``; besides it a task holds one chunk, what its batches
-unfold to (in portions, see ``decoding.py``) and one record batch.
+unfold to (in portions, see ``decoding.py``) and one record batch. From a directory a chunk is read by the thread that decodes it,
+when it is its turn, and the kernel is told of those behind it: to hand it over between threads costs as much as to copy it.
 
 **What may change under a running job.** Offsets are fixed when planning. If a segment object is gone when it is read, the
 manifest is read again: if another segment covers the offsets now (compaction wrote it), reading goes on there; if retention
@@ -11,10 +12,11 @@ has taken them, that is data loss, and an error or a warning with a count as ``f
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 import uuid
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final
@@ -27,6 +29,7 @@ from app.errors import BrokerUnavailable, CorruptionError, ErrorCode, RequestRej
 from app.limits import MIB
 from app.metadata.manifest_state import ManifestState
 from app.objectstore.api import ObjectMissing, RangeUnsatisfiable
+from app.objectstore.directory import DirectoryStore
 from app.tiering.segment_format import SegmentFooter, check_stored_chunk, decode_footer
 from app.tiering.store_work import unfold_chunk
 from app.units import Offset, PartitionIndex, TopicId, TopicIdPartition, TopicPartition
@@ -110,7 +113,17 @@ class _Asked:
     index: int
     offset_start: int
     offset_end: int
-    stored: Future[bytes | memoryview]
+    stored: Future[bytes | memoryview] | _ReadInTurn
+
+
+class _ReadInTurn:
+    """A range of a directory's object, in the place of a future: read when it is wanted."""
+
+    def __init__(self, read: Callable[[], bytes | memoryview]) -> None:
+        self.result = read
+
+    def cancel(self) -> None:
+        """Nothing is under way."""
 
 
 @dataclass(slots=True)
@@ -208,7 +221,7 @@ class _ChunkReads:
             run.chunk_start = index + 1
             entry = footer.chunks[index]
             self._in_flight += entry.stored_bytes
-            stored = self._session.submit(self._get(run.object_key, entry.position, entry.stored_bytes))
+            stored = self._ask(run.object_key, entry.position, entry.stored_bytes)
             self._asked.append(_Asked(run.object_key, footer, index, run.offset_start, run.offset_end, stored))
 
     # --- what has moved ---------------------------------------------------------------------------------------------
@@ -290,6 +303,25 @@ class _ChunkReads:
         return self._session.run(self._session.metadata.manifest(self._partition))
 
     # --- requests ---------------------------------------------------------------------------------------------------
+
+    def _ask(self, key: str, position: int, length: int) -> Future[bytes | memoryview] | _ReadInTurn:
+        store = self._session.store
+        if isinstance(store, DirectoryStore):
+            store.expect_range(key, position, position + length)
+            return _ReadInTurn(functools.partial(self._get_now, store, key, position, length))
+        return self._session.submit(self._get(key, position, length))
+
+    def _get_now(self, store: DirectoryStore, key: str, position: int, length: int) -> bytes | memoryview:
+        """As ``_get``, on this thread unless something is wrong."""
+        try:
+            data = store.get_range_now(key, position, position + length)
+        except (RangeUnsatisfiable, StorageUnavailable):
+            data = b""
+        if len(data) != length:
+            return self._session.run(self._get(key, position, length))
+        self._counts.requests += 1
+        self._counts.bytes += length
+        return data
 
     async def _footer(self, key: str, object_bytes: int, position: int) -> SegmentFooter:
         tail = await self._get(key, position, object_bytes - position)

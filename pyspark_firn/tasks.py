@@ -35,11 +35,11 @@ def read_split(options: ReadOptions, columns: Sequence[str], split: InputPartiti
                 yield from reader.read(split)
     finally:
         if TaskContext.get() is not None:
-            _leave_out_of_collections()
+            leave_out_of_collections()
 
 
 @functools.cache
-def _leave_out_of_collections() -> None:
+def leave_out_of_collections() -> None:
     """Have garbage collections pass over what is loaded now, which stays for as long as the process.
 
     Spark's worker collects after each task, and to walk what the kernels' compiler has loaded takes longer than to read a split

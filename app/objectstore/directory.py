@@ -69,6 +69,18 @@ class DirectoryStore:
         check_range(start, end)
         return await self._pool.run(lambda: self._work.read(key, start, end))
 
+    def get_range_now(self, key: str, start: int, end: int) -> bytes:
+        """As ``get_range``, on the caller's thread, for readers without a loop to keep free."""
+        check_key(key)
+        check_range(start, end)
+        return self._work.read(key, start, end)
+
+    def expect_range(self, key: str, start: int, end: int) -> None:
+        """Have the kernel bring a range that is soon asked for into the page cache, without waiting for it."""
+        check_key(key)
+        check_range(start, end)
+        self._work.read_ahead(key, start, end)
+
     async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
         check_key(key)
         check_range(0, length)

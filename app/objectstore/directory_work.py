@@ -27,6 +27,7 @@ import shutil
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -89,6 +90,17 @@ class DirectoryWork:
                 os.close(descriptor)
         except OSError as error:
             raise _read_error(error, key) from error
+
+    def read_ahead(self, key: str, start: int, end: int) -> None:
+        """A hint. What is wrong with the file is told by the read that follows."""
+        if not hasattr(os, "posix_fadvise"):
+            return
+        with suppress(OSError):
+            descriptor = os.open(self.path(key), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.posix_fadvise(descriptor, start, end - start, os.POSIX_FADV_WILLNEED)
+            finally:
+                os.close(descriptor)
 
     def read_tail(self, key: str, length: int) -> tuple[bytes, int]:
         try:

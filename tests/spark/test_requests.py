@@ -16,10 +16,11 @@ from crc32c import crc32c
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 import pyspark_firn
-from app.errors import ConfigError, CorruptionError
+from app.errors import ConfigError, CorruptionError, StorageUnavailable
 from app.metadata.log_format import decode_entry, encode_entry
 from app.metadata.manifest_state import SegmentState
 from app.objectstore.directory import DirectoryStore
+from app.objectstore.directory_work import DirectoryWork
 from app.records.builder import build_batch
 from app.tiering.segment_format import FOOTER_MAGIC
 from app.units import Offset
@@ -255,13 +256,33 @@ def test_several_chunks_are_under_way_at_a_time(topic: Topic, monkeypatch: pytes
             under_way += 1
             if under_way == 4:
                 enough.set()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await enough.wait()
         return await get_range(self, key, start, end)
 
     monkeypatch.setattr(DirectoryStore, "get_range", together)
+    # As of any other store: chunks of a directory are read in their turn.
+    monkeypatch.setattr("pyspark_firn.reading.DirectoryStore", type("NoDirectoryStore", (), {}))
     monkeypatch.setattr("pyspark_firn.reading.GET_ATTEMPTS", 1)
     assert _read(parsed, splits) == list(range(300))
+
+
+def test_what_a_directory_does_not_give_at_once_is_asked_for_again(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed, splits = _plan(topic)
+    footers = {piece.object_key: piece.footer_position for split in splits for piece in split.pieces}
+    whole, refused = DirectoryWork.read, set[tuple[str, int]]()
+
+    def second_time(self: DirectoryWork, key: str, start: int, end: int | None) -> bytes:
+        if start < footers.get(key, 0) and (key, start) not in refused:
+            refused.add((key, start))
+            raise StorageUnavailable(f"could not read {key}")
+        return whole(self, key, start, end)
+
+    monkeypatch.setattr(DirectoryWork, "read", second_time)
+    assert _read(parsed, splits) == list(range(300))
+    assert len(refused) > len(footers)
 
 
 def _segment_path(topic: Topic, base: int) -> Path:
