@@ -17,7 +17,7 @@ import pytest
 from app.errors import ConfigError, StorageFull, StorageUnavailable
 from app.limits import MIB
 from app.objectstore import directory_work
-from app.objectstore.api import AlreadyExists, InvalidKey, ObjectMissing
+from app.objectstore.api import AlreadyExists, InvalidKey, ObjectMissing, RangeUnsatisfiable
 from app.objectstore.directory import DirectoryStore
 from tests.objectstore.conftest import ThreadPool
 
@@ -416,6 +416,19 @@ async def test_the_local_path_is_where_the_bytes_are(tmp_path: Path) -> None:
     assert store.local_path("data/aa/1.seg").read_bytes() == b"bytes"
     with pytest.raises(InvalidKey):
         store.local_path("../../etc/passwd")
+
+
+async def test_a_range_is_read_on_the_callers_thread_and_expecting_it_promises_nothing(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    await store.put("data/a", b"0123456789")
+    for key in ("data/a", "data/missing"):
+        store.expect_range(key, 2, 5)
+    assert store.get_range_now("data/a", 2, 5) == b"234"
+    assert store.get_range_now("data/a", 8, 50) == b"89"
+    with pytest.raises(RangeUnsatisfiable):
+        store.get_range_now("data/a", 10, 12)
+    with pytest.raises(ObjectMissing):
+        store.get_range_now("data/missing", 2, 5)
 
 
 @pytest.mark.parametrize("length", [2 * MIB, 2 * MIB + 1, 2 * MIB + 4096, MIB - 1])
