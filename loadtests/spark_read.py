@@ -198,7 +198,11 @@ def spark_session(connector: bool, settings: Mapping[str, str]) -> SparkSession:
 
 
 def fetch_connector() -> bool:
-    """Bring the connector's jars and compile what stands in for Spark's token provider; whether all is there."""
+    """Bring the connector's jars and compile what stands in for Spark's token provider; whether all is there, and Kafka too."""
+    try:
+        kafka_peer.kafka_libs()
+    except kafka_peer.PeerMissing:
+        return False
     provider = CONNECTOR / "unsecured.jar"
     if not provider.exists() and shutil.which("mvn") and shutil.which("javac"):
         here = Path(__file__).parent
