@@ -219,5 +219,5 @@ def test_splits_divide_a_segment_and_join_small_ones(tmp_path: Path) -> None:
     options = parse_read_options({"store": topic.store, "subscribe": "t", "splitBytes": "1m"}, streaming=False)
     splits = plan(options)
     assert len(splits) == 7
-    assert len(splits[-1].pieces) == 4  # type: ignore[union-attr]
+    assert len(splits[-1].pieces) == 5  # type: ignore[union-attr]
     assert read(topic, splitBytes="1m") == topic.reference()
