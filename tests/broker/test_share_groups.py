@@ -227,14 +227,14 @@ async def test_a_member_that_closes_its_session_gives_back_what_it_has(tmp_path:
 
 
 async def test_time_is_limited_unless_it_is_renewed(tmp_path: Path) -> None:
-    async with running_broker(tmp_path, group_share_record_lock_duration_ms=2000) as broker:
+    async with running_broker(tmp_path, group_share_record_lock_duration_ms=5000) as broker:
         await broker.create_topic("t", 1, retention_ms="-1")
         await configure(broker, share_auto_offset_reset="earliest")
         async with talk(broker.port) as producer, workers(broker, "a", "b") as (a, b):
             await produce(producer, "t", batch(2))
             assert await a.get() == [(0, 1, 1)]
             assert await a.say(0, 0, RENEW) is ErrorCode.NONE
-            given = await b.get(max_wait_ms=10_000)
+            given = await b.get(max_wait_ms=30_000)
             assert (1, 1, 2) in given or (0, 1, 2) in given
             assert await a.say(1, 1, ACCEPT) is ErrorCode.INVALID_RECORD_STATE
 
@@ -245,7 +245,7 @@ async def test_a_fetch_waits_for_records_and_begins_at_the_end_by_default(tmp_pa
         async with talk(broker.port) as producer, workers(broker, "a") as (a,):
             await produce(producer, "t", batch(3))
             assert await a.get() == []
-            waiting = asyncio.create_task(a.get(max_wait_ms=10_000))
+            waiting = asyncio.create_task(a.get(max_wait_ms=30_000))
             await produce(producer, "t", batch(2))
             assert await waiting == [(3, 4, 1)]
 
@@ -436,7 +436,7 @@ async def test_who_waits_is_given_what_another_gives_back(tmp_path: Path) -> Non
             await produce(producer, "t", batch(4))
             assert await a.get() == [(0, 3, 1)]
             assert await b.get() == []
-            waiting = asyncio.create_task(b.get(max_wait_ms=8_000))
+            waiting = asyncio.create_task(b.get(max_wait_ms=30_000))
             key = broker.node.shares.keys(lambda _: True)[0]
             async with asyncio.timeout(60):
                 while not len(broker.node.shares.find(key).changed):  # type: ignore[union-attr]
@@ -453,7 +453,7 @@ async def test_a_member_whose_connection_is_gone_gives_back_what_it_has(tmp_path
             await produce(producer, "t", batch(5))
             assert await a.get() == [(0, 4, 1)]
             assert await b.get() == []
-            waiting = asyncio.create_task(b.get(max_wait_ms=10_000))
+            waiting = asyncio.create_task(b.get(max_wait_ms=30_000))
             await a.connection.close()
             assert await waiting == [(0, 4, 2)]
             assert len(broker.node.shares.sessions) == 1
@@ -474,7 +474,7 @@ async def test_a_fetch_whose_connection_is_gone_acquires_nothing_any_more(tmp_pa
                 while len(broker.node.shares.sessions):
                     await asyncio.sleep(0.01)
             await produce(producer, "t", batch(5))
-            assert await b.get(max_wait_ms=10_000) == [(0, 4, 1)]
+            assert await b.get(max_wait_ms=30_000) == [(0, 4, 1)]
 
 
 async def test_a_new_session_takes_the_place_of_an_older_one_whose_records_stay_with_the_member(tmp_path: Path) -> None:
@@ -510,7 +510,7 @@ async def test_a_fetch_waits_for_as_many_bytes_as_it_asks_for_or_takes_what_ther
             await produce(producer, "t", batch(1, value=b"x" * 1000))
             assert await a.get(min_bytes=1500, max_wait_ms=50) == [(0, 0, 1)]
             await produce(producer, "t", batch(1, value=b"x" * 1000))
-            waiting = asyncio.create_task(a.get(min_bytes=1500, max_wait_ms=10_000))
+            waiting = asyncio.create_task(a.get(min_bytes=1500, max_wait_ms=30_000))
             key = broker.node.shares.keys(lambda _: True)[0]
             async with asyncio.timeout(60):
                 while not len(broker.node.shares.find(key).changed):  # type: ignore[union-attr]

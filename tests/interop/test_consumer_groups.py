@@ -212,7 +212,7 @@ def test_java_consumers_of_the_classic_protocol_share_a_topic_and_hand_it_over(
     topic, group = f"classic-{assignor}", f"classic-{assignor}"
     create_topic(firn.port, topic, 6)
     settings = (
-        *("group.protocol=classic", "heartbeat.interval.ms=200", "session.timeout.ms=6000"),
+        *("group.protocol=classic", "heartbeat.interval.ms=200", "session.timeout.ms=45000"),
         f"partition.assignment.strategy=org.apache.kafka.clients.consumer.{assignor}",
     )
     readers = [Java(java, firn, group, *settings) for _ in range(3)]
@@ -313,7 +313,7 @@ def test_a_group_is_rolled_from_the_classic_protocol_to_the_new_one_and_back(fir
 
 def test_groups_are_found_again_by_a_broker_that_starts_anew(tmp_path: Path) -> None:
     values = [f"v{number}" for number in range(100)]
-    settings = {**QUICK, "group_consumer_session_timeout_ms": 3000}
+    settings = {**QUICK, "group_consumer_session_timeout_ms": 8000}
     with ExitStack() as stack:
         with firn_serving(tmp_path, **settings) as first:
             create_topic(first.port, "kept", 4)
