@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from app.cost.prices import SECONDS_PER_MONTH
@@ -36,15 +37,24 @@ class Workload:
 
     def __post_init__(self) -> None:
         """Raises: ConfigError."""
-        positive = ("write_mb_per_s", "retention_days", "partitions", "segment_bytes", "roll_hours", "local_hours")
-        for name in (*positive, "stored_share", "zones"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} must be more than 0.")
-        for name in ("fan_out", "replay_share"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} cannot be negative.")
-        if self.peak < 1:
-            raise ConfigError("peak is a multiple of the average and cannot be below 1.")
+        # Asked so that what is no number at all is refused too.
+        for name, value in {
+            "What is written": self.write_mb_per_s,
+            "The retention": self.retention_days,
+            "The number of partitions": self.partitions,
+            "The size of a segment": self.segment_bytes,
+            "The age at which a segment is rolled": self.roll_hours,
+            "The time on the local disk": self.local_hours,
+            "The share that is stored": self.stored_share,
+            "The number of zones": self.zones,
+        }.items():
+            if not 0 < value < inf:
+                raise ConfigError(f"{name} must be a number above 0.")
+        for name, value in {"The fan-out": self.fan_out, "The share that is replayed": self.replay_share}.items():
+            if not 0 <= value < inf:
+                raise ConfigError(f"{name} must be a number, 0 or more.")
+        if not 1 <= self.peak < inf:
+            raise ConfigError("The peak is a multiple of the average: a number, 1 or more.")
 
     @property
     def gib_per_month(self) -> float:

@@ -70,8 +70,11 @@ def test_a_price_of_ones_own_replaces_the_lists() -> None:
 
 
 def test_impossible_workloads_and_sizes_are_refused() -> None:
-    with pytest.raises(ConfigError, match="write_mb_per_s"):
-        Workload(write_mb_per_s=0)
+    for impossible in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match="What is written must be a number above 0"):
+            Workload(write_mb_per_s=impossible)
+    with pytest.raises(ConfigError, match="fan-out must be a number, 0 or more"):
+        Workload(write_mb_per_s=1, fan_out=-0.5)
     with pytest.raises(ConfigError, match="peak"):
         Workload(write_mb_per_s=1, peak=0.5)
     assert parse_bytes("1.5MiB") == 1_572_864
