@@ -90,7 +90,7 @@ async def test_clients_may_neither_write_to_the_topic_nor_cut_it(tmp_path: Path)
             key = ApiKey.DELETE_RECORDS
             part = make(key, "DeleteRecordsPartition", partition_index=0, offset=-1)
             topics = [make(key, "DeleteRecordsTopic", name="__consumer_offsets", partitions=[part])]
-            answer = await asyncio.to_thread(raw.ask, key, 2, request(key, topics=topics, timeout_ms=1000))
+            answer = await asyncio.to_thread(raw.ask, key, 2, request(key, topics=topics, timeout_ms=60_000))
             assert answer.topics[0].partitions[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
         assert broker.log("__consumer_offsets").log_end_offset == 0
 
