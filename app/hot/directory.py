@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -82,17 +82,15 @@ class LogDirectory:
         """Writes the recovery points of all logs at once, blocking: set by the owner of the logs."""
         self.housekeeping = asyncio.Event()
         """Set when there is something for the owner's background work."""
-        self._trash: list[str] = []
+        self.trash: deque[str] = deque()
+        """Files that are to be unlinked, by the owner's background work."""
+        self.trash_added = asyncio.Event()
         self.descriptors.on_pressure = self._sync_pinned
 
     def throw_away(self, path: str) -> None:
-        """Unlink a file soon, in the pool: freeing the blocks of a large one takes long."""
-        self._trash.append(path)
-        self.housekeeping.set()
-
-    def take_trash(self) -> list[str]:
-        trash, self._trash = self._trash, []
-        return trash
+        """Unlink a file soon: freeing what a large one has takes long."""
+        self.trash.append(path)
+        self.trash_added.set()
 
     @property
     def checkpoint_due(self) -> bool:

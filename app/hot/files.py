@@ -81,6 +81,10 @@ class File(Protocol):
         """The same, and wait until the disk has taken them. What it raises ``fdatasync`` may not raise again."""
         ...
 
+    def drop_cached(self, position: int, length: int) -> None:
+        """Have the page cache let go of these bytes, but for those that the disk does not have yet. Readers wait for it then."""
+        ...
+
     def fileno(self) -> int:
         """The descriptor, for system calls of the caller's own; raises OSError where there is none (simulation)."""
         ...
@@ -342,6 +346,9 @@ class PosixFile:
 
     def finish_write_back(self, position: int, length: int) -> None:
         finish_write_back(self._descriptor, position, length)
+
+    def drop_cached(self, position: int, length: int) -> None:
+        os.posix_fadvise(self._descriptor, position, length, os.POSIX_FADV_DONTNEED)
 
     def fileno(self) -> int:
         return self._descriptor

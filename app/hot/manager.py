@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import re
 import threading
@@ -37,12 +38,12 @@ from app.hot.files import (
     FileSystem,
     claim_directory,
     read_file,
-    remove_tree,
     replace_file,
     storage_error,
     unlink_quietly,
     write_file,
 )
+from app.hot.freeing import free_files, free_tree
 from app.hot.log import PartitionLog
 from app.hot.producers import ProducerStates
 from app.hot.recovery import FOR_EVER, LoadedLog, create_file, load_log, new_segment, restore_log
@@ -453,6 +454,7 @@ class LogManager:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.log_directory.syncer.run())
             group.create_task(self._keep_house())
+            group.create_task(self._free_deleted())
 
     async def _keep_house(self) -> None:
         directory = self.log_directory
@@ -466,7 +468,6 @@ class LogManager:
                 await self.tick()
             directory.housekeeping.clear()
             now_ms = self._clock.now_ms()
-            await self._take_out_trash(now_ms)
             if now_ms >= checkpoint_due_ms or directory.checkpoint_due:
                 checkpoint_due_ms = now_ms + CHECKPOINT_MS
                 await self.checkpoint()
@@ -487,21 +488,23 @@ class LogManager:
                 # Full, offline or damaged: appends say so to whoever writes; the next tick tries again.
                 continue
 
+    async def _free_deleted(self) -> None:
+        """Unlink deleted files, and remove what deleted topics left when that is due. A task of its own: a GB takes a second."""
+        directory = self.log_directory
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK_MS / 1000):
+                    await directory.trash_added.wait()
+            directory.trash_added.clear()
+            await self._take_out_trash(self._clock.now_ms())
+
     async def _take_out_trash(self, now_ms: int) -> None:
-        fs = self._fs
-        paths = self.log_directory.take_trash()
+        fs, pool, trash = self._fs, self._pool, self.log_directory.trash
         due = [doomed for doomed in self._doomed if doomed.due_ms <= now_ms and not _in_use(doomed.log)]
-        if not paths and not due:
-            return
-
-        def work() -> None:
-            for path in paths:
-                unlink_quietly(fs, path)
-            for doomed in due:
-                remove_tree(fs, doomed.path)
-
         try:
-            await run_to_end(self._pool, work)
+            await free_files(fs, pool, trash)
+            for doomed in due:
+                await free_tree(fs, pool, doomed.path)
         except OSError as error:
             self.log_directory.go_offline(f"cannot delete files: {error.strerror or error}")
         self._doomed = [doomed for doomed in self._doomed if doomed not in due]
@@ -584,9 +587,13 @@ class LogManager:
             for state in states
         }
         self._logs.clear()
-        fs, data_dir = self._fs, self.data_dir
+        fs, data_dir, trash = self._fs, self.data_dir, self.log_directory.trash
 
         def work() -> None:
+            # After a clean stop nobody looks for them.
+            while trash:
+                unlink_quietly(fs, trash[0])
+                trash.popleft()
             replace_file(fs, f"{data_dir}/{RECOVERY_POINTS_FILE}", encode_offsets(ends), durable=True)
             replace_file(fs, f"{data_dir}/{LOG_STARTS_FILE}", encode_offsets(starts), durable=True)
             if cleaned_ends != self._cleaned_ends_written:

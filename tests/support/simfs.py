@@ -161,6 +161,10 @@ class SimFile:
             raise _error(errno.EIO, self.path)
         self._fs.note("finish write-back", self.path)
 
+    def drop_cached(self, position: int, length: int) -> None:
+        self._check()
+        self._fs.note("drop cached", self.path)
+
     def fileno(self) -> int:
         raise _error(errno.EBADF, self.path)
 

@@ -1,0 +1,77 @@
+"""Freeing the bytes of deleted files without holding up whoever serves clients.
+
+To unlink a file takes the kernel a millisecond of a core for every 10 to 20 MiB of it that the page cache has, in one call that
+nothing interrupts; if that core is the event loop's, the loop waits. So the page cache lets go of a file piece by piece first,
+and others have their turn between two pieces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from functools import partial
+from typing import Final
+
+from app.hot.directory import run_to_end
+from app.hot.files import File, FileSystem, remove_tree, unlink_quietly
+from app.limits import MIB
+from app.seams import BlockingPool
+
+PIECE_BYTES: Final = 4 * MIB
+"""Of the page cache, at a time: less than half a millisecond of a core."""
+REST_S: Final = 0.002
+"""Between two pieces. A GB takes a second."""
+PATIENT_FILES_MAX: Final = 100
+"""While more wait there are no rests: what is deleted must not grow faster than it is freed."""
+
+
+async def free_files(fs: FileSystem, pool: BlockingPool, paths: deque[str]) -> None:
+    """Unlink files, the first first, until there are no more; each leaves ``paths`` when it has gone. What has gone already is
+    fine, and readers at work finish. ``paths`` may get more meanwhile. Raises: OSError."""
+    while paths:
+        large = await run_to_end(pool, partial(_unlink_small, fs, paths))
+        if large is not None:
+            try:
+                for position in range(0, large.size(), PIECE_BYTES):
+                    await run_to_end(pool, partial(large.drop_cached, position, PIECE_BYTES))
+                    await _rest(paths)
+            finally:
+                large.close()
+            await run_to_end(pool, partial(unlink_quietly, fs, paths[0]))
+            paths.popleft()
+        elif paths:
+            await _rest(paths)
+
+
+async def _rest(waiting: deque[str]) -> None:
+    await asyncio.sleep(REST_S if len(waiting) <= PATIENT_FILES_MAX else 0)
+
+
+def _unlink_small(fs: FileSystem, paths: deque[str]) -> File | None:
+    """Unlink the first files until that has freed a piece; one that is larger is opened instead."""
+    freed_bytes = 0
+    while paths and freed_bytes < PIECE_BYTES:
+        try:
+            size_bytes = fs.file_size(paths[0])
+            if size_bytes > PIECE_BYTES:
+                return fs.open(paths[0], read_only=True)
+            fs.unlink(paths[0])
+            freed_bytes += size_bytes
+        except FileNotFoundError:
+            pass
+        paths.popleft()
+    return None
+
+
+async def free_tree(fs: FileSystem, pool: BlockingPool, path: str) -> None:
+    """Remove a directory and the files in it; one that has gone already is fine. Raises: OSError."""
+
+    def files() -> deque[str]:
+        try:
+            children = [f"{path}/{name}" for name in fs.list_dir(path)]
+        except FileNotFoundError:
+            return deque()
+        return deque(child for child in children if not fs.is_dir(child))
+
+    await free_files(fs, pool, await run_to_end(pool, files))
+    await run_to_end(pool, partial(remove_tree, fs, path))
