@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from app.broker.runtime import SystemClock
@@ -164,7 +164,12 @@ async def check(path: Path, lives: Sequence[Sequence[Step]], *, append_time: boo
                 assert await asyncio.to_thread(read, store, broker.bootstrap, isolation) == expected
 
 
-DRAWN = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
+DRAWN = {
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
+    # An example is a broker or three: to look for the least one that fails would take minutes.
+    "phases": [Phase.explicit, Phase.reuse, Phase.generate],
+}
 
 
 @settings(max_examples=8, **DRAWN)
