@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning", "ignore::DeprecationWarning"),
 ]
 
-SHORT_MS = 4000
+SHORT_MS = 8000
 """Passes in a test; long enough for a slow machine to commit before."""
 LONG_MS = 300_000
 DEADLINE_S = 120.0
