@@ -182,13 +182,13 @@ async def check(tmp_path: Path, seed: int) -> None:
         assert Counter(await committed(broker)) == Counter(values(0, RECORDS)), seed
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0])
 async def test_a_stream_that_is_killed_after_any_request_writes_everything_once(tmp_path: Path, seed: int) -> None:
     await check(tmp_path, seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 26))
+@pytest.mark.parametrize("seed", range(1, 26))
 async def test_a_stream_that_is_killed_after_any_request_writes_everything_once_for_many_seeds(
     tmp_path: Path, seed: int
 ) -> None:
