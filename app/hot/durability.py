@@ -132,8 +132,8 @@ class LogDurability:
             self.request_synced(end_offset)
 
     def request_if_old(self, end_offset: int, now_ms: int, flush_ms: int) -> None:
-        """Request a sync if ``flush.ms`` has passed since the first unsynced append."""
-        if self.synced_end < end_offset and now_ms - self.dirty_since_ms >= flush_ms:
+        """Request a sync if ``flush.ms`` has passed since the first unsynced append, or if one was wanted that could not begin."""
+        if self._wanted or (self.synced_end < end_offset and now_ms - self.dirty_since_ms >= flush_ms):
             self._request()
 
     def _request(self) -> None:
@@ -227,6 +227,8 @@ class LogDurability:
         return StorageUnavailable(f"the log directory is offline: {failure}")
 
     def _plan(self) -> SyncPlan:
+        """Raises: StorageUnavailable if a file cannot be opened; then all that was to be done still is."""
+        segments = self._acquire_unsynced()
         whole = self._checkpoint_wanted or self.unsaved_bytes >= WRITE_BACK_BYTES
         plan = SyncPlan(
             fs=self._directory.fs,
@@ -235,15 +237,26 @@ class LogDurability:
             new_names=self._names_dirty,
             end_offset=self._log.log_end_offset,
             whole=whole,
+            segments=segments,
         )
         self._parent_dirty = self._names_dirty = False
         if whole:
             self._checkpoint_wanted = False
             self.unsaved_bytes = 0
             self._plan_side_files(plan)
-        for segment in self._files.unsynced():
-            plan.segments.append(SyncItem(segment, segment.handle.acquire(), segment.size_bytes))
         return plan
+
+    def _acquire_unsynced(self) -> list[SyncItem]:
+        """The files of what no sync has covered, held open. Raises: StorageUnavailable; then none is."""
+        items: list[SyncItem] = []
+        try:
+            for segment in self._files.unsynced():
+                items.append(SyncItem(segment, segment.handle.acquire(), segment.size_bytes))
+        except FirnError:
+            for item in items:
+                item.segment.handle.release()
+            raise
+        return items
 
     def _plan_side_files(self, plan: SyncPlan) -> None:
         for segment in self._files.segments:

@@ -11,8 +11,9 @@ import pytest
 from app.configs import Durability
 from app.errors import RequestRejected, StorageFull, StorageUnavailable
 from app.hot.checkpoints import encode_leader_epochs
+from app.hot.descriptors import FileHandle
 from app.hot.durability import WRITE_BACK_BYTES
-from app.hot.files import read_file
+from app.hot.files import File, read_file
 from app.hot.log import PartitionLog
 from app.units import LeaderEpoch
 from tests.hot.helpers import (
@@ -183,6 +184,36 @@ async def test_what_nobody_waits_for_is_stored_too_even_if_it_came_during_a_sync
         async with asyncio.timeout(30):
             await moved.wait()
         assert not log.syncing
+
+
+async def test_a_sync_that_cannot_begin_is_begun_again_with_all_that_it_was_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when all descriptors are in use."""
+    fs = sim()
+    async with running(manager_over(fs)) as manager:
+        log = new_log(manager, firn_durability=Durability.DISK, segment_bytes=len(batch()))
+        opened: list[FileHandle] = []
+        acquire = FileHandle.acquire
+
+        def refuse_the_second(handle: FileHandle) -> File:
+            if opened:
+                raise StorageUnavailable("all file descriptors of the log are in use")
+            opened.append(handle)
+            return acquire(handle)
+
+        monkeypatch.setattr(FileHandle, "acquire", refuse_the_second)
+        stored = [log.wait_stored(append(log)) for _ in range(2)]
+        await settle()
+        (handle,) = opened
+        assert handle.users == 0
+        monkeypatch.undo()
+        fs.trace = []
+        await manager.tick()
+        async with asyncio.timeout(30):
+            await asyncio.gather(*[one for one in stored if one is not None])
+        synced = [(call, path) for call, path in fs.trace if call in ("fsync_dir", "fdatasync")]
+        assert {("fsync_dir", DATA), ("fsync_dir", f"{DATA}/t-0"), ("fdatasync", LOG_PATH)} <= set(synced)
 
 
 async def test_write_back_starts_by_itself_and_moves_the_recovery_point() -> None:
