@@ -82,7 +82,8 @@ class File(Protocol):
         ...
 
     def drop_cached(self, position: int, length: int) -> None:
-        """Have the page cache let go of these bytes, but for those that the disk does not have yet. Readers wait for it then."""
+        """Have the page cache let go of these bytes, but for those that the disk does not have yet. Readers wait for it then.
+        Nothing where the system cannot do it."""
         ...
 
     def fileno(self) -> int:
@@ -348,7 +349,8 @@ class PosixFile:
         finish_write_back(self._descriptor, position, length)
 
     def drop_cached(self, position: int, length: int) -> None:
-        os.posix_fadvise(self._descriptor, position, length, os.POSIX_FADV_DONTNEED)
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._descriptor, position, length, os.POSIX_FADV_DONTNEED)
 
     def fileno(self) -> int:
         return self._descriptor

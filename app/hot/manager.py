@@ -460,13 +460,16 @@ class LogManager:
         directory = self.log_directory
         checkpoint_due_ms = self._clock.now_ms() + CHECKPOINT_MS
         expiry_due_ms = self._clock.now_ms() + EXPIRY_MS
+        loop = asyncio.get_running_loop()
+        tick_due_s = loop.time() + TICK_MS / 1000
         while True:
-            try:
-                async with asyncio.timeout(TICK_MS / 1000):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(tick_due_s):
                     await directory.housekeeping.wait()
-            except TimeoutError:
-                await self.tick()
             directory.housekeeping.clear()
+            if loop.time() >= tick_due_s:
+                tick_due_s = loop.time() + TICK_MS / 1000
+                await self.tick()
             now_ms = self._clock.now_ms()
             if now_ms >= checkpoint_due_ms or directory.checkpoint_due:
                 checkpoint_due_ms = now_ms + CHECKPOINT_MS

@@ -245,6 +245,19 @@ async def test_time_passes_for_idle_logs() -> None:
     assert CHECKPOINT_MS > TICK_MS
 
 
+async def test_time_passes_however_much_there_is_to_do_besides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.hot.manager.TICK_MS", 500)
+    clock = ManualClock()
+    async with running(manager_over(sim(), clock=clock)) as manager:
+        log = new_log(manager, firn_tier_max_lag_ms=60_000)
+        log.append_as_leader(batch(), now_ms=clock.now)
+        clock.now += 60_000
+        async with asyncio.timeout(30):
+            while len(log.segments()) == 1:
+                manager.log_directory.housekeeping.set()
+                await asyncio.sleep(0)
+
+
 async def test_a_damaged_log_does_not_keep_the_others_from_rolling() -> None:
     fs, clock = sim(), ManualClock()
     manager = manager_over(fs, clock=clock)
