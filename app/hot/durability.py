@@ -133,6 +133,8 @@ class LogDurability:
 
     def request_if_old(self, end_offset: int, now_ms: int, flush_ms: int) -> None:
         """Request a sync if ``flush.ms`` has passed since the first unsynced append, or if one was wanted that could not begin."""
+        if self._refusal is not None:
+            return
         if self._wanted or (self.synced_end < end_offset and now_ms - self.dirty_since_ms >= flush_ms):
             self._request()
 
