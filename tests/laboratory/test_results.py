@@ -207,3 +207,16 @@ def test_the_same_figures_draw_the_same_plots(tmp_path: Path) -> None:
     assert (drawn.count(">segments<"), drawn.count(">partitions<")) == (2, 2)  # a panel for each figure against each
     for name, path in first.items():
         assert path.read_bytes() == second[name].read_bytes()
+
+
+def test_bars_are_drawn_of_what_has_them_and_each_system_is_named_once(tmp_path: Path) -> None:
+    found = results()
+    found.groups = {"produce": found.groups["produce"]}
+    found.groups["produce"].cases = [
+        Case("both", {"Firn": {"mb_per_s": 2.0}, "Kafka": {"mb_per_s": 1.0}}),
+        Case("one", {"bare": {"mb_per_s": 3.0}}),
+        Case("planned", {"Firn": {"plan_s": 0.1}}),
+    ]
+    drawn = plots.draw(found, tmp_path)["produce"].read_text()
+    named = {word: drawn.count(f">{word}<") for word in ("both", "one", "planned", "Firn", "Kafka", "bare")}
+    assert named == {"both": 1, "one": 1, "planned": 0, "Firn": 1, "Kafka": 1, "bare": 1}
