@@ -342,7 +342,7 @@ class Partitions:
         if self._unmade:
             self._wake_maker.set()
         if delta.broker_configs or delta.topics:
-            self._tier.kick()
+            self._tier.kick(None if delta.broker_configs else delta.topics)
 
     async def followed(self, topic_id: UUID) -> None:
         """Wait until every log of a topic that was just made or changed is there, or making one has failed."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 from uuid import UUID
 
@@ -156,10 +156,11 @@ class RemoteLogManager:
         found.expire_at_s = 0.0
         self._kick.set()
 
-    def kick(self) -> None:
-        """Look at all partitions now: a segment has rolled, a setting has changed, a pause is over."""
-        for partition in self._partitions.values():
-            partition.expire_at_s = partition.retry_at_s = 0.0
+    def kick(self, topic_ids: Collection[UUID] | None = None) -> None:
+        """Look at the partitions of some topics now, or at all: a segment has rolled, a setting has changed, a pause is over."""
+        for key, partition in self._partitions.items():
+            if topic_ids is None or key.topic_id in topic_ids:
+                partition.expire_at_s = partition.retry_at_s = 0.0
         self._kick.set()
 
     # --- the rounds -------------------------------------------------------------------------------------------------

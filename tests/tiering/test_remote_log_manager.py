@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
@@ -240,6 +242,17 @@ def test_a_store_that_fails_at_random_delays_copies_and_loses_nothing(tmp_path: 
         await world.check()
 
     run_world(tmp_path, scenario, seed=seed)
+
+
+def test_a_change_of_a_topic_has_the_partitions_of_no_other_looked_at(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        partition = world.tier._partitions[KEY]
+        for topics, is_meant in (({uuid.uuid4()}, False), ({uuid.uuid4(), KEY.topic_id}, True), (None, True)):
+            partition.expire_at_s = partition.retry_at_s = math.inf
+            world.tier.kick(topics)
+            assert partition.expire_at_s == partition.retry_at_s == (0 if is_meant else math.inf)
+
+    run_world(tmp_path, scenario)
 
 
 def test_while_the_store_is_away_the_log_goes_on_and_nothing_local_is_dropped(tmp_path: Path) -> None:
