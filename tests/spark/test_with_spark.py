@@ -36,9 +36,9 @@ SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM that ends before its second compiler has paid for itself."""
 
 
-def session(master: str, **configs: str) -> SparkSession:
+def session(master: str, *, python: str = sys.executable, **configs: str) -> SparkSession:
     """``configs``: Spark's names with underscores for dots."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = python
     builder = (
         SparkSession.builder.master(master)
         .appName("firn-tests")
