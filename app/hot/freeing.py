@@ -8,6 +8,7 @@ and others have their turn between two pieces.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections import deque
 from functools import partial
 from typing import Final
@@ -48,13 +49,17 @@ async def _rest(waiting: deque[str]) -> None:
 
 
 def _unlink_small(fs: FileSystem, paths: deque[str]) -> File | None:
-    """Unlink the first files until that has freed a piece; one that is larger is opened instead."""
+    """Unlink the first files until that has freed a piece; one that is larger is opened instead, if it can be."""
     freed_bytes = 0
     while paths and freed_bytes < PIECE_BYTES:
         try:
             size_bytes = fs.file_size(paths[0])
             if size_bytes > PIECE_BYTES:
-                return fs.open(paths[0], read_only=True)
+                try:
+                    return fs.open(paths[0], read_only=True)
+                except OSError as error:
+                    if error.errno not in (errno.EMFILE, errno.ENFILE):
+                        raise
             fs.unlink(paths[0])
             freed_bytes += size_bytes
         except FileNotFoundError:

@@ -74,6 +74,14 @@ async def test_small_files_go_together_but_no_more_of_them_at_a_time_than_a_piec
     )  # three files; one, and the large one opened; its two pieces; its name; the last one
 
 
+async def test_without_a_descriptor_to_spare_a_large_file_goes_at_once() -> None:
+    fs = sim()
+    path = put(fs, "x", PIECE_BYTES + 1)
+    fs.open_files_max = fs.open_files
+    await free_files(fs, InlinePool(), deque([path]))
+    assert not fs.exists(path)
+
+
 async def test_a_directory_goes_with_its_files_and_one_that_has_gone_is_fine() -> None:
     fs = sim()
     fs.make_dirs(f"{DATA}/t-0/sub")
