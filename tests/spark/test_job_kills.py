@@ -20,11 +20,8 @@ import pytest
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
 from app.client.producer import Producer
-from app.client.transactions import ONGOING, begin_transaction
 from app.records.builder import build_batch
 from app.units import Offset, PartitionIndex, TopicPartition
-from app.wire.apikeys import ApiKey
-from app.wire.apis.list_transactions import ListTransactionsRequest
 from pyspark_firn.jobs.iceberg import local_catalog, opened_table
 from pyspark_firn.jobs.inspection import inspect
 from pyspark_firn.jobs.running import ProcessRunner
@@ -32,10 +29,10 @@ from pyspark_firn.session import SystemClock
 from tests.spark.conftest import Topic, read
 from tests.spark.test_archive import archived, expected
 from tests.spark.test_archive import topic as topic
-from tests.spark.test_compact import http_server
+from tests.spark.test_compact import http_server, tiered
 from tests.spark.test_jobs import produced
-from tests.spark.test_kills import small_topic
 from tests.spark.test_pipelines import run_script
+from tests.spark.test_stream_kills import abort_what_is_open
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.buckets import BucketBuilder
 
@@ -219,12 +216,6 @@ async def consumed(broker: RunningBroker, topic: str, *, committed: bool = False
     return found
 
 
-async def tiered(broker: RunningBroker, beyond: int) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while broker.log("t").local_log_start_offset <= beyond:
-            await asyncio.sleep(0.02)
-
-
 async def only_what_is_readable_is_left(path: Path, store: str) -> None:
     """Every object of the store is in a manifest, and every upload is gone."""
     async with asyncio.timeout(DEADLINE_S):
@@ -340,49 +331,64 @@ async def test_a_replay_that_is_killed_in_the_middle_of_sending_produces_each_re
 # --- streams into topics --------------------------------------------------------------------------------------------
 
 STREAM = """
-import os, signal, sys
+import json, os, signal, sys
 from pathlib import Path
+import pyspark_firn.writing as writing
 from pyspark_firn.source import FirnDataSource
-from pyspark_firn.writing import FirnStreamWriter, parse_write_options
 from tests.spark.test_with_spark import session
 
-master, store, bootstrap, scratch, place = sys.argv[1:]
+master, store, bootstrap, scratch, planned = sys.argv[1:]
+deaths = [tuple(one) for one in json.loads(planned)]
 os.environ["PYTHONPATH"] = os.getcwd()
 driver = os.getpid()
 
-def die(pid):
+def die(place, batch_id):
+    "If that is planned, once."
+    if (place, batch_id) not in deaths:
+        return
     try:
-        os.close(os.open(scratch + "/" + place, os.O_CREAT | os.O_EXCL))
+        os.close(os.open(f"{scratch}/died {place} {batch_id}", os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return
-    if pid == driver:
+    if master.startswith("local["):
         os.killpg(driver, signal.SIGKILL)
-    os.kill(pid, signal.SIGKILL)
+    # A task's Python was forked by a daemon, whose parent is the executor.
+    stat = Path(f"/proc/{os.getppid()}/stat").read_text()
+    os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 
-def executor():
-    "A task's Python was forked by a daemon, whose parent is the executor."
-    stat = Path(f"/proc/{os.getppid()}/stat").read_text()
-    return int(stat.rpartition(")")[2].split()[1])
+class DyingProducer(writing.Producer):
+    batch_id, sent = None, 0
 
-class DyingWriter(FirnStreamWriter):
+    async def send(self, *arguments, **named):
+        answer = await super().send(*arguments, **named)
+        self.sent += 1
+        if self.sent == 20:
+            await self.flush()
+            die("sending", self.batch_id)
+        return answer
+
+class DyingWriter(writing.FirnStreamWriter):
     async def write_attempt(self, batches, query_id, batch_id, attempt, *, slot=None):
+        writing.Producer = type("OfThisBatch", (DyingProducer,), {"batch_id": batch_id})
         left = await super().write_attempt(batches, query_id, batch_id, attempt, slot=slot)
-        if place == "executor" and left.transaction is not None:
-            die(executor())
+        if left.transaction is not None:
+            die("sent", batch_id)
         return left
 
     async def _write_intent(self, cluster, query_id, intent):
-        if place == "before the intent":
-            die(driver)
+        die("before the intent", intent.batch_id)
         await super()._write_intent(cluster, query_id, intent)
-        if place == "after the intent":
-            die(driver)
+        die("after the intent", intent.batch_id)
+
+    @staticmethod
+    async def _finish(cluster, transaction, batch_id):
+        await writing.FirnStreamWriter._finish(cluster, transaction, batch_id)
+        die("between two ends", batch_id)
 
     async def commit_batch(self, messages, batch_id):
         await super().commit_batch(messages, batch_id)
-        if place == "after the commit":
-            die(driver)
+        die("after the commit", batch_id)
 
 class DyingSource(FirnDataSource):
     @classmethod
@@ -390,53 +396,68 @@ class DyingSource(FirnDataSource):
         return "dying"
 
     def streamWriter(self, schema, overwrite):
-        return DyingWriter(parse_write_options(self.options, schema))
+        return DyingWriter(writing.parse_write_options(self.options, schema))
 
 spark = session(master)
 spark.dataSource.register(DyingSource)
 query = (
     spark.readStream.format("firn").option("store", store).option("subscribe", "t").option("splitBytes", "1m")
-    .option("maxRecordsPerTrigger", "300").load().select("key", "value")
+    .option("maxRecordsPerTrigger", "100").load().select("key", "value")
     .writeStream.format("dying").option("bootstrap", bootstrap).option("topic", "out").option("transactionTimeout", "300000")
     .option("checkpointLocation", scratch + "/checkpoint").trigger(availableNow=True).start()
 )
-sys.exit(0 if query.awaitTermination(200) else 1)
+sys.exit(0 if query.awaitTermination(240) else 1)
 """
+BATCHES = 6
+"""Of two tasks, hence of two transactions each: ``two_partitions`` at 100 records for each trigger."""
+IN_TASKS = ("sending", "sent")
+ON_DRIVER = ("before the intent", "after the intent", "between two ends", "after the commit")
+Death = tuple[str, int]
+"""At which place of which batch."""
+
+
+def drawn_death(place: str) -> Death:
+    """In any batch but the first: in the others there is an older intent, and ids are handed on."""
+    return place, random.Random(place).randrange(1, BATCHES)
+
+
+def has_happened(death: Death, scratch: Path) -> bool:
+    return (scratch / f"died {death[0]} {death[1]}").exists()
 
 
 async def everything_is_committed_once(broker: RunningBroker, topic: Topic) -> None:
-    """Each value is there once for readers at read_committed, when what the killed have left open is over."""
-    async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster:
-        connection = await cluster.any_broker()
-        asked = ListTransactionsRequest(state_filters=[ONGOING])
-        answer = await connection.request(ApiKey.LIST_TRANSACTIONS, asked, timeout_ms=10_000)
-        assert answer.transaction_states, "nothing was left open: it was killed too late"
-        for left in answer.transaction_states:
-            # Beginning anew aborts what was there, as the coordinator does when its time is over.
-            await begin_transaction(cluster, left.transactional_id, timeout_ms=10_000)
+    """Each value is there once for readers at read_committed."""
     wanted = Counter(row["value"] for row in await asyncio.to_thread(topic.reference))
     assert Counter(value for _, value in await consumed(broker, "out", committed=True)) == wanted
 
 
-async def test_a_stream_writes_once_what_an_executor_died_over(tmp_path: Path) -> None:
-    topic = await asyncio.to_thread(small_topic, tmp_path / "bucket", 3)
+async def test_a_stream_writes_once_what_executors_died_over(tmp_path: Path) -> None:
+    topic = await asyncio.to_thread(two_partitions, tmp_path / "bucket")
+    deaths = [drawn_death(place) for place in IN_TASKS]
     async with running_broker(tmp_path) as broker:
         await broker.create_topic("out")
-        arguments = ("local-cluster[2,1,1024]", topic.store, broker.bootstrap, str(tmp_path), "executor")
+        arguments = ("local-cluster[2,1,1024]", topic.store, broker.bootstrap, str(tmp_path), json.dumps(deaths))
         done = await asyncio.to_thread(run_script, STREAM, *arguments)
         assert done.returncode == 0, done.stdout[-4000:]
-        assert (tmp_path / "executor").exists()
+        assert all(has_happened(death, tmp_path) for death in deaths), deaths
+        # Each of the dead was in the middle of a transaction, which nobody else may end.
+        assert await abort_what_is_open(broker) == len(deaths)
         await everything_is_committed_once(broker, topic)
 
 
-async def test_a_stream_whose_driver_is_killed_around_its_commits_writes_everything_once(tmp_path: Path) -> None:
-    topic = await asyncio.to_thread(small_topic, tmp_path / "bucket", 3)
+@pytest.mark.parametrize("place", [*IN_TASKS, *ON_DRIVER])
+async def test_a_stream_whose_driver_is_killed_writes_everything_once(tmp_path: Path, place: str) -> None:
+    topic = await asyncio.to_thread(two_partitions, tmp_path / "bucket")
+    death = drawn_death(place)
     async with running_broker(tmp_path) as broker:
         await broker.create_topic("out")
-        for place in ("before the intent", "after the intent", "after the commit", "nowhere"):
-            arguments = ("local[2]", topic.store, broker.bootstrap, str(tmp_path), place)
-            done = await asyncio.to_thread(run_script, STREAM, *arguments)
-            killed = place != "nowhere"
-            assert done.returncode == (-signal.SIGKILL if killed else 0), done.stdout[-4000:]
-            assert (tmp_path / place).exists() == killed
+        arguments = ("local[2]", topic.store, broker.bootstrap, str(tmp_path), json.dumps([death]))
+        done = await asyncio.to_thread(run_script, STREAM, *arguments)
+        assert done.returncode == -signal.SIGKILL, done.stdout[-4000:]
+        assert has_happened(death, tmp_path), death
+        done = await asyncio.to_thread(run_script, STREAM, *arguments)
+        assert done.returncode == 0, done.stdout[-4000:]
+        # What an intent named was committed by the next start; what had none was written by it again.
+        had_intent = place in ("after the intent", "between two ends", "after the commit")
+        assert (await abort_what_is_open(broker) > 0) is not had_intent
         await everything_is_committed_once(broker, topic)
