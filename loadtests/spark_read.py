@@ -1,7 +1,7 @@
 """How fast Spark reads a topic's history: from Firn's bucket, against three limits, and against Spark's own Kafka source.
 
     python -m loadtests.spark_read [--record-bytes 100,1000] [--mib 1024] [--warm-up-s 15] [--rounds 5] [--no-kafka]
-        [--conf NAME=VALUE ...]
+        [--conf NAME=VALUE ...] [--firn NAME=VALUE ...]
 
 In one run and in turns, with Spark on the machine's own cores (``local[2]``) and everything warmed up:
 
@@ -18,7 +18,8 @@ its part: every system reads for ``--warm-up-s`` seconds, since the first round 
 query is timed from its start to its end, with planning; ``one_record_s`` is what one takes that reads a single record, which
 every query pays once, however long its history. CPU time is that of all processes that take part, Kafka's broker too, and
 means something on a machine that others use. ``task_memory_mib`` is of a fresh process that reads all splits, at its most: what
-is its own, and with the pages of libraries, which the tasks of a machine share. ``--conf`` gives Spark a setting.
+is its own, and with the pages of libraries, which the tasks of a machine share. ``--conf`` gives Spark a setting, ``--firn`` its
+reader an option.
 """
 
 from __future__ import annotations
@@ -295,7 +296,9 @@ def in_turns(systems: Mapping[str, Compared], effort: Effort) -> None:
             system.run(counts=True)
 
 
-def measure(record_bytes: int, effort: Effort, settings: Mapping[str, str], *, with_kafka: bool) -> dict[str, Any]:
+def measure(
+    record_bytes: int, effort: Effort, settings: Mapping[str, str], options: Mapping[str, str], *, with_kafka: bool
+) -> dict[str, Any]:
     with ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="firn-spark-")))
         records = asyncio.run(build_bucket(base / "bucket", record_bytes, effort.total_bytes))
@@ -310,7 +313,7 @@ def measure(record_bytes: int, effort: Effort, settings: Mapping[str, str], *, w
         spark.dataSource.register(PrebuiltSource)
         one_record = {"endingOffsets": json.dumps({TOPIC: {"0": 1}})}
         sources: dict[str, dict[str, str]] = {
-            "firn": {"store": store, "subscribe": TOPIC},
+            "firn": {"store": store, "subscribe": TOPIC, **options},
             "prebuilt": write_prebuilt(base / "prebuilt.arrow", store),
         }
         if with_kafka:
@@ -364,10 +367,11 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--no-kafka", action="store_true")
     parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--firn", action="append", default=[], metavar="NAME=VALUE")
     arguments = parser.parse_args()
     kafka = not arguments.no_kafka and fetch_connector()
     for size in arguments.record_bytes.split(","):
         effort = Effort(arguments.mib << 20, arguments.warm_up_s, arguments.rounds)
-        settings = dict(setting.split("=", 1) for setting in arguments.conf)
-        found = measure(int(size), effort, settings, with_kafka=kafka)
+        settings, options = (dict(text.split("=", 1) for text in texts) for texts in (arguments.conf, arguments.firn))
+        found = measure(int(size), effort, settings, options, with_kafka=kafka)
         print(json.dumps(found), flush=True)
