@@ -53,7 +53,8 @@ PARTITION_ANSWER = Struct(">ihqqqi")
 EARLIEST_LOCAL = -4
 NOT_READY = (3, 6)
 """UNKNOWN_TOPIC_OR_PARTITION and NOT_LEADER_OR_FOLLOWER, which a partition answers that was made just now."""
-READY_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 120.0
+"""Kafka answers that it has made 10,000 partitions long before it leads the last of them."""
 PRODUCE_VERSION = 9
 LARGE_REQUEST_BYTES = 64 << 10
 """From here on each is sent as soon as it is built, not some together."""
