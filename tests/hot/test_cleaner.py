@@ -661,6 +661,37 @@ async def test_the_files_of_a_segment_are_synced_when_the_disk_has_taken_all_of_
         assert {call for call, _ in own[synced[0] :]} <= {"fdatasync", "close", "rename"}
 
 
+class MeasuringFileSystem(SimFileSystem):
+    """Keeps how much was written to rewritten segments by each call."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self.lengths: list[int] = []
+
+    def write_length(self, path: str, length: int) -> int:
+        if path.endswith(".log.cleaned"):
+            self.lengths.append(length)
+        return super().write_length(path, length)
+
+
+async def test_rewritten_segments_are_written_by_pieces() -> None:
+    """The kernel finishes a call before it gives the core to another thread."""
+    fs, clock = MeasuringFileSystem(random.Random(1)), ManualClock()
+    fs.make_dirs(DATA)
+    fs.fsync_dir("/")
+    manager, log = await opened(fs, clock)
+    async with running(manager):
+        for number in range(3):
+            log.append_as_leader(keyed((b"k%d" % number, b"v" * 200_000)), now_ms=NOW)
+        await roll(log)
+        before = await read_all(log)
+        assert await cleaner_over(manager, fs, clock=clock).clean_next()
+        assert await read_all(log) == before
+    await manager.close()
+    assert sum(fs.lengths) == len(before) > 4 * compaction.PIECE_BYTES
+    assert max(fs.lengths) == compaction.PIECE_BYTES
+
+
 async def test_a_full_disk_leaves_the_log_as_it_was_and_compaction_goes_on_once_there_is_room() -> None:
     filled = _mortal(5)
     await _fill(filled, ManualClock())
