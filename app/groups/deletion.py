@@ -14,7 +14,7 @@ from app.coordinator.partition import RawRecord
 from app.coordinator.shell import Turn
 from app.errors import RequestRejected
 from app.groups.offsets import OffsetStore, group_prefix
-from app.groups.sweeps import sweep_tombstones
+from app.groups.sweeps import TEXT_BYTES_MAX, sweep_tombstones
 from app.limits import KIB
 from app.metrics import Counter
 
@@ -29,6 +29,15 @@ _PLACE_BYTES_MAX: Final = 300
 
 RETRY_MS: Final = 5_000
 """After an append that failed, until it is tried again, and until transactions are looked at again that have not ended."""
+
+
+SWEEPS_BYTES_MAX: Final = 384 * KIB
+"""Of one batch beside those tombstones. What it takes more to name is decided on by further batches of the same turn."""
+
+
+def sweeps_at_once(group_id: str) -> int:
+    """How many sweeps of a group are written in one batch."""
+    return SWEEPS_BYTES_MAX // (len(group_prefix(group_id)) + TEXT_BYTES_MAX + _PLACE_BYTES_MAX)
 
 
 def tombstones_at_once(group_id: str) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 from app.configs import BrokerConfig
@@ -24,7 +24,7 @@ from app.groups.classic_member import CONSUMER_PROTOCOL, ClassicTimer, Join, Syn
 from app.groups.cleanup import Chore, OffsetCleanup
 from app.groups.consumer import JOINING, LEAVING, Client, ConsumerGroup, Member, MemberTimer
 from app.groups.consumer_records import KEY_TYPES, GroupEpoch, from_bytes, to_bytes
-from app.groups.deletion import Deletion, DeletionDue, Deletions, tombstones_at_once
+from app.groups.deletion import Deletion, DeletionDue, Deletions, sweeps_at_once, tombstones_at_once
 from app.groups.group import Group, GroupType
 from app.groups.metrics import GroupCounters
 from app.groups.migration import can_downgrade, can_upgrade, downgraded, upgraded
@@ -32,7 +32,7 @@ from app.groups.offsets import CommittedOffset, OffsetStore, group_prefix, offse
 from app.groups.share import ShareGroup, ShareTimer
 from app.groups.share_records import SHARE_KEY_TYPES, SharedTopics, ShareEpoch
 from app.groups.subscriptions import ResolvedRegex, TopicPattern
-from app.groups.sweeps import sweep_records
+from app.groups.sweeps import cut, sweep_records
 from app.metadata.cluster import ClusterImage
 from app.metadata.group_configs import config_of_group
 from app.metrics import Registry
@@ -546,10 +546,11 @@ class GroupShard:
         self, turn: Turn, group_id: str, asked: Iterable[tuple[str, Collection[int]]]
     ) -> list[tuple[str, ErrorCode]]:
         """Delete committed offsets of topics that no member reads; a code for each topic. They are gone at once, also after a
-        crash; tombstones that are too many for this turn follow in others.
+        crash; tombstones that are too many for this turn follow in others. A crash may leave some if it takes more than one batch
+        to name them: they are those of ten thousand topics then, which Apache Kafka refuses.
 
         Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP (a group whose members may read anything); what an append
-        raises. Nothing is changed then.
+        raises. Nothing is changed then, but for what earlier batches have named.
         """
         group = self.group(group_id)
         if isinstance(group, ClassicGroup) and not group.is_empty and group.protocol_type != CONSUMER_PROTOCOL:
@@ -563,26 +564,37 @@ class GroupShard:
             codes.append((topic, ErrorCode.NONE))
             named.update((topic, partition) for partition in self.offsets.those_there(group_id, topic, partitions))
         gone, at_once = sorted(named), tombstones_at_once(group_id)
-        first, rest = gone[:at_once], gone[at_once:]
-        number = self.offsets.next_sweep
-        sweeps = sweep_records(group_id, number, rest, turn.now_ms)
-        if gone:
-            turn.append([*((offset_key(group_id, *each), None) for each in first), *sweeps])
-        for topic, partition in gone:
-            self.offsets.delete(group_id, topic, partition)
-        self._counters.offsets_deleted.value += len(first)
-        places = (offset_place(*each) for each in rest)
-        self._go_on_deleting(turn, group_id, places, range(number, number + len(sweeps)))
+        first, parts = gone[:at_once], tuple(cut(gone[at_once:]))
+        self._delete_offsets(turn, group_id, first, parts[: sweeps_at_once(group_id)])
+        for start in range(sweeps_at_once(group_id), len(parts), sweeps_at_once(group_id)):
+            self._delete_offsets(turn, group_id, (), parts[start : start + sweeps_at_once(group_id)])
         return codes
 
-    def _forget_offsets(self, turn: Turn, group_id: str, gone: Sequence[tuple[str, int]]) -> None:
-        """Delete some offsets. Raises: what an append raises; nothing is deleted then."""
-        if not gone:
+    def _delete_offsets(
+        self,
+        turn: Turn,
+        group_id: str,
+        first: Sequence[tuple[str, int]],
+        parts: Sequence[Sequence[tuple[str, int]]],
+    ) -> None:
+        """Delete offsets by one batch: the first by their tombstones, parts by sweeps. Raises: what an append raises; nothing is
+        deleted then."""
+        if not first and not parts:
             return
-        turn.append([(offset_key(group_id, topic, partition), None) for topic, partition in gone])
-        for topic, partition in gone:
+        number = self.offsets.next_sweep
+        sweeps = sweep_records(group_id, number, parts, turn.now_ms)
+        turn.append([*((offset_key(group_id, *each), None) for each in first), *sweeps])
+        for topic, partition in chain(first, *parts):
             self.offsets.delete(group_id, topic, partition)
-        self._counters.offsets_deleted.value += len(gone)
+        self._counters.offsets_deleted.value += len(first)
+        places = (offset_place(*each) for each in chain.from_iterable(parts))
+        self._go_on_deleting(turn, group_id, places, range(number, number + len(sweeps)))
+
+    def _forget_offsets(self, turn: Turn, group_id: str, gone: Sequence[tuple[str, int]]) -> None:
+        """Delete some offsets. Raises: what an append raises; those are not deleted that it would have told of."""
+        at_once = tombstones_at_once(group_id)
+        for start in range(0, len(gone), at_once):
+            self._delete_offsets(turn, group_id, gone[start : start + at_once], ())
 
     def _forget_group(self, turn: Turn, group: Group) -> None:
         """Take a group without members, but not its offsets, out of the log. Raises: what an append raises."""

@@ -26,18 +26,23 @@ TOPIC: Final = ""
 _VALUE: Final = 3
 """Version in which sweeps are written, as offsets are."""
 
-_TEXT_BYTES_MAX: Final = 24 * KIB
+TEXT_BYTES_MAX: Final = 24 * KIB
 """Of what one sweep names: a string of this version has less than 32 KiB, and the last run may go beyond it."""
+
+_AROUND_TOPIC_BYTES: Final = len(":[],")
+_NUMBER_BYTES_MAX: Final = len("2147483648,")
+"""Of where a run ends."""
 
 Names = dict[str, list[int]]
 """By topic: where runs of neighbouring partitions begin and end."""
 
 
 def sweep_records(
-    group_id: str, first_number: int, named: Iterable[tuple[str, int]] | None, now_ms: int
+    group_id: str, first_number: int, parts: Iterable[Sequence[tuple[str, int]]] | None, now_ms: int
 ) -> list[RawRecord]:
-    """Sweeps of a group, numbered from ``first_number`` on, for topics and partitions in order; without them, one for all."""
-    texts = [""] if named is None else [msgspec.json.encode(names).decode() for names in _cut(named)]
+    """Sweeps of a group, numbered from ``first_number`` on, for what ``cut`` made of topics and partitions; without them, one for
+    all."""
+    texts = [""] if parts is None else [msgspec.json.encode(_runs(part)).decode() for part in parts]
     return [
         GROUP_RECORDS.record(
             OffsetCommitKey(group_id, TOPIC, number),
@@ -69,32 +74,33 @@ def parse_sweep(value: bytes) -> Sequence[tuple[str, range]] | None:
         raise CorruptionError(f"what says that offsets are deleted is not sound: {error}") from error
 
 
-def _cut(named: Iterable[tuple[str, int]]) -> Iterator[Names]:
-    """As many runs in each part as a sweep can name."""
-    part: Names = {}
+def cut(named: Iterable[tuple[str, int]]) -> Iterator[Sequence[tuple[str, int]]]:
+    """Topics and partitions in order, by as many as one sweep can name."""
+    part: list[tuple[str, int]] = []
     size = 0
-    for topic, start, end in _runs(named):
-        if size > _TEXT_BYTES_MAX:
-            yield part
-            part, size = {}, 0
-        if topic not in part:
-            part[topic] = []
-            size += len(topic)
-        part[topic] += (start, end)
-        size += len(f"{start},{end},")
+    last = "", -1
+    for each in named:
+        topic, partition = each
+        if each != (last[0], last[1] + 1):
+            if size > TEXT_BYTES_MAX:
+                yield part
+                part, size, last = [], 0, ("", -1)
+            if topic != last[0]:
+                size += len(msgspec.json.encode(topic)) + _AROUND_TOPIC_BYTES
+            size += len(f"{partition},") + _NUMBER_BYTES_MAX
+        part.append(each)
+        last = each
     if part:
         yield part
 
 
-def _runs(named: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int, int]]:
-    """Topic, first partition and end of neighbours in a row."""
-    run: tuple[str, int, int] | None = None
+def _runs(named: Iterable[tuple[str, int]]) -> Names:
+    """Neighbouring partitions as runs."""
+    names: Names = {}
     for topic, partition in named:
-        if run is not None and (topic, partition) == (run[0], run[2]):
-            run = topic, run[1], partition + 1
-            continue
-        if run is not None:
-            yield run
-        run = topic, partition, partition + 1
-    if run is not None:
-        yield run
+        bounds = names.setdefault(topic, [])
+        if bounds and bounds[-1] == partition:
+            bounds[-1] += 1
+        else:
+            bounds += partition, partition + 1
+    return names

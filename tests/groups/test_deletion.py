@@ -168,12 +168,41 @@ def test_offsets_of_which_one_record_cannot_name_all_are_gone_at_once_too() -> N
     assert bench.committed() == odd
 
 
+@pytest.mark.parametrize("name_chars", [5, 12, 249])
+@pytest.mark.parametrize("group", [GROUP, "g" * 32_767])
+def test_a_sweep_of_topics_with_short_names_or_long_ones_fits_in_its_string(group: str, name_chars: int) -> None:
+    named = [(f"{topic:0{name_chars}}", 0) for topic in range(9_000)]
+    parts = list(sweeps.cut(named))
+    assert [each for part in parts for each in part] == named
+    values = [value for _, value in sweeps.sweep_records(group, 0, parts, 5) if value is not None]
+    assert max(map(len, values)) < 32_767
+
+
+@pytest.mark.parametrize(("group", "count"), [(GROUP, 12_000), ("g" * 32_767, 500)])
+def test_every_batch_that_deletes_offsets_of_very_many_topics_fits_in_what_the_topic_takes(
+    group: str, count: int
+) -> None:
+    bench = ShardBench()
+    names = [f"topic-of-some-length-{topic:06}" for topic in range(count)]
+    for start in range(0, count, 1_000):
+        commits = [(name, [(0, 5, -1, None), (7, 6, -1, None)]) for name in names[start : start + 1_000]]
+        bench.do(lambda shard, turn, commits=commits: shard.commit(turn, group, None, "", commits))  # type: ignore[misc]
+    bench.commit("other", 0, 7, group_id=group)
+    bench.turn.log.clear()
+    bench.do(lambda shard, turn: shard.delete_offsets(turn, group, [(name, [0, 7]) for name in names]))
+    bench.advance(2 * count)
+    assert max(sum(len(key) + len(value or b"") + 8 for key, value in batch) for batch in bench.turn.log) < 1_000_000
+    assert bench.committed(group) == {("other", 0): 7}
+    bench.restart()
+    assert bench.committed(group) == {("other", 0): 7}
+
+
 @given(
     st.sets(st.tuples(st.sampled_from(["t", "\u00e9-u", "t.2"]), st.integers(0, 50)), min_size=1),
     st.integers(0, 5),
 )
 def test_sweeps_are_read_as_they_were_written(named: set[tuple[str, int]], number: int) -> None:
-    records = sweeps.sweep_records("g", number, sorted(named), 5)
+    records = sweeps.sweep_records("g", number, sweeps.cut(sorted(named)), 5)
     read = [sweeps.parse_sweep(value) for _, value in records if value is not None]
     assert {(topic, each) for runs in read if runs is not None for topic, run in runs for each in run} == named
     (everything,) = sweeps.sweep_records("g", number, None, 5)
