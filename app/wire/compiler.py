@@ -305,10 +305,13 @@ class DecoderSource:
     def read_sized(self, item: Field, name: str) -> str:
         source = self.source
         variable, stop = source.fresh("v"), source.fresh("e")
+        is_compact_string = item.kind == "string" and self.shape.is_flexible
         length = self.take_length("h" if item.kind == "string" else "i", name)
         with source.block(f"if {length} >= 0:"):
             source(f"{stop} = p + {length}")
-            with source.block(f"if {stop} > end:"):
+            # A compact length could say more than a string may have; an int16 cannot.
+            too_long = f" or {length} > {primitives.STRING_BYTES_MAX}" if is_compact_string else ""
+            with source.block(f"if {stop} > end{too_long}:"):
                 source(f'raise refuse_length({length}, "{name}")')
             if item.kind == "string":
                 value = f"b[p:{stop}].decode()" if self.from_bytes else f'str(b[p:{stop}], "utf-8")'

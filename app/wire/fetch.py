@@ -23,6 +23,7 @@ from app.wire.primitives import (
     INT32,
     TROUBLES,
     Buffer,
+    compact_string_end,
     explain,
     next_tagged_field,
     put_compact_string,
@@ -296,11 +297,7 @@ def _decode_flexible(version: int, view: Buffer) -> FetchRequest:
         request.forgotten.append((topic, [index for (index,) in INDEX.iter_unpack(view[position:stop])]))
         position = skip_tagged_fields(view, stop)
     size, position = read_uvarint(view, position)
-    stop = position + size - 1
-    if not size:
-        raise refuse_null("rack_id")
-    if stop > end:
-        raise refuse_length(size - 1, "rack_id")
+    stop = compact_string_end(view, position, size, "rack_id")
     if size > 1:
         request.rack_id = str(view[position:stop], "utf-8")
     position = stop
@@ -316,11 +313,7 @@ def _read_topic(version: int, view: Buffer, position: int) -> tuple[TopicRef, in
             raise refuse_length(16, "topic_id")
         return uuid_of(bytes(view[position:stop])), stop
     size, position = read_uvarint(view, position)
-    if not size:
-        raise refuse_null("topic")
-    stop = position + size - 1
-    if stop > len(view):
-        raise refuse_length(size - 1, "topic")
+    stop = compact_string_end(view, position, size, "topic")
     return str(view[position:stop], "utf-8"), stop
 
 
@@ -348,7 +341,8 @@ def _read_request_tags(version: int, view: Buffer, position: int, request: Fetch
         tag, start, position = next_tagged_field(view, position, tag)
         if tag == 0:
             size, start = read_uvarint(view, start)
-            if start + max(size - 1, 0) != position:
+            stop = compact_string_end(view, start, size, "cluster_id") if size else start
+            if stop != position:
                 raise refuse_tag_size("cluster_id")
             request.cluster_id = str(view[start:position], "utf-8") if size else None
         elif tag == 1 and version >= REPLICA_STATE:

@@ -21,6 +21,10 @@ Buffer: TypeAlias = bytes | memoryview
 INT16: Final = Struct(">h")
 INT32: Final = Struct(">i")
 
+STRING_BYTES_MAX: Final = 0x7FFF
+"""Longest string on the wire. A compact length could say more, but Kafka takes no more, and what is stored of a string (group ids,
+member ids) has an int16 for its length."""
+
 UUIDS_KEPT_MAX: Final = 8192
 """Uuids kept by ``uuid_of``: topic ids come again with every Produce and Fetch. Ever new ones only empty it."""
 
@@ -143,7 +147,20 @@ def skip_tagged_fields(buffer: Buffer, position: int) -> int:
     return position
 
 
-# --- strings for hand-written encoders ------------------------------------------------------------------------------
+# --- strings for hand-written codecs --------------------------------------------------------------------------------
+
+
+def compact_string_end(buffer: Buffer, start: int, size: int, name: str) -> int:
+    """Where the COMPACT_STRING ends that begins at ``start``, ``size`` its length plus one as it was read.
+
+    Raises: ProtocolError if it is null, longer than a string may be, or than the bytes left.
+    """
+    if not size:
+        raise refuse_null(name)
+    end = start + size - 1
+    if end > len(buffer) or size > STRING_BYTES_MAX + 1:
+        raise refuse_length(size - 1, name)
+    return end
 
 
 def put_string(parts: list[bytes], text: str | None) -> None:
@@ -152,7 +169,7 @@ def put_string(parts: list[bytes], text: str | None) -> None:
         parts.append(b"\xff\xff")
         return
     encoded = text.encode()
-    if len(encoded) > 0x7FFF:
+    if len(encoded) > STRING_BYTES_MAX:
         raise ValueError(f"a string of {len(encoded)} bytes")
     parts.append(INT16.pack(len(encoded)))
     parts.append(encoded)
@@ -177,7 +194,7 @@ def refuse_count(count: int, name: str) -> ProtocolError:
 
 
 def refuse_length(length: int, name: str) -> ProtocolError:
-    """For a length that is below -1 or more than the bytes left."""
+    """For a length that is below -1, more than the bytes left, or more than a string may have."""
     return Truncated(f"{name} claims {length} bytes")
 
 

@@ -26,6 +26,7 @@ from app.wire.primitives import (
     INT32,
     TROUBLES,
     Buffer,
+    compact_string_end,
     explain,
     put_compact_string,
     put_string,
@@ -219,9 +220,7 @@ def _decode_flexible(version: int, view: memoryview) -> ProduceRequest:
     transactional_id = None
     size, position = read_uvarint(view, 0)
     if size:
-        stop = position + size - 1
-        if stop > end:
-            raise refuse_length(size - 1, "transactional_id")
+        stop = compact_string_end(view, position, size, "transactional_id")
         transactional_id = str(view[position:stop], "utf-8")
         position = stop
     acks, timeout_ms = ACKS_TIMEOUT.unpack_from(view, position)
@@ -242,11 +241,7 @@ def _decode_flexible(version: int, view: memoryview) -> ProduceRequest:
             topic = uuid_of(bytes(view[position:stop]))
         else:
             size, position = read_uvarint(view, position)
-            if not size:
-                raise refuse_null("topic_data.name")
-            stop = position + size - 1
-            if stop > end:
-                raise refuse_length(size - 1, "topic_data.name")
+            stop = compact_string_end(view, position, size, "topic_data.name")
             topic = str(view[position:stop], "utf-8")
         partition_count, position = read_uvarint(view, stop)
         partition_count -= 1

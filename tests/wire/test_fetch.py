@@ -20,10 +20,11 @@ from app.wire.endpoints import NodeEndpoint
 from app.wire.fetch import FetchPartition, FetchRequest, PartitionData, RecordsRef
 from app.wire.framing import response_frame
 from app.wire.header import parse_request_header
+from app.wire.primitives import STRING_BYTES_MAX
 from app.wire.schema import ZERO_UUID
 from tests.wire import reference
 from tests.wire.reference import Subject
-from tests.wire.test_hostile import REFUSED_AT_ONCE, attacks, full_message
+from tests.wire.test_hostile import REFUSED_AT_ONCE, attacks, full_message, with_texts
 from tests.wire.test_produce import int64s, names, nodes
 
 VERSIONS = range(4, 19)
@@ -123,6 +124,15 @@ def test_hostile_counts_and_lengths_are_refused(version: int) -> None:
     subject = Subject(ApiKey.FETCH, version, True)
     for _, data in attacks(subject, full_message(subject)):
         with pytest.raises(ProtocolError, match=f"{REFUSED_AT_ONCE}|cluster_id is not as long"):
+            fetch.decode_fetch(version, data)
+
+
+@pytest.mark.parametrize(
+    "version", [version for version in VERSIONS if Subject(ApiKey.FETCH, version, True).is_flexible]
+)
+def test_a_string_longer_than_an_int16_can_say_is_refused(version: int) -> None:
+    for data in with_texts(full_message(Subject(ApiKey.FETCH, version, True)), STRING_BYTES_MAX + 1):
+        with pytest.raises(ProtocolError, match="claims 32768 bytes"):
             fetch.decode_fetch(version, data)
 
 

@@ -17,6 +17,7 @@ from app.limits import MESSAGE_ELEMENTS_MAX, TAGGED_FIELDS_MAX
 from app.wire import codec
 from app.wire.apikeys import ApiKey
 from app.wire.apis import APIS
+from app.wire.primitives import STRING_BYTES_MAX, uvarint
 from tests.wire import reference
 from tests.wire.reference import Notes, Spot, Subject
 from tests.wire.test_codec import MESSAGE_IDS, MESSAGES, decode, encode
@@ -72,6 +73,24 @@ def refusal_of(subject: Subject, data: bytes) -> str:
 
 
 by_message = pytest.mark.parametrize(("key", "is_request"), MESSAGES, ids=MESSAGE_IDS)
+
+
+def with_texts(notes: Notes, size: int) -> Iterator[bytes]:
+    """A flexible message with each of its strings, which are short, replaced by one of so many bytes."""
+    for start in notes.texts:
+        length = notes.data[start - 1] - 1
+        yield notes.data[: start - 1] + uvarint(size + 1) + b"x" * size + notes.data[start + length :]
+
+
+@by_message
+def test_a_string_longer_than_an_int16_can_say_is_refused_anywhere(key: int, is_request: bool) -> None:
+    for subject in reference.subjects(key, is_request):
+        if subject.is_flexible:
+            notes = full_message(subject)
+            for data in with_texts(notes, STRING_BYTES_MAX + 1):
+                assert "claims 32768 bytes" in refusal_of(subject, data)
+            for data in with_texts(notes, STRING_BYTES_MAX):
+                assert "bytes" not in refusal_of(subject, data)
 
 
 @by_message

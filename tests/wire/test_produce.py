@@ -17,11 +17,12 @@ from app.wire.apis import produce as messages
 from app.wire.endpoints import NodeEndpoint
 from app.wire.framing import response_frame
 from app.wire.header import parse_request_header
+from app.wire.primitives import STRING_BYTES_MAX
 from app.wire.produce import PartitionResult, TopicRef
 from app.wire.schema import ZERO_UUID
 from tests.wire import reference
 from tests.wire.reference import Subject
-from tests.wire.test_hostile import REFUSED_AT_ONCE, attacks, full_message
+from tests.wire.test_hostile import REFUSED_AT_ONCE, attacks, full_message, with_texts
 
 VERSIONS = range(3, 14)
 TOPIC_ID = UUID("6f1d1a2e-5f0e-4c8f-9a35-2f9f6cb5a001")
@@ -142,6 +143,15 @@ def test_hostile_counts_and_lengths_are_refused(version: int) -> None:
     subject = Subject(ApiKey.PRODUCE, version, True)
     for _, data in attacks(subject, full_message(subject)):
         with pytest.raises(ProtocolError, match=REFUSED_AT_ONCE):
+            produce.decode_produce(version, memoryview(data))
+
+
+@pytest.mark.parametrize(
+    "version", [version for version in VERSIONS if Subject(ApiKey.PRODUCE, version, True).is_flexible]
+)
+def test_a_string_longer_than_an_int16_can_say_is_refused(version: int) -> None:
+    for data in with_texts(full_message(Subject(ApiKey.PRODUCE, version, True)), STRING_BYTES_MAX + 1):
+        with pytest.raises(ProtocolError, match="claims 32768 bytes"):
             produce.decode_produce(version, memoryview(data))
 
 
