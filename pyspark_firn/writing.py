@@ -10,6 +10,14 @@ to end it. The commit of a micro-batch is a record, the *intent*, in a compacted
 transactions batch n is made of. Only when that is acknowledged is each transaction committed. A batch that is repeated finds its
 own intent: its tasks write nothing, and the commit ends the transactions that the first attempt could not end.
 
+**The fence.** A driver that was given up may still be at work, or what it sent on its way. So an intent is written in a transaction
+too, under one transactional id for the query. A commit first takes that id, by which brokers refuse whatever an earlier holder has
+not brought to its end (INVALID_PRODUCER_EPOCH); looks then whether the batch has an intent, now that no earlier one can come any
+more; and only if it has none writes its own. Hence a batch has one intent for ever. Who finds another's finishes that, and gives
+up its own transactions; who finds that of a later batch stops. Intents are read at read_committed, by a commit up to the end of
+the topic, since another query's open transaction may hide an intent of this one. A task does not wait for that: what it misses,
+the commit finds.
+
 **What is kept.** A coordinator remembers a transactional id for a week (``transactional.id.expiration.ms``), so tasks do not make
 one for every batch: the intent also says which id each task's winner used, and in the batch after it the first attempt at that
 task takes it again. Nobody else can hold it: the winner is done, and what another attempt or another run of the query has used
@@ -47,7 +55,15 @@ from app.client.cluster import LATEST, ClusterClient
 from app.client.consumer import Consumer
 from app.client.producer import Acknowledged, Producer
 from app.client.transactions import Transaction, begin_transaction, end_transaction, is_open
-from app.errors import ConfigError, CorruptionError, ErrorCode, FirnError, RequestRejected
+from app.errors import (
+    BrokerUnavailable,
+    ConfigError,
+    CorruptionError,
+    ErrorCode,
+    FencedError,
+    FirnError,
+    RequestRejected,
+)
 from app.limits import MIB
 from app.records.compression import CODEC_NAMES, Codec
 from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
@@ -65,13 +81,21 @@ QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 RUN_ID: Final = "spark.jobGroup.id"
 """Spark makes the run of a streaming query its job group."""
-INTENT_VERSION: Final = 1
+INTENT_VERSION: Final = 2
+"""Since 2 an intent belongs to a transaction, and counts with its commit."""
+INTENT_VERSIONS_READ: Final = frozenset({1, 2})
+INTENT_TIMEOUT_MS: Final = 60_000
+"""From an intent to the end of its transaction; one that is left open holds up commits of other queries so long."""
+INTENT_READ_S_MAX: Final = 150.0
+"""For all that is open in the topic of intents to end: more than its time-out, and the interval in which Kafka looks for those."""
 COMMIT_TOPIC_CONFIGS: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact",
     "segment.bytes": str(MIB),
     "min.cleanable.dirty.ratio": "0.1",
+    "delete.retention.ms": "60000",
 }
-"""Every task reads the topic: it must stay small, and only whole segments are compacted."""
+"""Every task reads the topic: it must stay small, and only whole segments are compacted. Markers of transactions stay for the
+retention of deletes, by default a day."""
 
 _OVER: Final = frozenset(
     {
@@ -278,7 +302,7 @@ def decode_intent(data: bytes, query_id: str) -> Intent:
     """Inverse of ``Intent.encode``. Raises: CorruptionError."""
     try:
         found = json.loads(data)
-        if found["version"] != INTENT_VERSION:
+        if found["version"] not in INTENT_VERSIONS_READ:
             raise CorruptionError(f"The intent of query {query_id} has version {found['version']}: use a newer Firn.")
         transactions = tuple(
             _transaction(str(name), int(producer), int(epoch)) for name, producer, epoch in found["transactions"]
@@ -370,27 +394,33 @@ class FirnStreamWriter(Shipped, DataSourceStreamArrowWriter):
         """Write the intent, then end its transactions; or finish an intent that is there.
 
         Without an intent yet, a transaction that is over already fails the batch, which Spark then writes again. Every
-        transaction of an intent is tried, also after one that cannot be committed. Raises: FirnError.
+        transaction of an intent is tried, also after one that cannot be committed.
+        Raises: FencedError (another start of the query is at work, whose batch it is now), other FirnError.
         """
         if not messages:
             return
         query_id = messages[0].query_id
+        opened = tuple(_transaction(*one.transaction) for one in messages if one.transaction is not None)
         async with _cluster(self._options) as cluster:
-            opened = [_transaction(*one.transaction) for one in messages if one.transaction is not None]
-            if any(one.already_intended for one in messages):
-                assert not opened, "an intent was written while its batch was repeated"
-                intent = await read_intent(cluster, self._options.commit_topic, query_id)
-                assert intent is not None
-                if intent.batch_id > batch_id:
-                    return
-            else:
+            intent = await self._find_intent(cluster, query_id, batch_id)
+            if intent is None:
+                is_known = any(one.already_intended for one in messages)
                 slots = {one.slot.task: one.transactional_id for one in messages if one.slot is not None}
-                if not opened and not slots:
+                if not (opened or slots or is_known):
                     return
                 run_id = next((one.slot.run_id for one in messages if one.slot is not None), "")
-                intent = Intent(batch_id, tuple(opened), run_id, slots)
-                await self._check_open(cluster, intent)
-                await self._write_intent(cluster, query_id, intent)
+                own = Intent(batch_id, opened, run_id, slots)
+                intent = await self._intend(cluster, query_id, own, is_known=is_known)
+            for transaction in opened:
+                if transaction not in intent.transactions:
+                    await self._abandon(cluster, transaction)
+            if intent.batch_id > batch_id:
+                if not opened:
+                    return
+                raise FencedError(
+                    f"Batch {batch_id} of query {query_id} is not committed: another start of the query has gone on to batch"
+                    f" {intent.batch_id}. Let only one of them run."
+                )
             failures: list[FirnError] = []
             for transaction in intent.transactions:
                 try:
@@ -400,6 +430,34 @@ class FirnStreamWriter(Shipped, DataSourceStreamArrowWriter):
             if failures:
                 # One that is lost for good says more than one that may be tried again.
                 raise next((error for error in failures if isinstance(error, ConfigError)), failures[0])
+
+    async def _find_intent(
+        self, cluster: ClusterClient, query_id: str, batch_id: int, *, settled: bool = False
+    ) -> Intent | None:
+        """The intent of a batch, or of a later one; as ``read_intent``."""
+        newest = await read_intent(cluster, self._options.commit_topic, query_id, settled=settled)
+        return None if newest is None or newest.batch_id < batch_id else newest
+
+    async def _intend(self, cluster: ClusterClient, query_id: str, own: Intent, *, is_known: bool) -> Intent:
+        """Make ``own`` the intent of its batch, and answer it; or the one that is there.
+
+        It was looked for before, so that a driver which is batches behind does not take the id from the one ahead.
+        ``is_known``: a task has seen one. Raises: CorruptionError if that is gone, and as ``_check_open`` and ``_write_intent``.
+        """
+        await ensure_commit_topic(cluster, self._options.commit_topic)
+        timeout_ms = min(INTENT_TIMEOUT_MS, self._options.transaction_timeout_ms)
+        writer = await begin_transaction(cluster, f"firn-{query_id}-commits", timeout_ms=timeout_ms)
+        found = await self._find_intent(cluster, query_id, own.batch_id, settled=True)
+        if found is not None:
+            return found
+        if is_known:
+            raise CorruptionError(
+                f"The intent of batch {own.batch_id} of query {query_id} was there when its tasks began, and is gone from topic"
+                f" '{self._options.commit_topic}': what it named cannot be told any more."
+            )
+        await self._check_open(cluster, own)
+        await self._write_intent(cluster, query_id, own, writer)
+        return own
 
     @staticmethod
     async def _check_open(cluster: ClusterClient, intent: Intent) -> None:
@@ -412,14 +470,28 @@ class FirnStreamWriter(Shipped, DataSourceStreamArrowWriter):
                     " transactionTimeout, raise that or make the batches smaller."
                 )
 
-    async def _write_intent(self, cluster: ClusterClient, query_id: str, intent: Intent) -> None:
-        await ensure_commit_topic(cluster, self._options.commit_topic)
-        async with Producer(cluster, SystemClock()) as producer:
-            answer = await producer.send(
-                self._options.commit_topic, intent.encode(), key=query_id.encode(), partition=0
-            )
-            await producer.flush()
-            await answer
+    async def _write_intent(self, cluster: ClusterClient, query_id: str, intent: Intent, writer: Transaction) -> None:
+        """Have the intent in the topic, committed by its transaction ``writer``.
+
+        Raises: FencedError (another start has the query now; it is there only if the answer to its end was lost), BrokerUnavailable
+        (it may be there), RequestRejected.
+        """
+        try:
+            async with Producer(cluster, SystemClock(), transaction=writer) as producer:
+                answer = await producer.send(
+                    self._options.commit_topic, intent.encode(), key=query_id.encode(), partition=0
+                )
+                await producer.flush()
+                await answer
+            await end_transaction(cluster, writer, commit=True)
+        except RequestRejected as error:
+            if error.code not in _OVER:
+                raise
+            raise FencedError(
+                f"Batch {intent.batch_id} of query {query_id} is not for this driver to commit any more: another start of the query"
+                f" has begun to, or its intent took longer than {INTENT_TIMEOUT_MS // 1000} s ({error}). Let only one of them run;"
+                " if there is no other, start the query again."
+            ) from error
 
     @staticmethod
     async def _finish(cluster: ClusterClient, transaction: Transaction, batch_id: int) -> None:
@@ -450,14 +522,15 @@ class FirnStreamWriter(Shipped, DataSourceStreamArrowWriter):
         query_id = opened[0][0]
         async with _cluster(self._options) as cluster:
             try:
-                intent = await read_intent(cluster, self._options.commit_topic, query_id)
+                intent = await read_intent(cluster, self._options.commit_topic, query_id, settled=True)
             except FirnError as error:
                 _logger.warning("The transactions of batch %d are left to their time-out: %s", batch_id, error)
                 return
-            if intent is not None and intent.batch_id >= batch_id:
-                return
+            # A later intent is another start's, which has ended what this batch's intent named.
+            kept = intent.transactions if intent is not None and intent.batch_id == batch_id else ()
             for _, transaction in opened:
-                await self._abandon(cluster, transaction)
+                if transaction not in kept:
+                    await self._abandon(cluster, transaction)
 
 
 def _handed_on(newest: Intent | None, batch_id: int, slot: Slot | None) -> str | None:
@@ -482,19 +555,33 @@ async def ensure_commit_topic(cluster: ClusterClient, name: str) -> None:
             raise
 
 
-async def read_intent(cluster: ClusterClient, topic: str, query_id: str) -> Intent | None:
-    """The newest intent of a query; None if there is none. Raises: CorruptionError, RequestRejected, BrokerUnavailable."""
+async def read_intent(cluster: ClusterClient, topic: str, query_id: str, *, settled: bool = False) -> Intent | None:
+    """The newest intent of a query that is committed; None if there is none.
+
+    Args:
+        settled: wait until everything that is in the topic now is committed or aborted, also that of other queries. Otherwise an
+            intent behind an open transaction is not seen.
+
+    Raises: CorruptionError, RequestRejected, BrokerUnavailable.
+    """
     partition = TopicPartition(topic, PartitionIndex(0))
     await cluster.refresh()
     if topic not in cluster.view.topics:
         return None
-    end = (await cluster.list_offsets({partition: LATEST}))[partition].offset
+    end = (await cluster.list_offsets({partition: LATEST}, read_committed=not settled))[partition].offset
     newest: bytes | None = None
-    async with Consumer(cluster, reset_to=None) as consumer:
+    async with Consumer(cluster, read_committed=True, reset_to=None) as consumer:
         consumer.assign({partition: Offset(0)})
-        while consumer.position(partition) < end:
-            for batch in await consumer.poll(10_000):
-                for record in batch.records():
-                    if record.key == query_id.encode():
-                        newest = record.value
+        try:
+            async with asyncio.timeout(INTENT_READ_S_MAX):
+                while consumer.position(partition) < end:
+                    for batch in await consumer.poll(10_000):
+                        for record in batch.records():
+                            if record.key == query_id.encode():
+                                newest = record.value
+        except TimeoutError:
+            raise BrokerUnavailable(
+                f"Topic '{topic}' could be read to offset {consumer.position(partition)} of {end} in {INTENT_READ_S_MAX:.0f} s: a"
+                " transaction in it stays open."
+            ) from None
     return None if newest is None else decode_intent(newest, query_id)

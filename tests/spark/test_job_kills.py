@@ -376,9 +376,17 @@ class DyingWriter(writing.FirnStreamWriter):
             die("sent", batch_id)
         return left
 
-    async def _write_intent(self, cluster, query_id, intent):
+    async def _write_intent(self, cluster, query_id, intent, writer):
         die("before the intent", intent.batch_id)
-        await super()._write_intent(cluster, query_id, intent)
+        end_transaction = writing.end_transaction
+
+        async def end(cluster, transaction, *, commit):
+            die("in the intent", intent.batch_id)
+            await end_transaction(cluster, transaction, commit=commit)
+
+        writing.end_transaction = end
+        await super()._write_intent(cluster, query_id, intent, writer)
+        writing.end_transaction = end_transaction
         die("after the intent", intent.batch_id)
 
     @staticmethod
@@ -411,7 +419,7 @@ sys.exit(0 if query.awaitTermination(240) else 1)
 BATCHES = 6
 """Of two tasks, hence of two transactions each: ``two_partitions`` at 100 records for each trigger."""
 IN_TASKS = ("sending", "sent")
-ON_DRIVER = ("before the intent", "after the intent", "between two ends", "after the commit")
+ON_DRIVER = ("before the intent", "in the intent", "after the intent", "between two ends", "after the commit")
 Death = tuple[str, int]
 """At which place of which batch."""
 

@@ -18,7 +18,7 @@ from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, 
 
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
-from app.client.transactions import Transaction, end_transaction
+from app.client.transactions import Transaction, begin_transaction, end_transaction
 from app.errors import BrokerUnavailable, ConfigError, CorruptionError, ErrorCode, RequestRejected
 from app.records.compression import Codec
 from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
@@ -31,6 +31,7 @@ from pyspark_firn.writing import (
     OpenTransaction,
     Slot,
     WriteOptions,
+    ensure_commit_topic,
     parse_write_options,
     read_intent,
 )
@@ -271,7 +272,9 @@ async def test_a_refused_commit_is_called_a_time_out_only_if_it_is_one(
         writer = FirnStreamWriter(options)
         opened = [await writer.write_attempt(rows(0, 5), "query", 0, "0-1")]
 
-        async def refuse(*arguments: object, **named: object) -> None:
+        async def refuse(cluster: ClusterClient, transaction: Transaction, *, commit: bool) -> None:
+            if transaction.transactional_id == "firn-query-commits":
+                return await end_transaction(cluster, transaction, commit=commit)
             raise RequestRejected(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "not allowed")
 
         with monkeypatch.context() as patched:
@@ -326,7 +329,7 @@ async def test_an_abort_that_cannot_read_the_intent_leaves_the_transactions_alon
         writer = FirnStreamWriter(options)
         opened = [await writer.write_attempt(rows(0, 5), "query", 0, "0-1")]
 
-        async def fail(*arguments: object) -> None:
+        async def fail(*arguments: object, **named: object) -> None:
             raise CorruptionError("damaged")
 
         with monkeypatch.context() as patched:
@@ -362,7 +365,7 @@ async def test_transactional_ids_are_used_again_batch_after_batch(tmp_path: Path
         first = await write_batch(writer, 0)
         for batch in range(1, 8):
             assert await write_batch(writer, batch) == first
-        assert len(await transactional_ids(broker)) == 2
+        assert await transactional_ids(broker) == {*first, "firn-query-commits"}
         assert sorted(await committed(broker)) == sorted(b"v%d" % n for n in range(8) for _ in range(2 - n % 2))
 
 
@@ -395,8 +398,11 @@ async def test_the_topic_of_intents_stays_small(tmp_path: Path) -> None:
         writer = FirnStreamWriter(options)
         transactions = tuple(Transaction(f"{n:0200d}", ProducerId(n), ProducerEpoch(0)) for n in range(1000))
         async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster:
+            await ensure_commit_topic(cluster, options.commit_topic)
             for batch in range(40):
-                await writer._write_intent(cluster, f"query {batch % 2}", Intent(batch, transactions))
+                query_id = f"query {batch % 2}"
+                driver = await begin_transaction(cluster, query_id, timeout_ms=60_000)
+                await writer._write_intent(cluster, query_id, Intent(batch, transactions), driver)
             written = 40 * len(Intent(0, transactions).encode())
             log = broker.log(options.commit_topic)
             async with asyncio.timeout(60):
