@@ -116,12 +116,15 @@ class KafkaConnection:
         Raises:
             BrokerUnavailable: no answer; it is not known whether the request was carried out. After a time-out the
                 connection is closed.
-            RequestRejected: no common version.
+            RequestRejected: no common version, or INVALID_REQUEST: it cannot be said, as a string of more than 32,767 bytes.
             ProtocolError: the answer does not decode; the connection is closed.
         """
         if version is None:
             version = self.version_of(key)
-        body = codec.encode_request(key, version, message)
+        try:
+            body = codec.encode_request(key, version, message)
+        except ValueError as error:
+            raise RequestRejected(ErrorCode.INVALID_REQUEST, str(error)) from error
         return await self.exchange(
             key, version, body, lambda view: codec.decode_response(key, version, view), timeout_ms=timeout_ms
         )

@@ -44,12 +44,16 @@ from app.groups.group import GroupType
 from app.limits import GROUP_PENDING_MEMBERS_MAX
 from app.wire.apis.join_group import JoinGroupResponse, JoinGroupResponseMember
 from app.wire.apis.sync_group import SyncGroupResponse
+from app.wire.primitives import STRING_BYTES_MAX
 
 if TYPE_CHECKING:
     from app.coordinator.shell import Reply, Turn
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 """How long a member may wait in its first JoinGroup, during which its client sends no heartbeats (KAFKA-7610)."""
+
+AWAY_WAIT_MS_MIN: Final = 1_000
+"""How long static members that are all away are waited for at least, whatever they say: looking all the time brings nobody back."""
 
 GROUP_METADATA_VERSION: Final = 3
 """In which Kafka 4 writes groups, too."""
@@ -216,12 +220,19 @@ class ClassicGroup:
             self._answer_sync(turn, member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
         if member.instance_id is not None and self._static.get(member.instance_id) == member_id:
             del self._static[member.instance_id]
-        self._supported.subtract(member.protocol_names)
+        self._unsupport(member)
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
 
+    def _unsupport(self, member: ClassicMember) -> None:
+        """A member is gone, or supports something else now."""
+        for name in member.protocol_names:
+            self._supported[name] -= 1
+            if not self._supported[name]:
+                del self._supported[name]  # nobody's names would pile up
+
     def _set_protocols(self, member: ClassicMember, protocols: Protocols) -> None:
-        self._supported.subtract(member.protocol_names)
+        self._unsupport(member)
         member.protocols = protocols
         self._supported.update(member.protocol_names)
 
@@ -294,8 +305,7 @@ class ClassicGroup:
                 return member_id in self.members or len(self.members) < most
 
     def _join_new(self, turn: Turn, join: Join, reply: Reply[JoinGroupResponse]) -> None:
-        prefix = join.client_id if join.instance_id is None else join.instance_id
-        member_id = f"{prefix}-{UUID(bytes=self._rng.randbytes(16), version=4)}"
+        member_id = new_member_id(join.client_id if join.instance_id is None else join.instance_id, self._rng)
         if join.instance_id is not None:
             known = self._static.get(join.instance_id)
             if known is None:
@@ -420,7 +430,7 @@ class ClassicGroup:
         if old.sync is not None:
             self._answer_sync(turn, old, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID))
         turn.cancel_timer(old.timer)
-        self._supported.subtract(old.protocol_names)
+        self._unsupport(old)
         self._supported.update(new.protocol_names)
         self.members = {
             member.member_id: member
@@ -479,7 +489,8 @@ class ClassicGroup:
             self._remove(turn, member.member_id)
         if self.members and not self._elect_joined_leader():
             # Only static members are left, and all are away: wait for them a while longer.
-            turn.set_timer(ClassicTimer(ClassicDue.JOIN, self.group_id), self._rebalance_timeout_ms)
+            wait_ms = max(self._rebalance_timeout_ms, AWAY_WAIT_MS_MIN)
+            turn.set_timer(ClassicTimer(ClassicDue.JOIN, self.group_id), wait_ms)
             return
         self.generation += 1
         self.pending_syncs.clear()
@@ -823,6 +834,15 @@ class ClassicGroup:
         elif group.protocol_type == CONSUMER_PROTOCOL:
             group.subscribed_topics = frozenset()
         return group
+
+
+def new_member_id(prefix: str, rng: random.Random) -> str:
+    """A member id that nobody has, as Kafka makes them; of a very long prefix only as much as the id has room for."""
+    unique = f"-{UUID(bytes=rng.randbytes(16), version=4)}"
+    room = STRING_BYTES_MAX - len(unique)
+    if len(prefix.encode()) > room:
+        prefix = prefix.encode()[:room].decode(errors="ignore")
+    return prefix + unique
 
 
 def refused_join(code: ErrorCode, member_id: str = NO_MEMBER) -> JoinGroupResponse:

@@ -13,6 +13,7 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from app.configs import BrokerConfig
+from app.configs.numbers import LONG_MAX
 from app.coordinator.partition import ProducerIdAndEpoch, RawRecord, ReplayedBatch
 from app.coordinator.records import GROUP_RECORDS
 from app.coordinator.schemas.classic_group import GroupMetadataKey
@@ -512,7 +513,8 @@ class GroupShard:
         Raises: what an append raises; then nothing is committed.
         """
         now_ms = turn.now_ms
-        expires_ms = NO_TIMESTAMP if retention_ms == -1 else now_ms + retention_ms
+        # Who says how long may mean for ever.
+        expires_ms = NO_TIMESTAMP if retention_ms == -1 else min(now_ms + retention_ms, LONG_MAX)
         records: list[RawRecord] = []
         taken: list[tuple[str, int, int, int, str]] = []
         for topic, partitions in commits:

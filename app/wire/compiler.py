@@ -56,6 +56,7 @@ GLOBALS: Final[dict[str, object]] = {
     "skip_tagged_fields": primitives.skip_tagged_fields,
     "tagged_field_count": primitives.tagged_field_count,
     "unpack_from": unpack_from,
+    "too_long": primitives.too_long,
     "uuid_of": primitives.uuid_of,
     "uvarint": primitives.uvarint,
 }
@@ -494,6 +495,9 @@ class EncoderSource:
                 source(f"{variable} = {variable}.encode()")
             length = source.fresh("n")
             source(f"{length} = len({variable})")
+            if item.kind == "string" and self.shape.is_flexible:
+                with source.block(f"if {length} > {primitives.STRING_BYTES_MAX}:"):
+                    source(f"raise too_long({length})")
             self.put_length("h" if item.kind == "string" else "i", length)
             self.flush()
             source(f"{self.add}({variable})")

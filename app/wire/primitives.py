@@ -164,28 +164,35 @@ def compact_string_end(buffer: Buffer, start: int, size: int, name: str) -> int:
 
 
 def put_string(parts: list[bytes], text: str | None) -> None:
-    """Add a STRING or NULLABLE_STRING to ``parts``. Raises: ValueError beyond 32,767 bytes."""
+    """Add a STRING or NULLABLE_STRING to ``parts``. Raises: ValueError if it is too long."""
     if text is None:
         parts.append(b"\xff\xff")
         return
     encoded = text.encode()
     if len(encoded) > STRING_BYTES_MAX:
-        raise ValueError(f"a string of {len(encoded)} bytes")
+        raise too_long(len(encoded))
     parts.append(INT16.pack(len(encoded)))
     parts.append(encoded)
 
 
 def put_compact_string(parts: list[bytes], text: str | None) -> None:
-    """Add a COMPACT_STRING or COMPACT_NULLABLE_STRING to ``parts``."""
+    """Add a COMPACT_STRING or COMPACT_NULLABLE_STRING to ``parts``. Raises: ValueError if it is too long."""
     if text is None:
         parts.append(b"\0")
         return
     encoded = text.encode()
+    if len(encoded) > STRING_BYTES_MAX:
+        raise too_long(len(encoded))
     parts.append(uvarint(len(encoded) + 1))
     parts.append(encoded)
 
 
-# --- refusals, called by compiled decoders ----------------------------------------------------------------------------
+# --- refusals, called by compiled codecs ----------------------------------------------------------------------------
+
+
+def too_long(length: int) -> ValueError:
+    """For a string that is to be written and cannot be."""
+    return ValueError(f"a string of {length} bytes, of {STRING_BYTES_MAX} at most")
 
 
 def refuse_count(count: int, name: str) -> ProtocolError:

@@ -111,6 +111,18 @@ async def test_an_api_that_both_sides_know_in_no_common_version_is_refused_in_wo
         await connection.close()
 
 
+async def test_what_cannot_be_said_is_refused_and_the_connection_goes_on() -> None:
+    async with scripted_broker() as broker:
+        connection = await connect(broker)
+        for version in (2, 4):
+            request = FindCoordinatorRequest(key="x" * 32_768, coordinator_keys=["x" * 32_768])
+            with pytest.raises(RequestRejected, match="FindCoordinator v") as refused:
+                await connection.request(ApiKey.FIND_COORDINATOR, request, version=version)
+            assert refused.value.code is ErrorCode.INVALID_REQUEST
+        assert await connection.request(ApiKey.METADATA, MetadataRequest()) is not None
+        await connection.close()
+
+
 async def test_a_cut_connection_fails_everything_in_flight() -> None:
     async with scripted_broker() as broker:
 

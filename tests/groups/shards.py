@@ -146,6 +146,7 @@ class ShardBench:
         rebalance_ms: int = REBALANCE_MS,
         requires_member_id: bool = False,
         can_skip_assignment: bool = True,
+        client_id: str = "client",
     ) -> Reply[JoinGroupResponse]:
         reply: Reply[JoinGroupResponse] = Reply()
         join = Join(
@@ -155,7 +156,7 @@ class ShardBench:
             protocols,
             session_ms,
             rebalance_ms,
-            "client",
+            client_id,
             "/127.0.0.1",
             requires_member_id,
             can_skip_assignment,

@@ -200,6 +200,20 @@ def test_a_first_member_without_protocols_is_refused() -> None:
     assert answered(bench.join(protocol_type="")).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
+def test_a_very_long_client_or_instance_id_makes_a_member_id_that_can_be_written_down() -> None:
+    longest = "\u00e9" * (32_766 // 2)
+    for bench, instance_id in ((ShardBench(), None), (ShardBench(), longest)):
+        first = bench.join(instance_id=instance_id, client_id=longest)
+        bench.advance(CONFIG.group_initial_rebalance_delay_ms)
+        member_id = answered(first).member_id
+        assert len(member_id.encode()) <= 32_767
+        assert member_id.startswith("\u00e9" * 16_000)
+        synced = bench.sync(member_id, 1, [(member_id, b"x")], instance_id=instance_id)
+        assert answered(synced).assignment == b"x"
+        bench.restart()
+        assert list(bench.group.members) == [member_id]
+
+
 def test_a_full_group_takes_nobody_more() -> None:
     bench = ShardBench(replace(CONFIG, group_max_size=2))
     bench.stable(2)
@@ -416,6 +430,23 @@ def test_static_members_keep_their_place_while_they_are_away() -> None:
         bench.advance(5000)
     assert answered(third).generation_id == 2
     assert second in bench.group.members
+
+
+def test_static_members_that_are_all_away_are_not_looked_for_all_the_time() -> None:
+    bench = ShardBench()
+    members = [bench.join(instance_id=instance_id, rebalance_ms=1) for instance_id in ("i0", "i1")]
+    bench.advance(CONFIG.group_initial_rebalance_delay_ms)
+    for instance_id, member in zip(("i0", "i1"), members, strict=True):
+        bench.sync(answered(member).member_id, 1, instance_id=instance_id)
+    before = set(bench.group.members)
+    bench.join(rebalance_ms=1)
+    (third,) = set(bench.group.members) - before
+    bench.leave((third, None))
+    bench.advance(1)
+    assert (bench.group.state, set(bench.group.members)) == (ClassicState.PREPARING_REBALANCE, before)
+    next_ms = bench.turn.timers.next_ms()
+    assert next_ms is not None
+    assert next_ms >= bench.turn.now_ms + classic.AWAY_WAIT_MS_MIN
 
 
 def test_a_static_member_leaves_by_its_instance() -> None:

@@ -316,6 +316,16 @@ def test_an_offset_goes_when_its_client_said_so() -> None:
     assert bench.committed() == {("t", 1): 5}
 
 
+@pytest.mark.parametrize("retention_ms", [(1 << 63) - 1, (1 << 63) - 2, -(1 << 63), -2])
+def test_any_time_that_a_client_may_name_can_be_written_down(retention_ms: int) -> None:
+    bench = ShardBench()
+    assert bench.commit("t", 0, 5, retention_ms=retention_ms, api_version=2) == ErrorCode.NONE
+    bench.restart()
+    assert bench.committed() == {("t", 0): 5}
+    bench.advance(CHECK_MS)
+    assert bench.committed() == ({("t", 0): 5} if retention_ms > 0 else {})
+
+
 def test_expiry_goes_through_many_groups_and_is_tried_again_when_it_cannot_be_written() -> None:
     bench = ShardBench(replace(CONFIG, offsets_retention_minutes=1))
     for number in range(450):

@@ -94,6 +94,8 @@ async def test_settings_of_a_topic_are_read_set_and_set_back(http: httpx.AsyncCl
         ("DELETE", "{cluster}/topics/nowhere", None, 404, 40403),
         ("GET", "{cluster}/topics/nowhere/configs", None, 404, 40403),
         ("POST", "{cluster}/topics/nowhere/records", b"{}", 404, 40403),
+        ("GET", "{cluster}/topics/" + "a" * 40_000, None, 400, 40002),
+        ("POST", "{cluster}/topics/" + "a" * 40_000 + "/records", b"{}", 400, 40002),
     ],
 )
 async def test_errors_have_the_rest_proxys_shape(
