@@ -1,7 +1,8 @@
-"""The protocol of a stream that writes, killed after any request or answer, batch after batch, for many seeds.
+"""The protocol of a stream that writes, killed or held up after any request or answer, batch after batch, for many seeds.
 
 Spark's part is played without a JVM: a driver that goes through the micro-batches of its checkpoint, a process for each attempt at
-a task, and one for each commit, as Spark has them. Dying is real: SIGKILL, with requests on their way to a broker that lives.
+a task, and one for each commit, as Spark has them. Dying is real: SIGKILL, with requests on their way to a broker that lives. So is
+sleeping: SIGSTOP to a driver and its tasks, which go on when their successor is at work, or has done everything.
 ``test_job_kills.py`` does the same to Spark itself, at chosen places.
 """
 
@@ -26,30 +27,58 @@ from tests.spark.test_writing import committed, values
 from tests.support.broker import RunningBroker, running_broker
 
 DEADLINE_S = 120.0
-DEATHS = 12
+EVENTS = 12
 STEPS_BETWEEN_MAX = 60
-"""Requests and answers from one death to the next; a batch has about 60."""
+"""Requests and answers from one event to the next; a batch has about 70."""
 
 STREAM = """
-import asyncio, json, mmap, os, pickle, random, signal, struct, sys
+import asyncio, ctypes, fcntl, json, mmap, os, pickle, random, signal, struct, sys
 from pathlib import Path
 from app.client.connection import KafkaConnection
 from pyspark_firn.writing import FirnStreamWriter, Slot, parse_write_options
 from tests.spark.test_writing import SCHEMA, rows
 
 BATCHES, TASKS, RECORDS = 8, 2, 7
-bootstrap, scratch, deaths = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
+bootstrap, scratch, events = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
 options = parse_write_options({"bootstrap": bootstrap, "topic": "out", "transactionTimeout": "300000"}, SCHEMA)
 writer = FirnStreamWriter(options)
-shared, COUNTERS = mmap.mmap(-1, 16), struct.Struct("qq")  # Steps since the last death, deaths.
+shared, COUNTERS = mmap.mmap(-1, 16), struct.Struct("qq")  # Steps since the last event, events.
+lock = open(scratch / "lock", "wb")
+asleep = scratch / "asleep"  # Groups of processes.
+asleep.touch()
+
+def ends_with_parent():
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+def wake_all():
+    groups = asleep.read_text().split()
+    asleep.write_text("")
+    for group in groups:
+        try:
+            os.killpg(int(group), signal.SIGCONT)
+        except ProcessLookupError:
+            pass
 
 def step():
-    steps, died = COUNTERS.unpack_from(shared)
-    steps += 1
-    if died < len(deaths) and steps == deaths[died][0]:
-        COUNTERS.pack_into(shared, 0, 0, died + 1)
-        os.kill(0 if deaths[died][1] == "driver" else os.getpid(), signal.SIGKILL)
-    COUNTERS.pack_into(shared, 0, steps, died)
+    fcntl.lockf(lock, fcntl.LOCK_EX)
+    steps, happened = COUNTERS.unpack_from(shared)
+    steps, event = steps + 1, None
+    if happened < len(events) and steps >= events[happened][0]:
+        event = events[happened][1]
+        steps, happened = 0, happened + 1
+        if event == "sleeper":
+            asleep.write_text(f"{asleep.read_text()} {os.getpgid(0)}")
+        elif event == "waker":
+            wake_all()
+    COUNTERS.pack_into(shared, 0, steps, happened)
+    fcntl.lockf(lock, fcntl.LOCK_UN)
+    if event == "driver":
+        os.kill(0, signal.SIGKILL)
+    elif event == "process":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif event == "sleeper":
+        os.kill(0, signal.SIGSTOP)
 
 def dies(name, before):
     whole = getattr(KafkaConnection, name)
@@ -81,6 +110,7 @@ def in_process(work):
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
+        ends_with_parent()
         os.close(reading)
         try:
             answer = asyncio.run(work())
@@ -127,27 +157,40 @@ def drive(run_id):
         commit.touch()
     return True
 
-starts = 0
-while True:
-    starts += 1
+def start(run_id):
     driver = os.fork()
     if not driver:
+        ends_with_parent()
         os.setpgid(0, 0)
-        os._exit(0 if drive(f"run{starts}") else 1)
-    code = os.waitstatus_to_exitcode(os.waitpid(driver, 0)[1])
-    if code == 0:
-        break
-    assert code in (1, -signal.SIGKILL), code
+        os._exit(0 if drive(run_id) else 1)
+    return driver
+
+starts, is_done = 1, False
+drivers = {start("run1")}
+while drivers:
+    if is_done:  # Whoever sleeps still finds everything committed, and can only do harm.
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        wake_all()
+        fcntl.lockf(lock, fcntl.LOCK_UN)
+    driver, status = os.waitpid(-1, os.WUNTRACED)
+    if not os.WIFSTOPPED(status):
+        code = os.waitstatus_to_exitcode(status)
+        assert code in (0, 1, -signal.SIGKILL), code
+        drivers.remove(driver)
+        is_done |= code == 0
+    if not is_done:
+        starts += 1
+        drivers.add(start(f"run{starts}"))
 print(json.dumps([starts, COUNTERS.unpack_from(shared)[1]]))
 """
 RECORDS = 8 * 2 * 7
 
 
-def drawn_deaths(seed: int) -> list[tuple[int, str]]:
-    """After how many steps since the one before, and who dies."""
+def drawn_events(seed: int) -> list[tuple[int, str]]:
+    """After how many steps since the one before, and who dies, falls asleep, or wakes those that sleep."""
     rng = random.Random(seed)
-    victims = ("driver", "driver", "process")
-    return [(rng.randint(1, STEPS_BETWEEN_MAX), rng.choice(victims)) for _ in range(DEATHS)]
+    who = ("driver", "driver", "process", "sleeper", "sleeper", "waker")
+    return [(rng.randint(1, STEPS_BETWEEN_MAX), rng.choice(who)) for _ in range(EVENTS)]
 
 
 async def abort_what_is_open(broker: RunningBroker) -> int:
@@ -162,11 +205,11 @@ async def abort_what_is_open(broker: RunningBroker) -> int:
 
 
 async def check(tmp_path: Path, seed: int) -> None:
-    deaths = drawn_deaths(seed)
+    events = drawn_events(seed)
     async with running_broker(tmp_path) as broker:
         for topic in ("out", "rehearsal"):
             await broker.create_topic(topic)
-        arguments = (broker.bootstrap, str(tmp_path), json.dumps(deaths))
+        arguments = (broker.bootstrap, str(tmp_path), json.dumps(events))
         done: Any = await asyncio.to_thread(
             subprocess.run,
             [sys.executable, "-W", "ignore", "-c", STREAM, *arguments],
@@ -175,21 +218,23 @@ async def check(tmp_path: Path, seed: int) -> None:
             timeout=DEADLINE_S,
         )
         assert done.returncode == 0, done.stderr
-        starts, died = json.loads(done.stdout)
-        assert died == DEATHS, seed
+        starts, happened = json.loads(done.stdout)
+        assert happened == EVENTS, seed
         assert starts > 1
         await abort_what_is_open(broker)
         assert Counter(await committed(broker)) == Counter(values(0, RECORDS)), seed
 
 
 @pytest.mark.parametrize("seed", [0])
-async def test_a_stream_that_is_killed_after_any_request_writes_everything_once(tmp_path: Path, seed: int) -> None:
+async def test_a_stream_that_is_killed_or_held_up_after_any_request_writes_everything_once(
+    tmp_path: Path, seed: int
+) -> None:
     await check(tmp_path, seed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 26))
-async def test_a_stream_that_is_killed_after_any_request_writes_everything_once_for_many_seeds(
+async def test_a_stream_that_is_killed_or_held_up_after_any_request_writes_everything_once_for_many_seeds(
     tmp_path: Path, seed: int
 ) -> None:
     await check(tmp_path, seed)
