@@ -6,7 +6,11 @@ Spark finds this package by its name: where ``firn[spark]`` is installed, ``spar
 from __future__ import annotations
 
 from pyspark_firn.shadowing import require_firn
-from pyspark_firn.source import FirnDataSource as DefaultSource
+from pyspark_firn.spark_version import require_spark
+
+require_spark()
+
+from pyspark_firn.source import FirnDataSource as DefaultSource  # noqa: E402 - an older Spark has not what this imports
 
 __all__ = ["DefaultSource", "count"]
 

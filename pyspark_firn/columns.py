@@ -70,6 +70,8 @@ def arrow_schema(names: Sequence[str]) -> pa.Schema:
 def column_names(schema: StructType) -> tuple[str, ...]:
     """Which columns a user's own schema asks for. Raises: ConfigError if it is not one of these columns as they are."""
     for field in schema.fields:
+        if schema.names.count(field.name) > 1:
+            raise ConfigError(f"The column {field.name!r} is in the schema more than once: name it once.")
         known = SPARK_TYPES.get(field.name)
         if known is None:
             raise ConfigError(f"There is no column {field.name!r}: a topic has {', '.join(SPARK_TYPES)}.")

@@ -5,6 +5,7 @@ Every mistake is a ``ConfigError`` of one sentence that names the option and say
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from app.errors import ConfigError
 from app.limits import MIB
+from app.metadata.cluster import INTERNAL_TOPICS
 from pyspark_firn.columns import HEADERS, KAFKA_COLUMNS, SPARK_TYPES
 
 SPLIT_BYTES_MIN: Final = 1 * MIB
@@ -71,13 +73,14 @@ class Subscription:
         return self.topics or self.assigned or ()
 
     def wants(self, topic: str) -> bool:
-        """Whether a topic of that name is read."""
+        """Whether a topic of that name is read. As with Spark's Kafka source a pattern need only be found in the name, and finds no
+        topic of the brokers' own."""
         if self.topics is not None:
             return topic in self.topics
         if self.assigned is not None:
             return topic in self.assigned
         assert self.pattern is not None
-        return re.fullmatch(self.pattern, topic) is not None
+        return topic not in INTERNAL_TOPICS and re.search(self.pattern, topic) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,13 +111,30 @@ BOTH: Final = (
 )  # fmt: skip
 BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushdown")
 STREAM_ONLY: Final = ("maxBytesPerTrigger", "maxRecordsPerTrigger")
+_NO_BROKERS: Final = "leave it out, a bucket is read without brokers; for what is not tiered yet write tail"
+_NO_CONSUMER: Final = "leave it out, no consumer takes part"
+_SPLITS: Final = "leave it out, splits follow splitBytes"
+_TRIGGERS: Final = "leave it out, a trigger takes what there is; say how often with trigger(processingTime=...)"
 _ELSEWHERE: Final = {
-    "kafka.bootstrap.servers": "a bucket is read without brokers; for what is not tiered yet write tail",
-    "bootstrap": "a bucket is read without brokers; for what is not tiered yet write tail",
+    "kafka.bootstrap.servers": _NO_BROKERS,
+    "bootstrap": _NO_BROKERS,
+    "kafka.isolation.level": "write isolation",
+    "kafka.group.id": _NO_CONSUMER,
+    "groupIdPrefix": _NO_CONSUMER,
+    "kafkaConsumer.pollTimeoutMs": _NO_CONSUMER,
+    "fetchOffset.numRetries": _NO_CONSUMER,
+    "fetchOffset.retryIntervalMs": _NO_CONSUMER,
+    "minPartitions": _SPLITS,
+    "maxRecordsPerPartition": _SPLITS,
+    "maxOffsetsPerTrigger": "write maxRecordsPerTrigger",
+    "minOffsetsPerTrigger": _TRIGGERS,
+    "maxTriggerDelay": _TRIGGERS,
     "path": "write the bucket's address as the option store",
-    "minpartitions": "splits follow splitBytes",
-    "maxoffsetspertrigger": "write maxRecordsPerTrigger",
+    "topic": "write subscribe",
 }
+"""What others know: options of Spark's Kafka source, of Firn's writer, of files."""
+_ALIKE: Final = 0.8
+"""How much a name has of an option's to be taken for a slip of the pen."""
 
 
 def parse_columns(given: Mapping[str, str]) -> tuple[str, ...]:
@@ -126,24 +146,22 @@ def parse_columns(given: Mapping[str, str]) -> tuple[str, ...]:
 def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """What a user's options mean. Names are compared without case, as Spark does. Raises: ConfigError."""
     known = {name.lower(): name for name in (*BOTH, *BATCH_ONLY, *STREAM_ONLY)}
-    options: dict[str, str] = {}
-    for written, value in given.items():
-        name = known.get(written.lower())
-        if name is None:
-            hint = _ELSEWHERE.get(written.lower(), f"there are {', '.join(known.values())}")
-            raise ConfigError(f"There is no option {written!r}: {hint}.")
-        options[name] = value
+    unknown = [written for written in given if written.lower() not in known]
+    if unknown:
+        raise ConfigError(_unknown(unknown, (*BOTH, *(STREAM_ONLY if streaming else BATCH_ONLY))))
+    options = {known[written.lower()]: value for written, value in given.items()}
     for name in BATCH_ONLY if streaming else STREAM_ONLY:
         if name in options:
-            kind = "a stream has no end" if streaming else "only a stream has triggers"
+            kind = "a stream has no end" if name.startswith("ending") else "a stream prunes by options only"
+            kind = kind if streaming else "only a stream has triggers"
             raise ConfigError(f"The option {name!r} does not go with this kind of read: {kind}; leave it out.")
     if "store" not in options:
         raise ConfigError("The option 'store' is missing: write file:///absolute/path or s3://bucket/prefix.")
     return ReadOptions(
         store=options["store"],
         subscription=_subscription(options),
-        start=_place(options, "starting", AtOffset(EARLIEST)),
-        end=_place(options, "ending", AtOffset(LATEST)),
+        start=_place(options, "starting", AtOffset(EARLIEST), streaming=streaming),
+        end=_place(options, "ending", AtOffset(LATEST), streaming=streaming),
         past_end=_choice(
             "startingOffsetsByTimestampStrategy",
             options.get("startingOffsetsByTimestampStrategy", "error"),
@@ -156,8 +174,27 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
         fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
         pushdown=_flag(options, "pushdown", default=False),
         max_bytes_per_trigger=_bytes(options, "maxBytesPerTrigger", None, at_least=1),
-        max_records_per_trigger=_bytes(options, "maxRecordsPerTrigger", None, at_least=1),
+        max_records_per_trigger=_count(options, "maxRecordsPerTrigger"),
     )
+
+
+def _unknown(names: Sequence[str], known: Sequence[str]) -> str:
+    """What to say of options that are none. A job of another format may have several: all are told of at once."""
+    elsewhere = {name.lower(): (name, hint) for name, hint in _ELSEWHERE.items()}
+    by_lower = {name.lower(): name for name in known}
+    told = []
+    for written in names:
+        name, hint = elsewhere.get(written.lower(), (written, ""))
+        if not hint and written.lower().startswith("kafka."):
+            hint = _NO_CONSUMER
+        if not hint:
+            alike = difflib.get_close_matches(written.lower(), by_lower, 1, _ALIKE)
+            hint = f"perhaps {by_lower[alike[0]]} is meant" if alike else f"there are {', '.join(known)}"
+        told.append((name, hint))
+    if len(told) == 1:
+        [(name, hint)] = told
+        return f"There is no option {name!r}: {hint}."
+    return f"There are no options {', '.join(f'{name!r} ({hint})' for name, hint in told)}."
 
 
 def _subscription(options: Mapping[str, str]) -> Subscription:
@@ -190,8 +227,11 @@ def _subscription(options: Mapping[str, str]) -> Subscription:
             return Subscription(assigned={topic: tuple(dict.fromkeys(indexes)) for topic, indexes in parsed.items()})
 
 
-def _place(options: Mapping[str, str], which: str, default: Place) -> Place:
-    """Where to start or to end; a time for all goes before times by partition, and those before offsets, as in Spark."""
+def _place(options: Mapping[str, str], which: str, default: Place, *, streaming: bool) -> Place:
+    """Where to start or to end; a time for all goes before times by partition, and those before offsets, as in Spark.
+
+    What ends with the newest record does not start there: a batch is told so, as by Spark's Kafka source.
+    """
     name = f"{which}Timestamp"
     if name in options:
         text = options[name].strip()
@@ -205,25 +245,27 @@ def _place(options: Mapping[str, str], which: str, default: Place) -> Place:
     if name not in options:
         return default
     text = options[name].strip()
+    words = {"earliest": EARLIEST} if which == "starting" else {}
+    if which == "ending" or streaming:
+        words["latest"] = LATEST
     if text.startswith("{"):
         found = _by_partition(name, text, '{"topic": {"0": 23, "1": -2}}')
-        for offsets in found.values():
+        for topic, offsets in found.items():
             for index, offset in offsets.items():
-                lowest = EARLIEST if which == "starting" else LATEST
-                if type(offset) is not int or offset < lowest:
+                if type(offset) is not int or (offset < 0 and offset not in words.values()):
+                    numbers = ", ".join(f"{number} for {word}" for word, number in words.items())
                     raise ConfigError(
-                        f"The option {name!r} has {offset!r} for partition {index}: write an offset, -1 for latest"
-                        + (" or -2 for earliest." if which == "starting" else ".")
+                        f"The option {name!r} has {json.dumps(offset)} for {topic}-{index}: write an offset, or {numbers}."
                     )
         return AtOffset(by_partition=found)
-    match text.lower():
-        case "earliest" if which == "starting":
-            return AtOffset(EARLIEST)
-        case "latest":
-            return AtOffset(LATEST)
-        case _:
-            words = "earliest, latest" if which == "starting" else "latest"
-            raise ConfigError(f"The option {name!r} is {text!r}: write {words} or JSON by topic and partition.")
+    if text.lower() == "latest" and "latest" not in words:
+        raise ConfigError(
+            f"The option {name!r} is {text!r}, where a batch has nothing to read: write earliest or JSON by topic and"
+            " partition, or read a stream."
+        )
+    if text.lower() not in words:
+        raise ConfigError(f"The option {name!r} is {text!r}: write {', '.join(words)} or JSON by topic and partition.")
+    return AtOffset(words[text.lower()])
 
 
 def _json(name: str, text: str, example: str) -> dict[str, Any]:
@@ -316,14 +358,23 @@ _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb":
 def _bytes(options: Mapping[str, str], name: str, default: Any, *, at_least: int) -> Any:
     if name not in options:
         return default
-    text = options[name].strip().lower()
-    found = re.fullmatch(r"([0-9]+)\s*([a-z]*)", text)
+    text = options[name].strip()
+    found = re.fullmatch(r"([0-9]+)\s*([a-z]*)", text.lower())
     if found is None or found[2] not in _UNITS:
         raise ConfigError(f"The option {name!r} is {text!r}: write a number, perhaps with k, m or g.")
     value = int(found[1]) * _UNITS[found[2]]
     if value < at_least:
         raise ConfigError(f"The option {name!r} is {text!r}: write at least {at_least}.")
     return value
+
+
+def _count(options: Mapping[str, str], name: str) -> int | None:
+    if name not in options:
+        return None
+    text = options[name].strip()
+    if re.fullmatch(r"0*[1-9][0-9]*", text) is None:
+        raise ConfigError(f"The option {name!r} is {text!r}: write a whole number, at least 1.")
+    return int(text)
 
 
 def _choice(name: str, text: str, kind: Any) -> Any:

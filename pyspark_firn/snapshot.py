@@ -173,6 +173,7 @@ async def resolve_ranges(
     async def resolve(one: TopicPartitionState) -> PartitionRange:
         start = await _resolve(session, snapshot, one, options.start, "starting", options)
         end = await _resolve(session, snapshot, one, options.end, "ending", options)
+        _check_order(one, start, end, losses)
         start = pass_over_expired(one, start, end, losses)
         end = max(end, start)
         found = narrowing.applied_to(
@@ -185,6 +186,18 @@ async def resolve_ranges(
         return found
 
     return list(await asyncio.gather(*(resolve(one) for one in snapshot.partitions)))
+
+
+def _check_order(one: TopicPartitionState, start: int, end: int, losses: Losses) -> None:
+    """A range that ends before it starts is a mistake, or has expired as a whole. Raises: ConfigError, DataLoss."""
+    if start <= end:
+        return
+    if start > one.start:
+        raise ConfigError(
+            f"The read of {one.name} starts at offset {start} and ends before, at offset {end}: look at its starting and ending"
+            " options."
+        )
+    losses.report(f"All of {one.name} up to its ending offset {end} is gone: it starts at offset {one.start}", None)
 
 
 def pass_over_expired(one: TopicPartitionState, start: int, end: int, losses: Losses) -> int:

@@ -6,6 +6,7 @@ every package named ``pyspark_*`` only to see what there is, and a mistake there
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, MutableMapping
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_firn.options import ReadOptions
+
+
+_logger = logging.getLogger("pyspark_firn")
 
 
 class FirnDataSource(Shipped, DataSource):
@@ -110,9 +114,21 @@ class PushingReader(FirnReader):
     """A reader that Spark tells its filters (with ``spark.sql.python.filterPushdown.enabled``).
 
     A class of its own, because Spark refuses to run a reader that has ``pushFilters`` while that setting is off.
+
+    Spark 4.2 keeps a plan with the DataFrame that was loaded, the newest in the place of others. So what reads the same DataFrame
+    without a filter, or with another in the same query, is given splits that this one's filters have pruned, and records are
+    missing without an error. Nobody asks Python in the first case, and nothing tells the two queries of the second apart: all that
+    can be done is to say so.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Prune by what is understood; Spark applies all filters once more, so nothing depends on it."""
+        from pyspark_firn.pushdown import NO_NARROWING, narrowing_of
+
         self._filters = filters
+        if narrowing_of(filters) != NO_NARROWING:
+            _logger.warning(
+                "Filters prune what is read, and Spark may give what they left to other reads of the same DataFrame: load() one for"
+                " each query and each filter."
+            )
         return filters

@@ -76,7 +76,12 @@ def encode_position(position: Position) -> dict[str, Any]:
 
 
 def decode_position(stored: Mapping[str, Any]) -> Position:
-    """Inverse of ``encode_position``. Raises: ConfigError for one of a later version."""
+    """Inverse of ``encode_position``. Raises: ConfigError for one of a later version, or of another source."""
+    if "version" not in stored:
+        raise ConfigError(
+            "The checkpoint is of another source than Firn's: give the stream a checkpointLocation of its own, and with"
+            " startingOffsets the place to go on from."
+        )
     if stored.get("version") != POSITION_VERSION:
         raise ConfigError(
             f"The checkpoint holds positions of version {stored.get('version')}, this reader knows {POSITION_VERSION}: use the"
@@ -296,7 +301,9 @@ def _without_deleted(
         if since is not None:
             known = since[name].offsets if name in since else {}
             unread = sum(to - min(known.get(index, 0), to) for index, to in topic.offsets.items())
-        why = "the topic was deleted" if now is None else "the topic was deleted and made again"
+        why = (
+            "the topic was deleted" if now is None else "the topic was deleted and made again, or the store is another"
+        )
         losses.report(f"Records of topic {name!r} that the stream was still to read are gone: {why}", unread)
     return kept
 

@@ -156,6 +156,17 @@ def test_offsets_that_are_gone_when_planning_are_named_and_counted(
     assert counted(caplog) == [60]
 
 
+def test_a_range_that_is_gone_as_a_whole_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bucket, topic_id = asyncio.run(small_segments(tmp_path))
+    asyncio.run(expire_first(bucket, topic_id))
+    given = {"endingOffsets": '{"t": {"0": 40}}'}
+    with pytest.raises(DataLoss, match="All of t-0 up to its ending offset 40 is gone: it starts at offset 100; write"):
+        plan(options_of(tmp_path.as_uri(), **given))
+    lenient = options_of(tmp_path.as_uri(), failOnDataLoss="false", **given)
+    assert offsets_of(lenient, plan(lenient)) == []
+    assert "nobody knows how many" in caplog.text
+
+
 # --- streams --------------------------------------------------------------------------------------------------------
 
 
@@ -170,6 +181,16 @@ def trigger(reader: FirnStreamReader, start: dict[str, Any]) -> dict[str, Any]:
 def batch(reader: FirnStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
     splits = reader.partitions(start, end)
     return [row["offset"] for row in rows_of([one for split in splits for one in reader.read(split)])]
+
+
+def test_a_checkpoint_of_sparks_kafka_source_is_told_of_in_a_sentence(tmp_path: Path) -> None:
+    asyncio.run(small_segments(tmp_path))
+    reader = stream(tmp_path.as_uri())
+    with pytest.raises(
+        ConfigError, match="The checkpoint is of another source than Firn's: give the stream a checkpoint"
+    ):
+        trigger(reader, {"t": {"0": 40}})
+    reader.stop()
 
 
 def test_a_stream_that_retention_has_overtaken_stops_or_counts(

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from crc32c import crc32c
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 import pyspark_firn
 from app.errors import ConfigError, CorruptionError, StorageUnavailable
@@ -25,7 +25,9 @@ from app.records.builder import build_batch
 from app.tiering.segment_format import FOOTER_MAGIC
 from app.units import Offset
 from pyspark_firn.batch import plan
+from pyspark_firn.columns import column_names
 from pyspark_firn.options import parse_read_options
+from pyspark_firn.spark_version import SparkTooOld, require_spark
 from pyspark_firn.splits import StoredSplit
 from pyspark_firn.tasks import read_split
 from tests.spark.conftest import Topic, read, rows_of
@@ -68,7 +70,10 @@ def offsets(topic: Topic, **options: str) -> list[int]:
         ({}, (0, 300)),
         ({"startingOffsets": '{"t": {"0": 150}}', "endingOffsets": '{"t": {"0": 155}}'}, (150, 155)),
         ({"startingOffsets": '{"t": {"0": -2}}', "endingOffsets": '{"t": {"0": -1}}'}, (0, 300)),
-        ({"startingOffsets": "latest"}, (300, 300)),
+        ({"startingOffsets": '{"t": {"0": 300}}'}, (300, 300)),
+        ({"STARTINGoffsets": " Earliest ", "ENDINGoffsets": "LATEST", "failondataloss": " TRUE"}, (0, 300)),
+        ({"startingOffsets": '{"t": {"0": 5, "0": 7}}'}, (7, 300)),
+        ({"startingOffsets": '{"t": {"0": 5}}', "startingTimestamp": str(NOW_MS + 9)}, (9, 300)),
         ({"startingTimestamp": str(NOW_MS + 7), "endingTimestamp": str(NOW_MS + 213)}, (7, 213)),
         ({"startingTimestamp": f'{{"t": {{"0": {NOW_MS + 99}}}}}'}, (99, 300)),
         ({"startingOffsetsByTimestamp": f'{{"t": {{"0": {NOW_MS + 101}}}}}'}, (101, 300)),
@@ -90,10 +95,35 @@ def test_ranges_are_read_exactly(topic: Topic, options: dict[str, str], expected
         ({"subscribePattern": "("}, "no regular expression"),
         ({"assign": '{"t": [9]}'}, "partitions 0 to 0 and no partition 9"),
         ({"assign": "t"}, "no JSON"),
-        ({"subscribe": "t", "startingOffset": "1"}, "There is no option 'startingOffset': there are store"),
+        (
+            {"subscribe": "t", "startingOffset": "1"},
+            "There is no option 'startingOffset': perhaps startingOffsets is meant",
+        ),
+        ({"subscribe": "t", "colour": "1"}, "There is no option 'colour': there are store, .*, pushdown.$"),
+        ({"subscribe": "t", "minpartitions": "4"}, "There is no option 'minPartitions': leave it out, splits follow"),
+        (
+            {"subscribe": "t", "kafka.group.id": "g", "kafka.max.poll.records": "9", "maxOffsetsPerTrigger": "1"},
+            r"There are no options 'kafka.group.id' \(leave it out, .*\), 'kafka.max.poll.records' \(.*\),"
+            r" 'maxOffsetsPerTrigger' \(write maxRecordsPerTrigger\)\.$",
+        ),
         ({"subscribe": "t", "kafka.bootstrap.servers": "h:1"}, "write tail"),
         ({"subscribe": "t", "maxBytesPerTrigger": "1"}, "only a stream has triggers"),
         ({"subscribe": "t", "endingOffsets": "earliest"}, "write latest or JSON"),
+        ({"subscribe": "t", "startingOffsets": "latest"}, "'latest', where a batch has nothing to read"),
+        (
+            {"subscribe": "t", "startingOffsets": '{"t": {"0": -1}}'},
+            "has -1 for t-0: write an offset, or -2 for earliest",
+        ),
+        ({"subscribe": "t", "endingOffsets": '{"t": {"0": -2}}'}, "has -2 for t-0: write an offset, or -1 for latest"),
+        ({"subscribe": "t", "startingOffsets": '{"t": {"0": true}}'}, "has true for t-0"),
+        (
+            {"subscribe": "t", "startingOffsets": '{"t": {"0": 20}}', "endingOffsets": '{"t": {"0": 19}}'},
+            "The read of t-0 starts at offset 20 and ends before, at offset 19",
+        ),
+        (
+            {"subscribe": "t", "startingTimestamp": str(NOW_MS + 5), "endingTimestamp": str(NOW_MS + 4)},
+            "The read of t-0 starts at offset 5 and ends before, at offset 4",
+        ),
         (
             {"subscribe": "t", "endingOffsets": '{"t": {"0": 301}}'},
             r"Offset 301 is past the end of t-0, which has \[0, 300\)",
@@ -110,6 +140,7 @@ def test_ranges_are_read_exactly(topic: Topic, options: dict[str, str], expected
         ({"subscribe": "t", "startingTimestamp": str(NOW_MS + 900)}, "no record of time"),
         ({"subscribe": "t", "columns": "offset,valve"}, "no column 'valve'"),
         ({"subscribe": "t", "splitBytes": "12"}, "at least 1048576"),
+        ({"subscribe": "t", "splitBytes": "64MiB"}, "'64MiB': write a number, perhaps with k, m or g"),
         ({"subscribe": "t", "isolation": "dirty"}, "read_committed or read_uncommitted"),
         ({"subscribe": "t", "tail": "here"}, "host:9092"),
         ({"subscribe": "t", "failOnDataLoss": "yes"}, "true or false"),
@@ -119,6 +150,66 @@ def test_mistakes_are_one_plain_sentence(topic: Topic, options: dict[str, str], 
     with pytest.raises(ConfigError, match=sentence) as caught:
         plan(parse_read_options({"store": topic.store, **options}, streaming=False))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topics"),
+    [
+        ("t", ["other", "t", "t2"]),
+        ("^t", ["t", "t2"]),
+        ("^t$", ["t"]),
+        ("(?i)T.*R", ["other"]),
+        (".*", ["other", "t", "t2"]),
+        ("__", []),
+    ],
+)
+def test_a_pattern_need_only_be_found_in_a_name_and_finds_no_topic_of_the_brokers_own(
+    pattern: str, topics: list[str]
+) -> None:
+    """As with Spark's Kafka source."""
+    options = parse_read_options({"store": "file:///nowhere", "subscribePattern": pattern}, streaming=False)
+    names = ("__consumer_offsets", "__share_group_state", "__transaction_state", "other", "t", "t2")
+    assert [name for name in names if options.subscription.wants(name)] == topics
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"endingOffsets": "latest"}, "a stream has no end; leave it out"),
+        ({"pushdown": "true"}, "a stream prunes by options only; leave it out"),
+        ({"maxRecordsPerTrigger": "1k"}, "write a whole number, at least 1"),
+        ({"maxRecordsPerTrigger": "0"}, "write a whole number, at least 1"),
+        ({"maxBytesPerTrigger": "0"}, "write at least 1"),
+        ({"minOffsetsPerTrigger": "5"}, "a trigger takes what there is; say how often"),
+        ({"maxRecordPerTrigger": "5"}, "perhaps maxRecordsPerTrigger is meant"),
+    ],
+)
+def test_mistakes_of_a_stream_are_one_plain_sentence(options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        parse_read_options({"store": "file:///nowhere", "subscribe": "t", **options}, streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "sentence"),
+    [
+        ("offset int", "The column 'offset' is of type bigint, not int: cast it after reading."),
+        ("offset bigint not null", "cannot be declared NOT NULL: leave that out"),
+        ("note string", "There is no column 'note': a topic has key, value, "),
+        ("offset bigint, offset bigint", "The column 'offset' is in the schema more than once: name it once."),
+    ],
+)
+def test_a_schema_that_no_topic_has_is_told_of_in_a_sentence(ddl: str, sentence: str) -> None:
+    types = {"int": IntegerType(), "bigint": LongType(), "string": StringType()}
+    fields = [field.split() for field in ddl.split(", ")]
+    schema = StructType([StructField(name, types[kind], not null) for name, kind, *null in fields])
+    with pytest.raises(ConfigError, match=sentence):
+        column_names(schema)
+
+
+@pytest.mark.parametrize("version", ["3.5.1", "4.0.0", "4.1.0.dev2"])
+def test_an_older_spark_is_told_which_one_is_needed(version: str) -> None:
+    with pytest.raises(SparkTooOld, match=rf"^This is pyspark {version}, and Firn needs 4.2 or newer: pip install"):
+        require_spark(version)
 
 
 def test_a_bucket_that_is_none_is_named(tmp_path: Path) -> None:

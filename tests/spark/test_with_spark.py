@@ -214,7 +214,7 @@ def test_bad_input_of_a_batch_is_told_in_a_sentence(spark: SparkSession, topic: 
         return sentence_of(caught.value)
 
     cut = '{"t": {"0": 250, "1": 0}}'
-    assert "There is no option 'startingoffset': there are store, " in told(startingOffset="1")
+    assert told(startingOffset="1") == "There is no option 'startingoffset': perhaps startingOffsets is meant."
     assert told(endingOffsets='{"t": {"0": 401, "1": 0}}') == (
         "Offset 401 is past the end of t-0, which has [0, 400) in the store; what brokers hold above it is read with the option"
         " 'tail'."
