@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypedDict
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from app.errors import ConfigError
@@ -46,12 +47,25 @@ _AVRO_WORDS: Final[Mapping[str, pa.DataType]] = {
     "bytes": pa.binary(),
     "string": pa.string(),
 }
-_AVRO_LOGICAL: Final[Mapping[str, pa.DataType]] = {
-    "timestamp-millis": pa.timestamp("ms", "UTC"),
-    "timestamp-micros": pa.timestamp("us", "UTC"),
-    "date": pa.date32(),
-    "uuid": pa.string(),
+_AVRO_LOGICAL: Final[Mapping[tuple[str, str], pa.DataType]] = {
+    ("long", "timestamp-millis"): pa.timestamp("ms", "UTC"),
+    ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
+    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
+    ("int", "time-millis"): pa.time64("us"),
+    ("long", "time-micros"): pa.time64("us"),
+    ("int", "date"): pa.date32(),
 }
+"""Of an Avro type and its logical type. Of other logical types the values are what their Avro type says."""
+FLOAT_MAX: Final = float(np.finfo(np.float32).max)
+DECIMAL_DIGITS_MAX: Final = 38
+"""More have no place in Parquet as Spark and Iceberg know it."""
+_UNDECODABLE: Final = (
+    ValueError, TypeError, KeyError, IndexError, EOFError, OverflowError, RecursionError, struct.error,
+)  # fmt: skip
+"""What decoders raise over a bad value."""
+DEPTH_MAX: Final = 16
+"""Objects and arrays within each other that a shape is inferred of; what is deeper has no column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +100,8 @@ def json_shape(text: str) -> ValueShape:
         kind = _WORDS.get(found[2].lower()) if found else None
         if found is None or kind is None:
             raise ConfigError(f"{part.strip()!r} is no field of a schema: write 'name type' with {', '.join(_WORDS)}.")
+        if any(field.name == found[1] for field in fields):
+            raise ConfigError(f"The schema has two fields named {found[1]!r}.")
         fields.append(pa.field(found[1], kind))
     return ValueShape("json", pa.schema(fields).serialize().to_pybytes())
 
@@ -95,8 +111,14 @@ def avro_shape(text: str) -> ValueShape:
     import fastavro
 
     try:
-        parsed = fastavro.parse_schema(json.loads(text))
-    except (ValueError, KeyError, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
+        parsed = fastavro.parse_schema(_known_logical_types(json.loads(text)))
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        fastavro.schema.SchemaParseException,
+        fastavro.schema.UnknownType,
+    ) as error:
         raise ConfigError(f"This is no Avro schema: {error!r}.") from None
     kind = _avro_type(parsed, {})
     if not pa.types.is_struct(kind):
@@ -105,34 +127,57 @@ def avro_shape(text: str) -> ValueShape:
 
 
 def inferred_json_shape(values: Sequence[bytes | None]) -> ValueShape:
-    """From some values; those that are no JSON objects are passed over. Raises: ConfigError if none is one."""
+    """From some values; those that are no JSON objects are passed over. Raises: ConfigError if none is one with a field."""
     decoder = msgspec.json.Decoder()
     objects = []
     for value in values:
         try:
             found = decoder.decode(value) if value else None
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         if isinstance(found, dict):
             objects.append(found)
-    if not objects:
+    kind = _inferred_type(objects, DEPTH_MAX)
+    if kind is None or not pa.types.is_struct(kind):
         raise ConfigError(
-            "None of the first records is a JSON object: give a schema, or archive the values as they are."
+            "None of the first records is a JSON object with a field: give a schema, or archive the values as they are."
         )
-    names = dict.fromkeys(name for one in objects for name in one)
-    fields = [pa.field(name, _inferred_type([one.get(name) for one in objects])) for name in names]
-    return ValueShape("json", pa.schema(fields).serialize().to_pybytes())
+    return ValueShape("json", pa.schema(list(kind)).serialize().to_pybytes())
 
 
-def _inferred_type(values: list[Any]) -> pa.DataType:
-    try:
-        kind = pa.array(values).type
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        try:
-            return pa.array([None if value is None else float(value) for value in values]).type
-        except (TypeError, ValueError):
-            return pa.string()
-    return pa.string() if pa.types.is_null(kind) else kind
+def _inferred_type(values: Sequence[Any], depth: int) -> pa.DataType | None:
+    """What the values have in common, strings if nothing; None if no file could hold it: objects without fields, too deep."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {dict}:
+        fields = []
+        for name in dict.fromkeys(name for value in values for name in value or ()) if depth else ():
+            kind = _inferred_type([value.get(name) for value in values if value], depth - 1)
+            if kind is not None:
+                fields.append(pa.field(name, kind))
+        return pa.struct(fields) if fields else None
+    if kinds == {list}:
+        element = _inferred_type([one for value in values for one in value or ()], depth - 1) if depth else None
+        return pa.list_(element) if element is not None else None
+    if kinds == {bool}:
+        return pa.bool_()
+    if kinds == {int}:
+        return pa.int64()  # Numbers beyond it lie aside: as floats they would be others.
+    return pa.float64() if kinds and kinds <= {int, float} else pa.string()
+
+
+def _known_logical_types(schema: Any) -> Any:
+    """An Avro schema without the logical types that have no column here: what the decoder would make of them."""
+    if isinstance(schema, list):
+        return [_known_logical_types(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    named = {name: _known_logical_types(one) for name, one in schema.items()}
+    kind, logical = named.get("type"), named.pop("logicalType", None)
+    if isinstance(kind, str) and isinstance(logical, str):
+        is_decimal = logical == "decimal" and kind in ("bytes", "fixed") and "precision" in named
+        if is_decimal or (kind, logical) in _AVRO_LOGICAL:
+            named["logicalType"] = logical
+    return named
 
 
 def _avro_type(schema: Any, named: dict[str, pa.DataType]) -> pa.DataType:
@@ -148,10 +193,18 @@ def _avro_type(schema: Any, named: dict[str, pa.DataType]) -> pa.DataType:
         return found
     logical = schema.get("logicalType")
     if logical == "decimal":
-        return pa.decimal128(schema["precision"], schema.get("scale", 0))
-    if logical in _AVRO_LOGICAL:
-        return _AVRO_LOGICAL[logical]
+        precision, scale = schema["precision"], schema.get("scale", 0)
+        if not 0 <= scale <= precision <= DECIMAL_DIGITS_MAX or not precision:
+            raise ConfigError(f"An Avro decimal may have up to {DECIMAL_DIGITS_MAX} digits, this one has {precision}.")
+        kind = pa.decimal128(precision, scale)
+        if schema["type"] == "fixed":
+            named[schema["name"]] = kind
+        return kind
+    if logical is not None:
+        return _AVRO_LOGICAL[schema["type"], logical]
     match schema["type"]:
+        case "record" if not schema["fields"]:
+            raise ConfigError("An Avro record without fields has no column: leave it out.")
         case "record":
             kind = pa.struct([pa.field(one["name"], _avro_type(one["type"], named)) for one in schema["fields"]])
         case "array":
@@ -191,6 +244,8 @@ def _python_type(kind: pa.DataType) -> Any:
         return Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]
     if pa.types.is_integer(kind):
         return int
+    if pa.types.is_float32(kind):
+        return Annotated[float, msgspec.Meta(ge=-FLOAT_MAX, le=FLOAT_MAX)]  # Arrow would make it infinite.
     if pa.types.is_floating(kind):
         return float
     return bool if pa.types.is_boolean(kind) else str
@@ -212,7 +267,7 @@ class ValueDecoder:
         if shape.kind == "avro":
             import fastavro
 
-            self._avro = fastavro.parse_schema(json.loads(shape.avro))
+            self._avro = fastavro.parse_schema(_known_logical_types(json.loads(shape.avro)))
             self._check_indexes = indexes_check(self._avro)
 
     def split(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
@@ -224,7 +279,7 @@ class ValueDecoder:
             try:
                 decoded.append(None if value is None else self._decode(value))
                 reasons.append(None)
-            except (ValueError, TypeError, KeyError, IndexError, EOFError, OverflowError, struct.error) as error:
+            except _UNDECODABLE as error:
                 decoded.append(None)
                 reasons.append(_reason(error))
         data = self._column(decoded, reasons)

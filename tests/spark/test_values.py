@@ -7,6 +7,8 @@ import io
 import json
 import uuid
 from collections.abc import Sequence
+from datetime import datetime, time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,7 @@ INDEXED = {
         {"name": "again", "type": ["null", "Kind"]},
     ],
 }
+WIDE = {"name": "wide", "type": {"type": "bytes", "logicalType": "decimal", "precision": 50}}
 EMPTY_ELEMENTS = {"name": "nothings", "type": {"type": "array", "items": "null"}}
 
 
@@ -201,6 +204,68 @@ def test_an_iceberg_table_has_decoded_values_and_another_the_bad_ones_each_once(
         archive(None)
 
 
+DEEP = b'{"x": ' + b"[" * 100_000
+
+
+def test_json_that_no_column_can_hold_is_bad_and_never_another_value(tmp_path: Path) -> None:
+    values = [
+        b'{"id": 1, "small": 1.5}',
+        b'{"small": 1e39}',  # infinite as a float of 32 bits
+        DEEP,
+        b'{"id": 9223372036854775808}',
+        b'{"note": "\\ud800"}',
+        b'{"note": "\xff"}',
+        b'{"small": NaN}',
+        b'{"id": 1e3}',
+    ]
+    good, bad = archived(tmp_path, values, ValuesWanted("json", "id bigint, small float, note string"))
+    assert [(row["data"]["id"], row["data"]["small"]) for row in good] == [(1, 1.5)]
+    assert [row["value"] for row in bad] == values[1:]
+    assert all(row["reason"] for row in bad)
+
+
+def test_a_shape_is_inferred_of_whatever_the_first_records_are(tmp_path: Path) -> None:
+    values = [
+        DEEP,
+        b'{"id": 18446744073709551615, "gone": {}, "list": [], "deep": {"none": null, "mixed": [1, "x"]}}',
+        b'{"id": 2, "both": 1}',
+        b'{"both": 2.5}',
+        b"{" + b'"a": {' * 40 + b'"b": 1' + b"}" * 41,
+    ]
+    good, bad = archived(tmp_path, values, ValuesWanted("json"))
+    struct = ds.dataset(tmp_path / "lake" / "t", format="parquet").schema.field("data").type
+    assert {field.name: str(field.type) for field in struct} == {
+        "id": "int64",
+        "list": "list<element: string>",
+        "deep": "struct<none: string, mixed: list<element: string>>",
+        "both": "double",
+    }
+    assert [row["offset"] for row in bad] == [0, 1]  # too deep to be read at all, and beyond int64
+    assert [row["data"]["both"] for row in good] == [1.0, 2.5, None]
+
+
+def test_avro_values_of_every_logical_type_have_a_column(tmp_path: Path) -> None:
+    moment = datetime(2023, 11, 14, 22, 13, 20)
+    logical: list[tuple[dict[str, Any], Any, Any]] = [
+        ({"type": "int", "logicalType": "time-millis"}, time(1, 2, 3), time(1, 2, 3)),
+        ({"type": "long", "logicalType": "time-micros"}, time(1, 2, 3), time(1, 2, 3)),
+        ({"type": "long", "logicalType": "local-timestamp-millis"}, moment, moment),
+        ({"type": "long", "logicalType": "local-timestamp-micros"}, moment, moment),
+        ({"type": "int", "logicalType": "date"}, moment.date(), moment.date()),
+        ({"type": "string", "logicalType": "uuid"}, uuid.UUID(int=3), str(uuid.UUID(int=3))),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, Decimal("1.23"), Decimal("1.23")),
+        ({"type": "string", "logicalType": "colour"}, "red", "red"),
+    ]
+    fields = [{"name": f"f{index}", "type": kind} for index, (kind, _, _) in enumerate(logical)]
+    schema = {"type": "record", "name": "All", "fields": fields}
+    stream = io.BytesIO()
+    record = {f"f{index}": value for index, (_, value, _) in enumerate(logical)}
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(json.loads(json.dumps(schema))), record)
+    good, bad = archived(tmp_path, [stream.getvalue()], ValuesWanted("avro", json.dumps(schema)))
+    assert not bad
+    assert list(good[0]["data"].values()) == [wanted for _, _, wanted in logical]
+
+
 @pytest.mark.parametrize(
     ("wanted", "sentence"),
     [
@@ -210,6 +275,8 @@ def test_an_iceberg_table_has_decoded_values_and_another_the_bad_ones_each_once(
         (ValuesWanted("avro", json.dumps(AVRO | {"fields": [EMPTY_ELEMENTS]})), "at least a byte each"),
         (ValuesWanted("xml"), "write json or avro"),
         (ValuesWanted("json"), "None of the first records is a JSON object"),
+        (ValuesWanted("json", "id bigint, id string"), "two fields named 'id'"),
+        (ValuesWanted("avro", json.dumps(AVRO | {"fields": [WIDE]})), "up to 38 digits, this one has 50"),
     ],
 )
 def test_a_shape_that_cannot_be_is_said_in_a_sentence(tmp_path: Path, wanted: ValuesWanted, sentence: str) -> None:
