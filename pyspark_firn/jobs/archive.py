@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,11 +32,12 @@ from pyspark_firn.jobs.archive_plan import (
     FORMAT_VERSION,
     ArchivePart,
     ArchivePlan,
+    beginnings,
     cut,
     decode_document,
     decode_plan,
 )
-from pyspark_firn.jobs.parquet_files import DayWriter, WrittenFile
+from pyspark_firn.jobs.parquet_files import TABLE_DAYS, DayWriter, WrittenFile
 from pyspark_firn.jobs.running import Runner
 from pyspark_firn.jobs.targets import sweep, target_at
 from pyspark_firn.jobs.values import (
@@ -124,10 +126,12 @@ def write_part(task: PartTask) -> PartDone:
     schema = arrow_schema(COLUMNS)
     decoder = ValueDecoder(task.shape, schema) if task.shape is not None else None
     target = target_at(task.target, task.io_properties)
-    good = DayWriter(target, task.folder, name, decoder.good_schema if decoder else schema)
+    days = None if task.io_properties is None else TABLE_DAYS
+    good = DayWriter(target, task.folder, name, decoder.good_schema if decoder else schema, days)
     bad: DayWriter | None = None
     if decoder is not None and task.bad_target:
-        bad = DayWriter(target_at(task.bad_target, task.io_properties), task.bad_folder, name, decoder.bad_schema)
+        bad_target = target_at(task.bad_target, task.io_properties)
+        bad = DayWriter(bad_target, task.bad_folder, name, decoder.bad_schema, days)
     try:
         with StoreSession(task.store) as session:
             reader = SplitReader(session, COLUMNS, Isolation.READ_COMMITTED, fail_on_data_loss=True)
@@ -172,33 +176,54 @@ def archive_parquet(
         while True:
             snapshot = source.run(take_snapshot(source, _read_options(store, topic)))
             run, done, plan = _last_run(sink, topic)
-            _check_topic(snapshot, topic, done, target)
+            _check_topic(
+                snapshot, topic, done.get("topic_id") or (plan.topic_id if plan else None), _ends(done), target
+            )
             resumed = plan is not None
             if plan is None:
                 states = [one.state for one in snapshot.partitions]
                 parts = cut(states, _ends(done), part_bytes)
-                plan = ArchivePlan(topic, str(snapshot.partitions[0].partition.topic_id), parts)
                 if not parts:
                     summary.ends = _ends(done)
                     return summary
+                if run == 0:
+                    _check_folders(sink, topic, target, with_values=values is not None)
+                topic_id = str(snapshot.partitions[0].partition.topic_id)
+                plan = ArchivePlan(topic, topic_id, (*parts, *beginnings(states, _ends(done), parts)))
                 plan = _put_plan(sink, topic, run, plan)
             shape = _shape(source, sink, store, topic, values, is_new=run == 0)
             tasks = [
                 replace(task, shape=shape, bad_target=target, bad_folder=f"{topic}{BAD_SUFFIX}")
                 for task in _tasks(source, snapshot, store, target, topic, plan)
             ]
-            finished: list[PartDone] = []
-            for one in runner.run(write_part, tasks):
-                finished.append(one)
-                if progress is not None:
-                    progress(len(finished), len(tasks))
+            with _swept((target, topic), (target, f"{topic}{BAD_SUFFIX}")):
+                finished = _written(runner, tasks, progress)
             _put_commit(sink, topic, run, plan, finished, _ends(done))
-            for folder in (topic, f"{topic}{BAD_SUFFIX}"):
-                sweep(target, folder)
             _count(summary, finished)
             summary.ends = _ends(done) | plan.ends()
             if not resumed:
                 return summary
+
+
+def _written(runner: Runner, tasks: Sequence[PartTask], progress: Progress | None) -> list[PartDone]:
+    finished: list[PartDone] = []
+    for one in runner.run(write_part, tasks):
+        finished.append(one)
+        if progress is not None:
+            progress(len(finished), len(tasks))
+    return finished
+
+
+@contextmanager
+def _swept(*folders: tuple[str, str]) -> Iterator[None]:
+    """Remove what killed writers have left in folders (target, folder): of earlier runs, and of what the block has ended."""
+    for address, folder in folders:
+        sweep(address, folder)
+    try:
+        yield
+    finally:
+        for address, folder in folders:
+            sweep(address, folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,19 +338,30 @@ def _ends(done: Mapping[str, Any]) -> dict[int, int]:
     return {int(partition): int(end) for partition, end in done["ends"].items()}
 
 
-def _check_topic(snapshot: Snapshot, topic: str, done: Mapping[str, Any], target: str) -> None:
-    topic_id = str(snapshot.partitions[0].partition.topic_id)
-    if done.get("topic_id", topic_id) != topic_id:
+def _check_topic(snapshot: Snapshot, topic: str, known: str | None, ends: Mapping[int, int], target: str) -> None:
+    """``known``: id of the topic that the target was begun with. Raises: ConfigError, CorruptionError."""
+    if known not in (None, str(snapshot.partitions[0].partition.topic_id)):
         raise ConfigError(
             f"{target} holds an archive of another topic {topic!r}, which was deleted since: name another target."
         )
-    for one in snapshot.partitions:
-        end = _ends(done).get(int(one.partition.partition), 0)
-        if end and one.start > end:
+    for one in snapshot.partitions if ends else ():
+        # One that is not among them was made since.
+        end = ends.get(int(one.partition.partition), 0)
+        if one.start > end:
             raise CorruptionError(
                 f"{one.name} starts at offset {one.start} now, the archive has come to {end}: [{end}, {one.start}) were deleted"
                 " before they were archived; run archive into another target, and more often than retention deletes"
             )
+
+
+def _check_folders(sink: StoreSession, topic: str, target: str, *, with_values: bool) -> None:
+    """Raises: ConfigError if bad records of one topic would lie among those of another that has that name."""
+    aside = f"{topic}{BAD_SUFFIX}"
+    if with_values and sink.run(sink.store.list_objects(f"{aside}/_firn/", limit=1)):
+        raise ConfigError(f"{target} holds an archive of the topic {aside!r}: name another target to decode values.")
+    decoded = topic.removesuffix(BAD_SUFFIX)
+    if decoded != topic and sink.run(sink.store.list_objects(f"{decoded}/_firn/shape.json", limit=1)):
+        raise ConfigError(f"{target} keeps bad records of {decoded!r} under the name {topic!r}: name another target.")
 
 
 def _put_plan(sink: StoreSession, topic: str, run: int, plan: ArchivePlan) -> ArchivePlan:
@@ -375,6 +411,8 @@ def _tasks(
     """The plan's parts with what the store holds of them now. Raises: CorruptionError if some of it is gone."""
     states = {int(one.partition.partition): one.state for one in snapshot.partitions}
     for part in plan.parts:
+        if part.start == part.end:
+            continue
         state = states[part.partition]
         if part.start < state.log_start_offset:
             raise CorruptionError(
@@ -444,13 +482,15 @@ def archive_iceberg(
             before = offsets_of(table, topic_id)
             aside = offsets_of(bad_table, topic_id) if bad_table is not None else {}
             until = aside if any(end > before.get(partition, 0) for partition, end in aside.items()) else None
-            _check_topic(snapshot, topic, {"ends": before}, table_name)
-            parts = cut([one.state for one in snapshot.partitions], before, part_bytes, until)
+            _check_topic(snapshot, topic, topic_id, before, table_name)
+            states = [one.state for one in snapshot.partitions]
+            parts = cut(states, before, part_bytes, until)
             summary.ends = dict(before)
             if not parts:
                 return summary
-            plan = ArchivePlan(topic, topic_id, parts)
-            target, folder = address_of(table), f"data/{topic}"
+            plan = ArchivePlan(topic, topic_id, (*parts, *beginnings(states, before, parts)))
+            # A topic of the same name, made again, has the same offsets.
+            target, folder = address_of(table), f"data/{topic}-{topic_id}"
             bad_target = address_of(bad_table) if bad_table is not None and until is None else ""
             tasks = [
                 replace(
@@ -458,11 +498,8 @@ def archive_iceberg(
                 )
                 for task in _tasks(source, snapshot, store, target, folder, plan)
             ]
-            finished: list[PartDone] = []
-            for one in runner.run(write_part, tasks):
-                finished.append(one)
-                if progress is not None:
-                    progress(len(finished), len(tasks))
+            with _swept(*((address, folder) for address in {target, bad_target} - {""})):
+                finished = _written(runner, tasks, progress)
             ends = dict(before) | plan.ends()
             if bad_table is not None and bad_target:
                 bad_files = [file for one in finished for file in one.bad_files]
@@ -470,8 +507,6 @@ def archive_iceberg(
             add_files(
                 table, [f"{target}/{folder}/{file.path}" for one in finished for file in one.files], topic_id, ends
             )
-            for address in {target, bad_target} - {""}:
-                sweep(address, folder)
             _count(summary, finished)
             summary.ends = ends
             if until is None:

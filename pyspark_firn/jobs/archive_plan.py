@@ -7,7 +7,7 @@ manifest alone, and a part's files are named by its offsets: writing them again 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -101,3 +101,16 @@ def cut(
         if part_start < stop:
             parts.append(ArchivePart(partition, part_start, stop))
     return tuple(part for part in parts if part.start < part.end)
+
+
+def beginnings(
+    states: Sequence[ManifestState], done: Mapping[int, int], parts: Sequence[ArchivePart]
+) -> Iterator[ArchivePart]:
+    """Where partitions begin that neither ``done`` nor ``parts`` know, as parts of nothing.
+
+    Without them nobody could tell whether what such a partition gets was there when it is archived.
+    """
+    known = {*done, *(part.partition for part in parts)}
+    for partition, state in enumerate(states):
+        if partition not in known:
+            yield ArchivePart(partition, state.log_start_offset, state.log_start_offset)

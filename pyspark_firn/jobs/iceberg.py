@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform
 
-from app.errors import ConfigError
+from app.errors import ConfigError, FirnError
 from app.objectstore.url import DirectoryLocation, S3Location, parse_store_url
 from pyspark_firn.jobs.archive_plan import decode_document
 from pyspark_firn.jobs.targets import CLIENT_OPTIONS, bucket_config, credentials_of
@@ -33,23 +34,40 @@ def opened_table(name: str, catalog: Mapping[str, str]) -> Table | None:
     namespace, _, table = name.rpartition(".")
     if not namespace or not table:
         raise ConfigError(f"{name!r} is no table of a catalog: write namespace.table.")
-    loaded = load_catalog("firn", **catalog)
-    return loaded.load_table(name) if loaded.table_exists(name) else None
+    with _asked(name):
+        loaded = load_catalog("firn", **catalog)
+        return loaded.load_table(name) if loaded.table_exists(name) else None
 
 
 def made_table(name: str, catalog: Mapping[str, str], schema: pa.Schema, shape: ValueShape | None) -> Table:
-    """A new table of these columns, partitioned by the day of ``timestamp``; what values mean is written down in it."""
-    loaded = load_catalog("firn", **catalog)
-    loaded.create_namespace_if_not_exists(name.rpartition(".")[0])
+    """A new table of these columns, partitioned by the day of ``timestamp``; what values mean is written down in it.
+
+    Raises: ConfigError.
+    """
     properties = {"write.parquet.compression-codec": "zstd"}
     if shape is not None:
         properties[SHAPE_PROPERTY] = shape.encode().decode()
-    with (
-        loaded.create_table_transaction(name, schema, properties=properties) as transaction,
-        transaction.update_spec() as spec,
-    ):
-        spec.add_field("timestamp", DayTransform(), DAY)
-    return loaded.load_table(name)
+    with _asked(name):
+        loaded = load_catalog("firn", **catalog)
+        loaded.create_namespace_if_not_exists(name.rpartition(".")[0])
+        with (
+            loaded.create_table_transaction(name, schema, properties=properties) as transaction,
+            transaction.update_spec() as spec,
+        ):
+            spec.add_field("timestamp", DayTransform(), DAY)
+        return loaded.load_table(name)
+
+
+@contextmanager
+def _asked(name: str) -> Iterator[None]:
+    """A catalog is a driver of somebody else's, and what goes wrong in it has no common name. Raises: ConfigError."""
+    try:
+        yield
+    except FirnError:
+        raise
+    except Exception as error:
+        said = (str(error) or type(error).__name__).partition("\n")[0]
+        raise ConfigError(f"The catalog of {name} does not do what was asked: {said}") from error
 
 
 def shape_of(table: Table) -> ValueShape | None:

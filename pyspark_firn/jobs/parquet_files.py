@@ -6,7 +6,7 @@ another attempt is at it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from app.errors import ConfigError
 from app.limits import MIB
 from pyspark_firn.jobs.targets import Target
 
@@ -25,6 +26,8 @@ ROW_GROUP_BYTES: Final = 32 * MIB
 OPEN_DAYS_MAX: Final = 16
 """Days written at a time; a part whose records jump between more of them gets several files for a day."""
 ZSTD_LEVEL: Final = 1
+TABLE_DAYS: Final = range(-719_162, 2_932_897)
+"""Days of the years 1 to 9999: others cannot be told to an Iceberg table, since Python has no dates for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +47,18 @@ class _DayFile:
     def __init__(self, target: Target, folder: str, path: str, schema: pa.Schema) -> None:
         self.path = path
         self._file = target.create(f"{folder}/{path}")
-        self._writer = pq.ParquetWriter(
-            self._file.sink,
-            schema,
-            compression="zstd",
-            compression_level=ZSTD_LEVEL,
-            use_dictionary=["topic", "partition", "timestampType"],
-            write_statistics=[name for name in schema.names if name not in ("key", "value", "headers")],
-        )
+        try:
+            self._writer = pq.ParquetWriter(
+                self._file.sink,
+                schema,
+                compression="zstd",
+                compression_level=ZSTD_LEVEL,
+                use_dictionary=["topic", "partition", "timestampType"],
+                write_statistics=[name for name in schema.names if name not in ("key", "value", "headers")],
+            )
+        except BaseException:
+            self._file.discard()
+            raise
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
         self.records = 0
@@ -86,17 +93,25 @@ class _DayFile:
 class DayWriter:
     """Writes record batches with a ``timestamp`` column as ``<folder>/date=<day>/<name>[-<n>].parquet``."""
 
-    def __init__(self, target: Target, folder: str, name: str, schema: pa.Schema) -> None:
-        self._target, self._folder, self._name, self._schema = target, folder, name, schema
+    def __init__(
+        self, target: Target, folder: str, name: str, schema: pa.Schema, days: Container[int] | None = None
+    ) -> None:
+        """``days``: since 1970, those that records may be of; None: any."""
+        self._target, self._folder, self._name, self._schema, self._days = target, folder, name, schema, days
         self._opened: dict[int, _DayFile] = {}
         self._count: dict[int, int] = {}
         self._done: list[WrittenFile] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Write the records of a batch, which may be of several days, or none."""
+        """Write the records of a batch, which may be of several days, or none. Raises: ConfigError, OSError, StorageUnavailable."""
         if not batch.num_rows:
             return
         for day, part in _by_day(batch).items():
+            if self._days is not None and day not in self._days:
+                raise ConfigError(
+                    f"{part['topic'][0]}-{part['partition'][0]} has a record of {_day_name(day)} at offset {part['offset'][0]},"
+                    " which no Iceberg table is told of: archive the topic as Parquet files, with --to alone."
+                )
             file = self._opened.get(day)
             if file is None:
                 if len(self._opened) == OPEN_DAYS_MAX:

@@ -87,7 +87,7 @@ class Folder:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def create(self, path: str) -> NewFile:
+    def create(self, path: str) -> _HeldFile:
         return _HeldFile(self._root / path)
 
 
@@ -96,12 +96,12 @@ class _HeldFile:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._written = path.with_name(f"_{path.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
-        self._lock = os.open(self._written, os.O_CREAT | os.O_EXCL | os.O_RDWR)
+        self._lock = os.open(self._written, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
         with suppress(OSError):  # A file system without locks keeps what killed writers leave.
             fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     @property
-    def sink(self) -> str | IO[bytes]:
+    def sink(self) -> str:
         return str(self._written)
 
     def publish(self) -> int:
@@ -110,6 +110,7 @@ class _HeldFile:
         os.fsync(self._lock)
         self._written.rename(self._path)
         os.close(self._lock)
+        self._lock = -1
         folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(folder)
@@ -118,8 +119,10 @@ class _HeldFile:
         return size
 
     def discard(self) -> None:
-        self._written.unlink(missing_ok=True)
-        os.close(self._lock)
+        if self._lock >= 0:  # It may have its name already, when something behind it has failed.
+            self._written.unlink(missing_ok=True)
+            os.close(self._lock)
+            self._lock = -1
 
 
 def sweep(url: str, folder: str) -> int:
@@ -128,19 +131,28 @@ def sweep(url: str, folder: str) -> int:
         return 0  # Nothing but a folder shows what is not whole.
     location = parse_store_url(url)
     assert isinstance(location, DirectoryLocation)
-    removed = 0
-    for path in (location.path / folder).glob(f"*/_*{TEMPORARY_SUFFIX}"):
-        with suppress(FileNotFoundError):
-            opened = os.open(path, os.O_RDWR)
-            try:
-                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
-                removed += 1
-            except BlockingIOError:
-                continue  # Its writer lives.
-            finally:
-                os.close(opened)
-    return removed
+    return sum(_removed(path) for path in (location.path / folder).glob(f"*/_*{TEMPORARY_SUFFIX}"))
+
+
+def sweep_folder(folder: Path, name: str) -> None:
+    """Remove what killed writers of a file ``name`` have left in a folder. Raises: OSError."""
+    for path in folder.glob(f"_{name}.*{TEMPORARY_SUFFIX}"):
+        _removed(path)
+
+
+def _removed(path: Path) -> bool:
+    """Whether a file under way was nobody's, and is removed."""
+    with suppress(FileNotFoundError):
+        opened = os.open(path, os.O_RDWR)
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+            return True
+        except BlockingIOError:
+            return False  # Its writer lives.
+        finally:
+            os.close(opened)
+    return False
 
 
 # --- anything else --------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from app.errors import ConfigError, CorruptionError
 from app.records.builder import build_batch
 from app.units import Offset
-from pyspark_firn.jobs.archive import archive_iceberg, archive_parquet
+from pyspark_firn.jobs.archive import ValuesWanted, archive_iceberg, archive_parquet
 from pyspark_firn.jobs.running import ProcessRunner
 from pyspark_firn.jobs.targets import Folder
 from pyspark_firn.reading import SplitReader
@@ -93,12 +94,12 @@ def expected(topic: Topic) -> list[tuple[int, bytes, int]]:
 def test_each_run_adds_what_came_since(topic: Topic, tmp_path: Path) -> None:
     target = (tmp_path / "lake").as_uri()
     first = archive_parquet(topic.store, "t", target, ProcessRunner(1), part_bytes=4000)
-    assert (first.records, first.ends, first.parts > 1) == (300, {0: 300}, True)
+    assert (first.records, first.ends, first.parts > 1) == (300, {0: 300, 1: 0}, True)
     assert archived(tmp_path / "lake" / "t") == expected(topic)
     assert archive_parquet(topic.store, "t", target, ProcessRunner(1)).parts == 0
     grow(topic, 300, 2)
     second = archive_parquet(topic.store, "t", target, ProcessRunner(1), part_bytes=4000)
-    assert (second.records, second.ends) == (200, {0: 500})
+    assert (second.records, second.ends) == (200, {0: 500, 1: 0})
     assert archived(tmp_path / "lake" / "t") == expected(topic)
 
 
@@ -130,7 +131,7 @@ def test_a_killed_run_is_finished_by_the_next_without_doubles(topic: Topic, tmp_
     grow(topic, 300, 1)
     # With other sizes: what was begun is done as it was planned.
     found = archive_parquet(topic.store, "t", target, ProcessRunner(1), part_bytes=1 << 30)
-    assert (found.runs, found.records, found.ends) == (2, 400, {0: 400})
+    assert (found.runs, found.records, found.ends) == (2, 400, {0: 400, 1: 0})
     assert archived(tmp_path / "lake" / "t") == expected(topic)
 
 
@@ -160,7 +161,7 @@ def test_an_iceberg_table_gets_every_record_once(topic: Topic, tmp_path: Path) -
     with pytest.raises(Killed):
         archive_iceberg(topic.store, "t", "lake.t", catalog, KilledRunner(1), part_bytes=4000)
     first = archive_iceberg(topic.store, "t", "lake.t", catalog, ProcessRunner(1), part_bytes=4000)
-    assert (first.records, first.ends) == (300, {0: 300})
+    assert (first.records, first.ends) == (300, {0: 300, 1: 0})
     assert archive_iceberg(topic.store, "t", "lake.t", catalog, ProcessRunner(1)).parts == 0
     grow(topic, 300, 1)
     archive_iceberg(topic.store, "t", "lake.t", catalog, ProcessRunner(1))
@@ -264,3 +265,153 @@ def test_records_from_beyond_the_year_9999_are_archived_under_their_day(tmp_path
     assert summary.records == 3
     days = {path.parent.name for path in (tmp_path / "lake" / "t").rglob("*.parquet")}
     assert days == {"date=1969-12-31", "date=9999-12-31", "date=10000-01-01"}
+
+
+async def reopened(topic: Topic, seed: int) -> BucketBuilder:
+    bucket = BucketBuilder(store_of(topic), topic.path, seed)
+    await bucket._cluster.load()
+    await bucket._cluster.seal(bucket._cluster.next_sequence)
+    return bucket
+
+
+def made_again(topic: Topic, values: bytes) -> Topic:
+    """The topic is deleted, and one of its name begun that has as many records."""
+
+    async def make() -> Topic:
+        bucket = await reopened(topic, 55)
+        await bucket.delete_topic(topic.topic_id)
+        again = Topic(topic.path, "t", await bucket.create_topic("t", 2), 2)
+        records = [(NOON_MS, b"k", values, ())] * 300
+        await bucket.add_segment(again.topic_id, 0, [build_batch(records)])
+        return again
+
+    return asyncio.run(make())
+
+
+def test_what_was_begun_with_a_topic_that_is_deleted_is_not_gone_on_with_by_another(
+    topic: Topic, tmp_path: Path
+) -> None:
+    target = (tmp_path / "lake").as_uri()
+    with pytest.raises(Killed):
+        archive_parquet(topic.store, "t", target, KilledRunner(1), part_bytes=4000)
+    made_again(topic, b"another")
+    with pytest.raises(ConfigError, match="another topic 't', which was deleted since"):
+        archive_parquet(topic.store, "t", target, ProcessRunner(1))
+    assert not list((tmp_path / "lake").rglob("*.commit"))
+
+
+def test_a_topic_that_is_made_again_writes_over_no_file_of_an_iceberg_table(topic: Topic, tmp_path: Path) -> None:
+    from pyspark_firn.jobs.iceberg import local_catalog, opened_table
+
+    catalog = local_catalog(tmp_path / "warehouse")
+    archive_iceberg(topic.store, "t", "lake.t", catalog, ProcessRunner(1))
+    again = made_again(topic, b"another")
+    archive_iceberg(topic.store, "t", "lake.t", catalog, ProcessRunner(1))
+    found = opened_table("lake.t", catalog).scan().to_arrow()["value"].to_pylist()
+    values = [row["value"] for one in (topic, again) for row in one.reference()]
+    assert sorted(found) == sorted(values)
+    assert len(values) == 600
+
+
+@pytest.mark.parametrize("kind", ["parquet", "iceberg"])
+def test_what_came_and_went_in_a_partition_that_was_empty_is_said(topic: Topic, tmp_path: Path, kind: str) -> None:
+    def archive() -> Any:
+        if kind == "parquet":
+            return archive_parquet(topic.store, "t", (tmp_path / "lake").as_uri(), ProcessRunner(1))
+        from pyspark_firn.jobs.iceberg import local_catalog
+
+        catalog = local_catalog(tmp_path / "warehouse")
+        return archive_iceberg(topic.store, "t", "lake.t", catalog, ProcessRunner(1))
+
+    assert archive().ends == {0: 300, 1: 0}
+
+    async def expire() -> None:
+        bucket = BucketBuilder(store_of(topic), topic.path, 66)
+        await bucket.add_segment(topic.topic_id, 1, [build_batch([(NOON_MS, None, b"v", ())] * 30)])
+        await (await bucket.manifest(topic.topic_id, 1)).set_log_start(Offset(20))
+
+    asyncio.run(expire())
+    with pytest.raises(CorruptionError, match=r"t-1 starts at offset 20 now.*\[0, 20\) were deleted"):
+        archive()
+
+
+def test_a_day_that_no_iceberg_table_can_be_told_is_said_with_its_record(tmp_path: Path) -> None:
+    from pyspark_firn.jobs.iceberg import local_catalog
+
+    async def make() -> Topic:
+        bucket = await BucketBuilder.open(tmp_path / "bucket")
+        topic = Topic(tmp_path / "bucket", "t", await bucket.create_topic("t"))
+        times = (-1, NOON_MS, 253_402_300_799_999, 253_402_300_800_000)
+        await bucket.add_segment(topic.topic_id, 0, [build_batch([(time, None, b"v", ()) for time in times])])
+        return topic
+
+    topic = asyncio.run(make())
+    catalog = local_catalog(tmp_path / "warehouse")
+    with pytest.raises(ConfigError, match="t-0 has a record of 10000-01-01 at offset 3"):
+        archive_iceberg(topic.store, "t", "lake.t", catalog, ProcessRunner(1))
+    assert not [path for path in (tmp_path / "warehouse").rglob("data/**/*") if path.is_file()]
+
+
+def test_what_workers_have_half_written_when_a_run_is_ended_is_removed(topic: Topic, tmp_path: Path) -> None:
+    left = tmp_path / "lake" / "t" / "date=2023-11-14" / "_00000-0-9.parquet.0123.tmp"
+
+    class Ended:
+        parallelism = 2
+
+        def run(self, function: Callable[[Any], Any], arguments: Sequence[Any]) -> Iterator[Any]:
+            yield function(arguments[0])
+            left.parent.mkdir(parents=True, exist_ok=True)
+            left.write_bytes(b"PAR1")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        archive_parquet(topic.store, "t", (tmp_path / "lake").as_uri(), Ended(), part_bytes=4000)
+    assert not left.exists()
+    assert list((tmp_path / "lake").rglob("*.parquet"))
+
+
+def test_a_full_target_keeps_nothing_of_a_file(topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: Any, **named: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pq, "ParquetWriter", full)
+    with pytest.raises(OSError, match="No space"):
+        archive_parquet(topic.store, "t", (tmp_path / "lake").as_uri(), ProcessRunner(1))
+    assert not list((tmp_path / "lake" / "t").rglob("date=*/*"))
+
+
+def test_files_are_what_anybody_makes_and_no_programs(topic: Topic, tmp_path: Path) -> None:
+    archive_parquet(topic.store, "t", (tmp_path / "lake").as_uri(), ProcessRunner(1))
+    (tmp_path / "any").touch()
+    modes = {path.stat().st_mode for path in (tmp_path / "lake" / "t").rglob("date=*/*")}
+    assert modes == {(tmp_path / "any").stat().st_mode}
+
+
+def test_bad_records_do_not_get_among_those_of_a_topic_of_that_name(topic: Topic, tmp_path: Path) -> None:
+    async def make() -> None:
+        bucket = await reopened(topic, 44)
+        await bucket.add_segment(await bucket.create_topic("t_bad"), 0, [build_batch([(NOON_MS, None, b"{}", ())])])
+
+    asyncio.run(make())
+    wanted = ValuesWanted("json", "id bigint")
+    one, other = (tmp_path / "one").as_uri(), (tmp_path / "other").as_uri()
+    archive_parquet(topic.store, "t_bad", one, ProcessRunner(1))
+    with pytest.raises(ConfigError, match="holds an archive of the topic 't_bad'"):
+        archive_parquet(topic.store, "t", one, ProcessRunner(1), values=wanted)
+    archive_parquet(topic.store, "t", other, ProcessRunner(1), values=wanted)
+    with pytest.raises(ConfigError, match="keeps bad records of 't'"):
+        archive_parquet(topic.store, "t_bad", other, ProcessRunner(1))
+
+
+@pytest.mark.parametrize(
+    ("catalog", "sentence"),
+    [
+        ({"type": "nothing"}, "'nothing' is not a valid CatalogType"),
+        ({"type": "sql", "uri": "sqlite:////nowhere/catalog.db", "warehouse": "file:///nowhere"}, "unable to open"),
+    ],
+)
+def test_a_catalog_that_does_not_work_is_said_in_a_sentence(
+    topic: Topic, catalog: dict[str, str], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^The catalog of lake\.t does not do what was asked: .*{sentence}"):
+        archive_iceberg(topic.store, "t", "lake.t", catalog, ProcessRunner(1))
