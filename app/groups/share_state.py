@@ -185,10 +185,7 @@ class ShareStateShard:
         if shared is None:
             return []
         settings = self._settings(key.group_id)
-        window = shared.window.begin_at(log_start)
-        for first, end in not_for_anybody:
-            if first < window.start + settings.window_max:
-                window = window.archive(first, end)
+        window = shared.window.begin_at(log_start).archive(not_for_anybody, window_max=settings.window_max)
         window, acquired = window.acquire(
             batches,
             member_id,

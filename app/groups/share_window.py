@@ -13,7 +13,9 @@ Windows are values: an operation answers a new one, which takes the place of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -119,39 +121,41 @@ class Window:
 
         The window grows over the batches, up to ``window_max`` offsets.
         """
-        runs, acquired = list(self.runs), list[Acquired]()
-        end = self.end
+        before, after = deque(self.runs), list[Run]()
+        acquired: list[Acquired] = []
+        end, left = self.end, count_max
         for first, batch_end in batches:
             limit = min(batch_end, self.start + window_max)
             if limit > end:
-                runs.append(Run(end, limit))
+                before.append(Run(end, limit))
                 end = limit
-            left = count_max - sum(each.end - each.first for each in acquired)
             if left <= 0:
                 break
-            if whole_batches:
-                left = max(left, batch_end - first)
-            runs, given = _acquire(runs, first, batch_end, left, member_id, until_ms)
-            for each in given:
-                if acquired and acquired[-1].end == each.first and acquired[-1].delivery_count == each.delivery_count:
-                    acquired[-1] = acquired[-1]._replace(end=each.end)
+            for run in _acquire(before, after, first, batch_end, left, member_id, until_ms, whole=whole_batches):
+                left -= run.end - run.first
+                last = acquired[-1] if acquired else None
+                if last is not None and last.end == run.first and last.delivery_count == run.delivery_count:
+                    acquired[-1] = last._replace(end=run.end)
                 else:
-                    acquired.append(each)
-        return self._with(runs), acquired
+                    acquired.append(Acquired(run.first, run.end, run.delivery_count))
+        return self._with([*after, *before]), acquired
 
-    def archive(self, first: int, end: int) -> Window:
-        """Nobody shall get ``[first, end)``, of what is available: control records, or records of aborted transactions."""
+    def archive(self, ranges: Iterable[tuple[int, int]], *, window_max: int) -> Window:
+        """Nobody shall get these offset ranges, in order, of what is available: control records, or records of aborted
+        transactions. Those that begin more than ``window_max`` behind the start are left for later."""
         runs = list(self.runs)
-        if end > self.end:
-            runs.append(Run(self.end, end))
-        return self._with(
-            _changed(
-                runs,
-                first,
-                end,
-                lambda run: run._replace(state=RecordState.ARCHIVED) if run.state is RecordState.AVAILABLE else run,
-            )
-        )
+        start, end, done = self.start, self.end, 0
+        for first, range_end in ranges:
+            while done < len(runs) and runs[done].state in DONE:
+                start = runs[done].end
+                done += 1
+            if first >= start + window_max:
+                break
+            if range_end > end:
+                runs.append(Run(end, range_end))
+                end = range_end
+            _change(runs, first, range_end, _archived)
+        return self._with(runs)
 
     def acknowledge(
         self, member_id: str, said: Iterable[Acknowledgement], until_ms: int, *, deliveries_max: int
@@ -164,20 +168,20 @@ class Window:
         runs = list(self.runs)
         for each in said:
             _check(each)
+            if each.end > self.end:
+                raise RequestRejected(
+                    ErrorCode.INVALID_REQUEST, "Offsets are acknowledged that were given to nobody yet."
+                )
             for first, end, kind in pieces(each):
                 first = max(first, self.start)
                 if first >= end:
                     continue
-                if end > self.end:
-                    raise RequestRejected(
-                        ErrorCode.INVALID_REQUEST, "Offsets are acknowledged that were given to nobody yet."
-                    )
                 if not _has(runs, first, end, member_id):
                     raise RequestRejected(
                         ErrorCode.INVALID_RECORD_STATE,
                         "The record state is invalid. The acknowledgement could not be completed.",
                     )
-                runs = _changed(runs, first, end, lambda run, k=kind: _acknowledged(run, k, until_ms, deliveries_max))  # type: ignore[misc]
+                _change(runs, first, end, lambda run, k=kind: _acknowledged(run, k, until_ms, deliveries_max))  # type: ignore[misc]
         return self._with(runs)
 
     def expire(self, now_ms: int, *, deliveries_max: int) -> Window:
@@ -224,31 +228,55 @@ class Window:
 
 
 def _acquire(
-    runs: Sequence[Run], first: int, end: int, left: int, member_id: str, until_ms: int
-) -> tuple[list[Run], list[Acquired]]:
-    after: list[Run] = []
-    acquired: list[Acquired] = []
-    for run in runs:
+    before: deque[Run],
+    after: list[Run],
+    first: int,
+    end: int,
+    left: int,
+    member_id: str,
+    until_ms: int,
+    *,
+    whole: bool,
+) -> Iterator[Run]:
+    """Give what is available of a batch to a member, run by run. What no later batch can reach moves from ``before`` to
+    ``after``."""
+    left = max(left, end - first) if whole else left
+    while before and before[0].end <= first:
+        after.append(before.popleft())
+    while before and before[0].first < end and left > 0:
+        run = before.popleft()
         start, stop = max(run.first, first), min(run.end, end)
-        if run.state is not RecordState.AVAILABLE or start >= stop or left <= 0:
+        if run.state is not RecordState.AVAILABLE:
+            if run.end > end:
+                before.appendleft(run)
+                return
             after.append(run)
             continue
         stop = min(stop, start + left)
         left -= stop - start
-        count = run.delivery_count + 1
         if run.first < start:
             after.append(run._replace(end=start))
-        after.append(Run(start, stop, RecordState.ACQUIRED, count, member_id, until_ms))
+        given = Run(start, stop, RecordState.ACQUIRED, run.delivery_count + 1, member_id, until_ms)
+        after.append(given)
         if stop < run.end:
-            after.append(run._replace(first=stop))
-        acquired.append(Acquired(start, stop, count))
-    return after, acquired
+            before.appendleft(run._replace(first=stop))
+        yield given
 
 
-def _changed(runs: Sequence[Run], first: int, end: int, change: Callable[[Run], Run]) -> list[Run]:
-    """The runs with what lies in ``[first, end)`` changed."""
+def _span(runs: Sequence[Run], first: int, end: int) -> tuple[int, int]:
+    """Where the runs are that overlap ``[first, end)``."""
+    return max(bisect_right(runs, first, key=_first) - 1, 0), bisect_left(runs, end, key=_first)
+
+
+def _first(run: Run) -> int:
+    return run.first
+
+
+def _change(runs: list[Run], first: int, end: int, change: Callable[[Run], Run]) -> None:
+    """Change what lies in ``[first, end)``, in place."""
+    here, behind = _span(runs, first, end)
     after: list[Run] = []
-    for run in runs:
+    for run in runs[here:behind]:
         start, stop = max(run.first, first), min(run.end, end)
         if start >= stop:
             after.append(run)
@@ -258,15 +286,18 @@ def _changed(runs: Sequence[Run], first: int, end: int, change: Callable[[Run], 
         after.append(change(run._replace(first=start, end=stop)))
         if stop < run.end:
             after.append(run._replace(first=stop))
-    return after
+    runs[here:behind] = after
 
 
 def _has(runs: Sequence[Run], first: int, end: int, member_id: str) -> bool:
+    here, behind = _span(runs, first, end)
     return all(
-        run.state is RecordState.ACQUIRED and run.member_id == member_id
-        for run in runs
-        if run.first < end and run.end > first
+        run.state is RecordState.ACQUIRED and run.member_id == member_id for run in runs[here:behind] if run.end > first
     )
+
+
+def _archived(run: Run) -> Run:
+    return run._replace(state=RecordState.ARCHIVED) if run.state is RecordState.AVAILABLE else run
 
 
 def _given_back(run: Run, deliveries_max: int) -> Run:

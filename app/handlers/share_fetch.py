@@ -8,9 +8,11 @@ read_committed, offsets that compaction emptied) is done with on the way.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from app.coordinator.shell import Turn
 from app.errors import ErrorCode, FirnError, RequestRejected, StorageUnavailable, kafka_code
@@ -47,7 +49,9 @@ from app.wire.apis.share_fetch import (
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from app.hot import indexes
     from app.hot.log import PartitionLog
+    from app.tiering import segment_format
 
 PARTITION_BYTES_MAX: Final = 1 << 20
 """Read of one partition for one answer."""
@@ -72,7 +76,7 @@ class Read(NamedTuple):
     """What was read of a log: whole batches."""
 
     data: bytes | bytearray
-    aborted: Sequence[Any]
+    aborted: Sequence[indexes.AbortedTransaction | segment_format.AbortedTransaction]
     """Aborted transactions that overlap it, at read_committed."""
 
 
@@ -361,7 +365,7 @@ class _Fetching:
                 raise
             if read is None:
                 return None
-            batches, nobody = _sorted_out(read, offset)
+            batches, nobody = sorted_out(read, offset)
             if not batches and not nobody:
                 return None
             acquired = await _done(
@@ -506,23 +510,37 @@ def in_batches(acquired: Iterable[Acquired], batch_ends: Iterable[int], count_mi
         yield each._replace(first=first)
 
 
-def _sorted_out(read: Read, offset: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def sorted_out(read: Read, offset: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Offset ranges from ``offset`` on: of batches for members, and of what is for nobody."""
     batches: list[tuple[int, int]] = []
     nobody: list[tuple[int, int]] = []
+    aborted = _by_producer(read.aborted)
     for _, header in iter_headers(read.data):
         first, end = max(offset, header.base_offset), header.end_offset
         if end <= offset:
             continue
         if first > offset:
             nobody.append((offset, first))
-        aborted = header.is_transactional and any(
-            each.producer_id == header.producer_id and each.first_offset <= header.base_offset <= each.last_offset
-            for each in read.aborted
-        )
-        (nobody if header.is_control or aborted or header.record_count == 0 else batches).append((first, end))
+        is_for_nobody = header.is_control or header.record_count == 0
+        if header.is_transactional and not is_for_nobody:
+            of_producer = aborted.get(header.producer_id, ())
+            last = bisect_right(of_producer, header.base_offset, key=itemgetter(0)) - 1
+            is_for_nobody = last >= 0 and header.base_offset <= of_producer[last][1]
+        (nobody if is_for_nobody else batches).append((first, end))
         offset = end
     return batches, nobody
+
+
+def _by_producer(
+    aborted: Iterable[indexes.AbortedTransaction | segment_format.AbortedTransaction],
+) -> dict[int, list[tuple[int, int]]]:
+    """First and last offsets of transactions, of which those of one producer do not overlap, in order."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for each in aborted:
+        found.setdefault(each.producer_id, []).append((each.first_offset, each.last_offset))
+    for of_producer in found.values():
+        of_producer.sort()
+    return found
 
 
 def refuse_fetch(request: Request, message: ShareFetchRequest, code: ErrorCode, sentence: str) -> ShareFetchResponse:

@@ -205,7 +205,7 @@ class RemoteReader:
         manifest = self._served(at)
         stream = self._stream(at, offset)
         ranges: list[RemoteRange] = []
-        aborted: list[AbortedTransaction] = []
+        aborted: dict[AbortedTransaction, None] = {}
         left = max_bytes
         end = offset
         wait: RemoteWait | None = None
@@ -233,13 +233,11 @@ class RemoteReader:
                 break
             match found:
                 case RemoteRange():
-                    aborted += (
-                        one
+                    aborted |= {
+                        one: None
                         for one in footer.aborted
-                        if one.first_offset < found.end_offset
-                        and one.last_offset >= found.start_offset
-                        and one not in aborted
-                    )
+                        if one.first_offset < found.end_offset and one.last_offset >= found.start_offset
+                    }
                     ranges.append(found)
                     left -= found.length
                     end = found.end_offset
@@ -260,7 +258,7 @@ class RemoteReader:
         # Not now: room for the next chunk may be that of what is answered here, which nobody holds yet.
         asyncio.get_running_loop().call_soon(self._extend_from_place, stream)
         self._served_bytes.value += max_bytes - left
-        return RemoteRead(ranges, max_bytes - left, end, aborted)
+        return RemoteRead(ranges, max_bytes - left, end, list(aborted))
 
     def _read_segment(
         self,

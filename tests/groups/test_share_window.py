@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -115,6 +117,43 @@ def test_a_late_word_on_what_left_the_window_is_taken() -> None:
     assert window.acknowledge("m", said(0, 4, 1), 0, deliveries_max=LIMIT) == Window(4)
 
 
+def calls_of(work: Callable[[], object]) -> int:
+    """How many functions are called, which is the same on every machine."""
+    count = 0
+
+    def note(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_a_window_of_single_records_costs_as_much_for_each_as_a_short_one() -> None:
+    """A producer that sends records one by one, and a member that says of each something else than of its neighbours."""
+
+    def costs(count: int) -> list[int]:
+        batches = [(offset, offset + 1) for offset in range(count)]
+        window, _ = Window(0).acquire(batches, "m", 1000, count_max=count, window_max=count)
+        kinds = [AcknowledgeType.RELEASE, AcknowledgeType.ACCEPT] * (count // 2)
+        one_each = [Acknowledgement(offset, offset + 1, [kind]) for offset, kind in enumerate(kinds)]
+        after = window.acknowledge("m", one_each, 0, deliveries_max=LIMIT)
+        return [
+            calls_of(lambda: Window(0).acquire(batches, "m", 1000, count_max=count, window_max=count)),
+            calls_of(lambda: after.acquire(batches, "m", 1000, count_max=count, window_max=count)),
+            calls_of(lambda: window.acknowledge("m", one_each, 0, deliveries_max=LIMIT)),
+            calls_of(lambda: window.acknowledge("m", said(0, count, *kinds), 0, deliveries_max=LIMIT)),
+            calls_of(lambda: after.archive(batches, window_max=count)),
+        ]
+
+    for short, long in zip(costs(100), costs(400), strict=True):
+        assert long < 5 * short
+
+
 @dataclass
 class Offset:
     state: RecordState = AVAILABLE
@@ -125,7 +164,7 @@ class Offset:
 
 MEMBERS = st.sampled_from(["a", "b"])
 OFFSETS = st.integers(0, 30)
-LENGTHS = st.integers(1, 8)
+RANGES = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 8)), min_size=1, max_size=4)
 
 
 class WindowMachine(RuleBasedStateMachine):
@@ -145,44 +184,59 @@ class WindowMachine(RuleBasedStateMachine):
         for offset in range(max(self.start, max(self.model, default=self.start - 1) + 1), end):
             self.model[offset] = Offset()
 
-    @rule(member=MEMBERS, ahead=st.integers(0, 5), length=LENGTHS, count=st.integers(1, 10))
-    def acquire(self, member: str, ahead: int, length: int, count: int) -> None:
-        first = self.window.next_offset
-        end = first + ahead + length
+    @rule(member=MEMBERS, asked=RANGES, count=st.integers(1, 20), whole=st.booleans())
+    def acquire(self, member: str, asked: list[tuple[int, int]], count: int, whole: bool) -> None:
+        batches = self.ranges(asked)
         until_ms = self.now_ms + 50
         self.window, acquired = self.window.acquire(
-            [(first, end)], member, until_ms, count_max=count, window_max=WINDOW_MAX
+            batches, member, until_ms, count_max=count, window_max=WINDOW_MAX, whole_batches=whole
         )
-        self.grow(min(end, self.start + WINDOW_MAX))
-        given = []
-        for offset in range(first, end):
-            record = self.model.get(offset)
-            if record is not None and record.state is AVAILABLE and len(given) < count:
-                record.state, record.member, record.until_ms = ACQUIRED, member, until_ms
-                record.count += 1
-                given.append((offset, record.count))
+        given: list[tuple[int, int]] = []
+        for first, end in batches:
+            self.grow(min(end, self.start + WINDOW_MAX))
+            if len(given) >= count:
+                break
+            for offset in range(first, end):
+                record = self.model.get(offset)
+                if record is not None and record.state is AVAILABLE and (whole or len(given) < count):
+                    record.state, record.member, record.until_ms = ACQUIRED, member, until_ms
+                    record.count += 1
+                    given.append((offset, record.count))
         assert [(o, run.delivery_count) for run in acquired for o in range(run.first, run.end)] == given
 
-    @rule(member=MEMBERS, first=OFFSETS, length=LENGTHS, kind=st.sampled_from(AcknowledgeType))
-    def acknowledge(self, member: str, first: int, length: int, kind: AcknowledgeType) -> None:
+    def ranges(self, asked: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Offset ranges in order, from the first offset that is available on: gaps and lengths."""
+        found = []
+        at = self.window.next_offset
+        for gap, length in asked:
+            found.append((at + gap, at + gap + length))
+            at += gap + length
+        return found
+
+    @rule(member=MEMBERS, first=OFFSETS, kinds=st.lists(st.sampled_from(AcknowledgeType), min_size=1, max_size=8))
+    def acknowledge(self, member: str, first: int, kinds: list[AcknowledgeType]) -> None:
+        """One type for each offset, in one acknowledgement or in one for each."""
         first += max(0, self.start - 10)
-        end = first + length
+        end = first + len(kinds)
         wanted = range(max(first, self.start), end)
         allowed = all(
             offset in self.model and self.model[offset].state is ACQUIRED and self.model[offset].member == member
             for offset in wanted
         )
-        acknowledged = [Acknowledgement(first, end, [kind])]
+        one_each = [Acknowledgement(offset, offset + 1, [kind]) for offset, kind in enumerate(kinds, first)]
+        together = [Acknowledgement(first, end, kinds)]
         if not allowed:
             with pytest.raises(RequestRejected) as refused:
-                self.window.acknowledge(member, acknowledged, self.now_ms + 50, deliveries_max=LIMIT)
+                self.window.acknowledge(member, together, self.now_ms + 50, deliveries_max=LIMIT)
             known_end = max(self.start, max(self.model, default=-1) + 1)
             code = ErrorCode.INVALID_REQUEST if end > known_end else ErrorCode.INVALID_RECORD_STATE
             assert refused.value.code is code
             return
-        self.window = self.window.acknowledge(member, acknowledged, self.now_ms + 50, deliveries_max=LIMIT)
+        window = self.window.acknowledge(member, one_each[::-1], self.now_ms + 50, deliveries_max=LIMIT)
+        self.window = self.window.acknowledge(member, together, self.now_ms + 50, deliveries_max=LIMIT)
+        assert window == self.window
         for offset in wanted:
-            self.settle(self.model[offset], kind)
+            self.settle(self.model[offset], kinds[offset - first])
         self.trim()
 
     def settle(self, record: Offset, kind: AcknowledgeType) -> None:
@@ -213,15 +267,19 @@ class WindowMachine(RuleBasedStateMachine):
                 self.settle(record, AcknowledgeType.RELEASE)
         self.trim()
 
-    @rule(ahead=st.integers(0, 3), length=LENGTHS)
-    def nobody_shall_get(self, ahead: int, length: int) -> None:
-        first = self.window.next_offset + ahead
-        self.window = self.window.archive(first, first + length)
-        self.grow(first + length)
-        for offset in range(first, first + length):
-            if self.model[offset].state is AVAILABLE:
-                self.model[offset].state = ARCHIVED
-        self.trim()
+    @rule(asked=RANGES)
+    def nobody_shall_get(self, asked: list[tuple[int, int]]) -> None:
+        ranges = self.ranges(asked)
+        self.window = self.window.archive(ranges, window_max=WINDOW_MAX)
+        for first, end in ranges:
+            if first >= self.start + WINDOW_MAX:
+                break
+            self.grow(end)
+            for offset in range(first, end):
+                record = self.model.get(offset)
+                if record is not None and record.state is AVAILABLE:
+                    record.state = ARCHIVED
+            self.trim()
 
     @rule(ahead=st.integers(0, 6))
     def the_log_begins_later(self, ahead: int) -> None:
