@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, Final
 
 import typer
@@ -109,7 +112,7 @@ def verify(
 
     Exit code 1 if records are missing or damaged.
     """
-    found = _inspect(store, topics, workers, as_json=as_json)
+    found = _inspect("verify", store, topics, workers, as_json=as_json)
     if as_json:
         print_json(found.as_json())
     else:
@@ -129,7 +132,8 @@ def audit(
 
     Exit code 1 if anything differs from the manifests.
     """
-    found = _inspect(store, topics, workers, as_json=as_json)
+    to.mkdir(parents=True, exist_ok=True)  # Whether it can be is better known before everything is read.
+    found = _inspect("audit", store, topics, workers, as_json=as_json)
     from pyspark_firn.jobs.inspection import write_report
 
     table, page = write_report(found, to, made=datetime.now(UTC))
@@ -187,8 +191,8 @@ def compact(
         print_json(summary.as_json())
     else:
         say(
-            f"{count_text(summary.segments_before, 'segment')} of {topic} are {count_text(summary.segments_after)} now,"
-            f" {bytes_text(summary.bytes_before)} of records {bytes_text(summary.bytes_after)}."
+            f"{topic} had {count_text(summary.segments_before, 'segment')} and has {count_text(summary.segments_after)} now:"
+            f" {bytes_text(summary.bytes_before)} of records before, {bytes_text(summary.bytes_after)} now."
             + (
                 f" {count_text(summary.groups_skipped, 'run')} of them had to be left."
                 if summary.groups_skipped
@@ -235,11 +239,11 @@ def replay(
         say(f"{count_text(summary.records, 'record')} of {topic} produced to {target}.")
 
 
-def _inspect(store: str, topics: list[str] | None, workers: int | None, *, as_json: bool) -> Any:
+def _inspect(what: str, store: str, topics: list[str] | None, workers: int | None, *, as_json: bool) -> Any:
     with _needing_spark_extra():
         from pyspark_firn.jobs.inspection import inspect
         from pyspark_firn.jobs.running import ProcessRunner
-    with _reporting("verify", shown=not as_json) as report:
+    with _reporting(what, shown=not as_json) as report:
         return inspect(store, ProcessRunner(workers), topics=topics or (), progress=report)
 
 
@@ -258,8 +262,26 @@ def _say_findings(found: Any) -> None:
 
 @contextmanager
 def _reporting(what: str, *, shown: bool) -> Iterator[Callable[[int, int], None]]:
-    with progress(what, total=None, shown=shown) as report:
+    with _stoppable(), progress(what, total=None, shown=shown) as report:
         yield lambda done, total: report(done, total or None, f"{count_text(done)} of {count_text(total)}")
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """SIGTERM ends the block as Ctrl-C would: what is half done is removed, worker processes end."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del frame
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Signals are for the main thread alone.
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import http.client
 import json
 import logging
 import random
@@ -38,6 +39,7 @@ from app.metadata.cluster import ClusterImage
 from app.metadata.liveness import SILENCE_MS_MAX, ObjectLiveness
 from app.metadata.log_format import encode_value
 from app.metadata.manifest import SegmentEntry, SegmentManifest, SegmentState
+from app.objectstore.api import ObjectMissing
 from app.objectstore.directory import DirectPool
 from app.records.batch import LOG_APPEND_TIME, BatchHeader, iter_headers, parse_header
 from app.records.builder import build_batch
@@ -322,7 +324,7 @@ class LeaderManifest:
                 if error.code < HTTPStatus.INTERNAL_SERVER_ERROR:
                     raise ConfigError(f"{self._url} refuses: {message}") from None
                 failure = BrokerUnavailable(f"{self._url}: {message}")
-            except OSError as error:
+            except (OSError, http.client.HTTPException) as error:
                 failure = BrokerUnavailable(f"{self._url} cannot be reached: {error}")
             if attempt + 1 < ATTEMPTS:
                 time.sleep(RETRY_BASE_S * 2**attempt)
@@ -359,10 +361,12 @@ class _Compaction:
         superseded = self._older_values(finished) if self._by_key and groups else None
         for group in groups:
             entries = [by_id[segment_id] for segment_id in group if segment_id in by_id]
-            if len(entries) == len(group):
+            try:
+                if len(entries) < len(group):
+                    raise ObjectMissing("it is in the manifest no more")
                 self._replace([self._input(entry) for entry in entries], superseded)
-            else:
-                self._skip("some of a run of segments was deleted or replaced")
+            except ObjectMissing as error:
+                self._skip(f"some of a run of segments was deleted or replaced: {error}")
             self._done.segments += len(group)
             if progress is not None:
                 progress(self._done.segments)
@@ -409,10 +413,14 @@ class _Compaction:
     def _keyed(self, entries: Sequence[SegmentEntry]) -> Iterator[Record]:
         """The committed records that have a key."""
         for entry in entries:
-            one = self._input(entry)
-            for header, batch in self._batches(one):
-                if not header.is_control and not _is_aborted(header, one.footer.aborted):
-                    yield from (record for record in iter_records(batch) if record.key is not None)
+            try:
+                one = self._input(entry)
+                for header, batch in self._batches(one):
+                    if not header.is_control and not _is_aborted(header, one.footer.aborted):
+                        yield from (record for record in iter_records(batch) if record.key is not None)
+            except ObjectMissing:
+                # Deleted or replaced meanwhile. What nobody has seen only takes nothing away.
+                _logger.warning("%s: %s is not there any more", self._partition, entry.object_key(*self._partition))
 
     def _kept(self, one: _Input, superseded: Superseded | None, *, is_first: bool) -> Iterator[bytes | memoryview]:
         """The batches of an input that go into the output, rewritten where records of theirs are dropped."""
@@ -438,21 +446,21 @@ class _Compaction:
     # --- the swap ---------------------------------------------------------------------------------------------------
 
     def _replace(self, inputs: Sequence[_Input], superseded: Superseded | None) -> None:
-        with tempfile.TemporaryDirectory(prefix="firn-compact-") as folder:
-            path = Path(folder) / "segment.log"
+        # Without a name, so that it goes with its process, however that ends.
+        with tempfile.TemporaryFile(prefix="firn-compact-") as file:
             written = 0
             dropped_before = self._done.records_dropped
-            with path.open("wb") as file:
-                end = inputs[0].entry.base_offset
-                for number, one in enumerate(inputs):
-                    for batch in self._kept(one, superseded, is_first=number == 0):
-                        written += file.write(batch)
-                        end = parse_header(batch).end_offset
-                if end < inputs[-1].entry.end_offset:
-                    written += file.write(_empty_end(inputs[-1]))
+            end = inputs[0].entry.base_offset
+            for number, one in enumerate(inputs):
+                for batch in self._kept(one, superseded, is_first=number == 0):
+                    written += file.write(batch)
+                    end = parse_header(batch).end_offset
+            if end < inputs[-1].entry.end_offset:
+                written += file.write(_empty_end(inputs[-1]))
+            file.flush()
             if len(inputs) == 1 and self._done.records_dropped == dropped_before:
                 return  # Nothing to gain.
-            self._upload_and_swap(inputs, path, written)
+            self._upload_and_swap(inputs, Path(f"/dev/fd/{file.fileno()}"), written)
 
     def _upload_and_swap(self, inputs: Sequence[_Input], path: Path, log_bytes: int) -> None:
         segment_id = SegmentId(uuid.uuid4())

@@ -4,8 +4,9 @@ What a worker finds of a segment are *facts*; what is wrong is a *finding*. Obje
 manifests once more where an object is not there, as ``firn verify`` does, so that what changes meanwhile is not taken for
 damage: what has expired is only counted, and what has taken the place of something is read too.
 
-The content hash of a segment is the SHA-256 of its record batches, as they were in the log: it does not depend on chunks or
-compression. An audit's seal is the SHA-256 of its Parquet report, written into the page beside it.
+The content hash of a segment is the SHA-256 of its record batches one after the other, as they are in the log: it depends neither
+on how they are cut into chunks nor on how those are compressed. Of a segment that several were merged into it is that of all their
+batches. An audit's seal is the SHA-256 of its Parquet report, written into the page beside it.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from app.tiering.verify import (
 )
 from app.units import Offset, PartitionIndex, TopicId, TopicIdPartition
 from pyspark_firn.jobs.running import Runner
+from pyspark_firn.jobs.targets import Folder, sweep_folder
 from pyspark_firn.memory import keep_freed_memory
 from pyspark_firn.session import StoreSession
 
@@ -317,16 +319,28 @@ def _tasks(
 def write_report(found: Inspection, folder: Path, *, made: datetime) -> tuple[Path, Path]:
     """``segments.parquet`` and ``report.md`` in ``folder``: all facts, and a page that a person can sign.
 
-    The page carries the SHA-256 of the Parquet file: whoever has the page can tell whether the facts are those it is about.
+    The page carries the SHA-256 of the Parquet file: whoever has the page can tell whether the facts are those it is about. Each
+    shows when it is whole. Raises: OSError; then the folder is as it was, but for a table without its page.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    table_path, page_path = folder / "segments.parquet", folder / "report.md"
+    names = ("segments.parquet", "report.md")
+    for name in names:
+        sweep_folder(folder, name)
     rows = [asdict(facts) for facts in found.facts]
     schema = pa.schema([(name, _ARROW[type(value)]) for name, value in asdict(_NO_FACTS).items()])
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), table_path, compression="zstd")
-    seal = hashlib.sha256(table_path.read_bytes()).hexdigest()
-    page_path.write_text(_page(found, seal, made))
-    return table_path, page_path
+    table, page = (Folder(folder).create(name) for name in names)
+    try:
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), table.sink, compression="zstd")
+        with open(table.sink, "rb") as file:
+            seal = hashlib.file_digest(file, "sha256").hexdigest()
+        Path(page.sink).write_text(_page(found, seal, made))
+        table.publish()
+        page.publish()
+    except BaseException:
+        table.discard()
+        page.discard()
+        raise
+    return folder / names[0], folder / names[1]
 
 
 _ARROW: Final = {str: pa.string(), int: pa.int64(), bool: pa.bool_()}

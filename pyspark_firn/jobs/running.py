@@ -2,26 +2,47 @@
 
 A part is a function of one picklable argument; it may be run again after a failure, so it must be repeatable. Results come as
 they are ready, in any order.
+
+Worker processes end with the process that started them, however it ends. Ctrl-C does not reach them; whoever is interrupted ends
+them.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import threading
+import traceback
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from itertools import islice
+from multiprocessing import forkserver, resource_tracker, util
+from multiprocessing.connection import wait
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
+
+from app.errors import FirnError
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.process import BaseProcess
+
     from pyspark.sql import SparkSession
 
 PRELOADED: Final = "pyspark_firn.jobs.preloaded"
+FOLDER_VARIABLE: Final = "FIRN_JOBS_FOLDER"
+"""Tells the process that workers are forked from which folder lies about for its socket."""
 JOBS_AT_ONCE: Final = 64
 """Parts that Spark is given at a time; more than it has cores, as it may get more executors while it runs."""
 
 A = TypeVar("A")
 R = TypeVar("R")
+
+
+class WorkerLost(FirnError):
+    """A worker process ended in the middle of a part. What it has done is as after a kill."""
 
 
 class Runner(Protocol):
@@ -56,14 +77,83 @@ class ProcessRunner:
         # to load Arrow and the kernels once for each worker takes longer than many a part.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["__main__", function.__module__, PRELOADED])
-        with ProcessPoolExecutor(min(self._workers, len(arguments)), mp_context=context) as executor:
-            waiting = [executor.submit(function, argument) for argument in arguments]
-            try:
-                for done in as_completed(waiting):
-                    yield done.result()
-            finally:
-                for one in waiting:
-                    one.cancel()
+        _begin_forkserver()
+        rest = iter(arguments)
+        workers: dict[Connection[Any, Any], BaseProcess] = {}
+        failure: Exception | None = None
+        try:
+            for argument in islice(rest, self._workers):
+                connection, theirs = context.Pipe()
+                with theirs:
+                    process: BaseProcess = context.Process(target=_work, args=(theirs, function), daemon=True)
+                    process.start()
+                workers[connection] = process
+                connection.send(argument)
+            while workers:
+                for ready in wait(list(workers)):
+                    connection = cast("Connection[Any, Any]", ready)
+                    result = connection.recv()
+                    following = list(islice(rest, 1)) if failure is None else []
+                    if isinstance(result, _Failed):
+                        failure, following = failure or result.error, []
+                    if following:
+                        connection.send(following[0])
+                    else:
+                        connection.close()
+                        workers.pop(connection).join()
+                    if not isinstance(result, _Failed):
+                        yield result
+        except (EOFError, ConnectionError):
+            raise WorkerLost(
+                "A worker process was ended from outside, perhaps for want of memory: run the job again, with fewer workers then."
+            ) from None
+        finally:
+            for connection, process in workers.items():
+                process.kill()
+                process.join()
+                connection.close()
+        if failure is not None:
+            raise failure  # Now that parts that were under way have come to their end.
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    error: Exception
+
+
+def _work(connection: Connection[Any, Any], function: Callable[[Any], Any]) -> None:
+    """What a worker does: a part for each argument, until there are no more."""
+    threading.Thread(target=_end_with_parent, name="firn-attend", daemon=True).start()
+    while True:
+        try:
+            argument = connection.recv()
+        except EOFError:
+            return
+        try:
+            result = function(argument)
+        except Exception as error:  # noqa: BLE001 - it is raised where results are waited for
+            error.add_note(traceback.format_exc())
+            result = _Failed(error)
+        connection.send(result)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _begin_forkserver() -> None:
+    """Start the process that workers are forked from, unless it is there: deaf to Ctrl-C, and tidy when this one is killed."""
+    os.environ[FOLDER_VARIABLE] = util.get_temp_dir()
+    resource_tracker.ensure_running()  # Which would let the signal through again.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        del os.environ[FOLDER_VARIABLE]
 
 
 class SparkRunner:

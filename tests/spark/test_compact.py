@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import random
 import socket
 import uuid
@@ -19,7 +20,7 @@ from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
 from app.client.producer import Producer
-from app.errors import ConfigError
+from app.errors import BrokerUnavailable, ConfigError
 from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.metadata.cluster import BrokerRecord, broker_change
@@ -295,6 +296,52 @@ async def test_a_run_of_which_something_expires_under_the_job_is_left_as_it_is(
     assert (expired, summary.groups_skipped) == (True, 1)
     assert 1 < summary.segments_after < summary.segments_before
     assert (await asyncio.to_thread(inspect, store, ProcessRunner(1))).is_sound
+
+
+def test_what_lies_on_the_local_disk_meanwhile_has_no_name(
+    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a job that is killed leaves nothing."""
+    upload, lying = _Compaction._upload, []
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+
+    async def noted(self: _Compaction, *arguments: Any) -> SegmentEntry:
+        lying.append(list((tmp_path / "tmp").iterdir()))
+        return await upload(self, *arguments)
+
+    monkeypatch.setattr(_Compaction, "_upload", noted)
+    compact(topic.store, "t", target_bytes=3000)
+    assert lying
+    assert not any(lying)
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+def test_a_run_of_which_an_object_is_gone_already_is_left_as_it_is(topic: Topic, by_key: bool) -> None:
+    """Deleted or replaced by somebody else while this job had others to do."""
+    before = [row for row in read(topic) if row["offset"] >= 100]
+    [path] = (topic.path / "data").glob(f"*/{topic.topic_id}/0/{0:020d}-*.seg")
+    path.unlink()
+    summary = compact(topic.store, "t", target_bytes=3000, by_key=by_key)
+    assert summary.groups_skipped == 1
+    assert summary.segments_after < 6
+    after = read(topic, startingOffsets='{"t": {"0": 100}}')
+    if by_key:  # Its neighbours in the run keep what others have lost.
+        assert [row for row in after if row in newest_of_keys(before)] == newest_of_keys(before)
+        assert [row for row in before if row in after] == after
+        assert len(after) < len(before)
+    else:
+        assert after == before
+
+
+def test_what_does_not_speak_http_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def urlopen(*arguments: Any, **named: Any) -> Any:
+        raise http.client.BadStatusLine("\x00\x00")
+
+    monkeypatch.setattr("urllib.request.urlopen", urlopen)
+    monkeypatch.setattr("pyspark_firn.jobs.compact.ATTEMPTS", 1)
+    with pytest.raises(BrokerUnavailable, match="cannot be reached"):
+        LeaderManifest("http://127.0.0.1:1", "t", PartitionIndex(0)).begin(*nothing_to_replace())
 
 
 async def delete_records(port: int, offset: int) -> None:

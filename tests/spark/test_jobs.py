@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import random
 import shutil
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.cli import main
+from app.cli.job import _stoppable
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
 from app.errors import ConfigError
@@ -73,6 +76,44 @@ def test_a_sound_bucket_is_proven_and_its_report_is_sealed(topic: Topic, tmp_pat
     ]  # fmt: skip
     assert rows[0]["sha256"] == rows[2]["sha256"] != rows[1]["sha256"]
     assert "**Sound**: 4 segments" in page.read_text()
+
+
+def test_a_report_that_comes_to_no_end_leaves_nothing_of_itself(
+    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, folder = inspect(topic.store, ProcessRunner(1)), tmp_path / "audit"
+    folder.mkdir()
+    (folder / "_report.md.0123.tmp").write_bytes(b"what a killed one has left")
+
+    def full(*arguments: Any) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pyspark_firn.jobs.inspection._page", full)
+        with pytest.raises(OSError, match="No space"):
+            write_report(found, folder, made=datetime.now(UTC))
+    assert not list(folder.iterdir())
+    write_report(found, folder, made=datetime.now(UTC))
+    assert {path.name for path in folder.iterdir()} == {"segments.parquet", "report.md"}
+
+
+def test_a_folder_that_cannot_be_is_told_before_anything_is_read(
+    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reading(*arguments: Any, **named: Any) -> Any:
+        raise AssertionError("it was read")
+
+    monkeypatch.setattr("pyspark_firn.jobs.inspection.inspect", reading)
+    (tmp_path / "file").touch()
+    assert main(["job", "audit", "--store", topic.store, "--to", str(tmp_path / "file" / "audit")]) == 1
+
+
+def test_a_job_is_ended_by_sigterm_as_by_an_error() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended, _stoppable():
+        signal.raise_signal(signal.SIGTERM)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_every_kind_of_damage_is_named_with_its_object(topic: Topic) -> None:

@@ -1,0 +1,116 @@
+"""Parts of a job in worker processes: what becomes of them when one fails, and when the process that waits for them ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.errors import ConfigError
+from pyspark_firn.jobs.running import ProcessRunner, WorkerLost
+
+DEADLINE_S = 60
+
+WAITING = """
+import fcntl, os, sys, threading
+from pyspark_firn.jobs.running import ProcessRunner
+
+def part(path):
+    held = open(path, "w")
+    fcntl.flock(held, fcntl.LOCK_EX)
+    os.rename(path, path + ".held")
+    threading.Event().wait()
+
+if __name__ == "__main__":
+    try:
+        list(ProcessRunner(2).run(part, [f"{sys.argv[1]}/{number}" for number in range(3)]))
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+
+def wait_for(is_so: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def is_free(path: Path) -> bool:
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+@pytest.mark.parametrize(
+    ("number", "everybody", "code"),
+    [(signal.SIGKILL, False, -signal.SIGKILL), (signal.SIGINT, True, 130), (signal.SIGINT, False, 130)],
+)
+def test_workers_end_with_the_process_that_waits_for_them_and_leave_nothing(
+    tmp_path: Path, number: signal.Signals, everybody: bool, code: int
+) -> None:
+    """``everybody``: as a terminal sends Ctrl-C."""
+    parts, temporary = tmp_path / "parts", tmp_path / "tmp"
+    parts.mkdir()
+    temporary.mkdir()
+    (tmp_path / "script.py").write_text(WAITING)
+    with (tmp_path / "said").open("w") as said:
+        process = subprocess.Popen(
+            [sys.executable, "script.py", str(parts)],
+            cwd=tmp_path,
+            env=os.environ | {"TMPDIR": str(temporary), "PYTHONPATH": str(Path(__file__).parents[2])},
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
+        try:
+            wait_for(lambda: len(list(parts.glob("*.held"))) == 2, "two parts under way")
+            (os.killpg if everybody else os.kill)(process.pid, number)
+            assert process.wait(DEADLINE_S) == code
+            for held in parts.glob("*.held"):
+                wait_for(lambda held=held: is_free(held), "the end of a worker")  # type: ignore[misc]
+            wait_for(lambda: not list(temporary.iterdir()), "an empty temporary folder")
+        finally:
+            process.kill()
+            process.wait()
+    if number == signal.SIGINT:
+        assert (tmp_path / "said").read_text() == ""
+
+
+def die(path: Path) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail_or_write(path: Path) -> str:
+    if path.name == "fail":
+        raise ConfigError("this part cannot be done")
+    path.write_text("done")
+    return path.name
+
+
+def test_a_worker_that_is_killed_is_told_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(WorkerLost, match="ended from outside"):
+        list(ProcessRunner(2).run(die, [tmp_path, tmp_path]))
+
+
+def test_a_part_that_fails_is_raised_when_those_under_way_have_come_to_their_end(tmp_path: Path) -> None:
+    results: list[str] = []
+    with pytest.raises(ConfigError, match="cannot be done") as raised:
+        results += ProcessRunner(2).run(fail_or_write, [tmp_path / "fail", tmp_path / "other"])
+    assert (tmp_path / "other").read_text() == "done"
+    assert "in fail_or_write" in raised.value.__notes__[0]
+
+
+def test_every_part_is_done_once_whoever_does_it(tmp_path: Path) -> None:
+    names = [f"part-{number}" for number in range(20)]
+    assert sorted(ProcessRunner(3).run(fail_or_write, [tmp_path / name for name in names])) == sorted(names)
