@@ -22,16 +22,20 @@ import json
 import os
 import random
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from dataclasses import replace as dataclass_replace
 from pathlib import Path
 from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from app.client.cluster import LATEST, ClusterClient
 from app.client.consumer import Consumer
 from app.client.producer import Acknowledged, Producer
 from app.errors import BrokerUnavailable, ConfigError, CorruptionError, RequestRejected
+from app.limits import MIB
 from app.units import Offset, PartitionIndex, TopicPartition
 from pyspark_firn.batch import splits_of
 from pyspark_firn.columns import HEADERS
@@ -45,6 +49,10 @@ STATE_VERSION: Final = 1
 STATE_EVERY_RECORDS: Final = 10_000
 STATE_EVERY_S: Final = 1.0
 COLUMNS: Final = ("key", "value", "offset", "timestamp", HEADERS)
+ROWS_AT_ONCE: Final = 256
+"""Records of a partition as Python's objects."""
+HELD_BYTES: Final = 256 * MIB
+"""What splits of all partitions have under way, about, where all of them are open: by pace."""
 HEADER_ID: Final = "firn.replay.id"
 HEADER_PARTITION: Final = "firn.replay.partition"
 HEADER_OFFSET: Final = "firn.replay.offset"
@@ -81,6 +89,8 @@ class ReplayState:
     """Next source offset by partition: everything below it is acknowledged."""
     target_from: dict[int, int] = field(default_factory=dict)
     """Where to look for records of this replay at ``source_next`` or above, by target partition."""
+    topic_id: str = ""
+    """Of the source. Empty: of a state that an older Firn has begun."""
     finished: bool = False
     """It has come to its end: nothing that could still expire is missing."""
 
@@ -110,6 +120,7 @@ def read_state(path: Path, request: Mapping[str, str]) -> ReplayState | None:
         found["request"],
         _by_index(found["source_next"]),
         _by_index(found["target_from"]),
+        found.get("topic_id", ""),
         found.get("finished", False),
     )
 
@@ -139,12 +150,12 @@ class Pace:
 
     def due_s(self, timestamp_ms: int) -> float:
         """Seconds from the start of this replay to the turn of its next record; never below 0."""
-        if self._first_ms is None:
-            self._first_ms = timestamp_ms
         due_s = 0.0
         if self._records_per_s is not None:
             due_s = self._count / self._records_per_s
-        if self._factor is not None:
+        if self._factor is not None and timestamp_ms >= 0:  # One without a time holds nobody back.
+            if self._first_ms is None:
+                self._first_ms = timestamp_ms
             due_s = max(due_s, (timestamp_ms - self._first_ms) / 1000 / self._factor)
         self._count += 1
         return due_s
@@ -161,9 +172,27 @@ def replay(request: ReplayRequest, *, progress: Progress | None = None) -> Repla
     with StoreSession(request.store) as session:
         snapshot = session.run(take_snapshot(session, parsed))
         ranges = session.run(resolve_ranges(session, snapshot, parsed))
+        if request.pace is not None:
+            parsed = dataclass_replace(parsed, split_bytes=max(MIB, HELD_BYTES // len(ranges)))
         splits = [split for split in splits_of(snapshot, ranges, parsed) if isinstance(split, StoredSplit)]
-        log_starts = {int(one.partition.partition): one.start for one in snapshot.partitions}
-        return asyncio.run(_Replay(request, parsed, splits, log_starts, session, progress).run())
+        source = _Source(
+            topic_id=str(snapshot.partitions[0].partition.topic_id),
+            splits=splits,
+            starts={int(one.partition.partition): one.start for one in ranges},
+            log_starts={int(one.partition.partition): one.start for one in snapshot.partitions},
+        )
+        return asyncio.run(_Replay(request, parsed, source, session, progress).run())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """What there is to replay now."""
+
+    topic_id: str
+    splits: Sequence[StoredSplit]
+    starts: Mapping[int, int]
+    """Where each partition is to be replayed from, also one that has nothing yet."""
+    log_starts: Mapping[int, int]
 
 
 class _Replay:
@@ -171,18 +200,17 @@ class _Replay:
         self,
         request: ReplayRequest,
         options: ReadOptions,
-        splits: list[StoredSplit],
-        log_starts: Mapping[int, int],
+        source: _Source,
         session: StoreSession,
         progress: Progress | None,
     ) -> None:
         self._request = request
         self._options = options
-        self._log_starts = log_starts
+        self._source = source
         self._session = session
         self._progress = progress
         self._by_partition: dict[int, list[StoredSplit]] = {}
-        for split in splits:
+        for split in source.splits:
             self._by_partition.setdefault(split.partition, []).append(split)
         self._total = sum(part[-1].offset_end - part[0].offset_start for part in self._by_partition.values())
         self._summary = ReplaySummary(request.topic, request.target)
@@ -222,15 +250,22 @@ class _Replay:
         ends = await cluster.list_offsets(dict.fromkeys(targets, LATEST)) if targets else {}
         resumed = state is not None
         if state is None:
-            state = ReplayState(str(uuid.uuid4()), named)
+            state = ReplayState(str(uuid.uuid4()), named, topic_id=self._source.topic_id)
         else:
+            if state.topic_id not in ("", self._source.topic_id):
+                raise ConfigError(
+                    f"{path} is of a replay of another topic {self._request.topic!r}, which was deleted since: name another file"
+                    " with --state."
+                )
             self._check_still_there(state)
             for target in targets:
+                self._check_target(state, target, ends[target].offset)
                 await self._find_own(cluster, state, target, ends[target].offset)
+        for index, start in self._source.starts.items():
+            # On a first start all of them; later those that were made since.
+            state.source_next.setdefault(index, start)
         for target in targets:
-            # On a first start all of them; later those whose first records have come to the store since.
             index = int(target.partition)
-            state.source_next.setdefault(index, self._by_partition[index][0].offset_start)
             state.target_from.setdefault(index, ends[target].offset)
             if resumed:
                 done = state.source_next[index] - self._by_partition[index][0].offset_start
@@ -244,12 +279,21 @@ class _Replay:
         if state.finished:
             return
         for index, following in sorted(state.source_next.items()):
-            start = self._log_starts.get(index, 0)
+            start = self._source.log_starts.get(index, 0)
             if following < start:
                 raise CorruptionError(
                     f"{self._request.topic}-{index} starts at offset {start} now: [{following}, {start}) are gone, and the"
                     " replay had not come to them; name another file with --state to replay what is left."
                 )
+
+    def _check_target(self, state: ReplayState, target: TopicPartition, end: int) -> None:
+        """Raises: ConfigError if the target does not hold any more what was replayed into it."""
+        noted = state.target_from.get(int(target.partition), 0)
+        if end < noted:
+            raise ConfigError(
+                f"{target} ends at offset {end} and has been at {noted} in this replay: it was made again since, or has lost"
+                " records; name another file with --state to begin anew."
+            )
 
     async def _find_own(self, cluster: ClusterClient, state: ReplayState, target: TopicPartition, end: int) -> None:
         """Which records of this replay the target has got since the last note."""
@@ -275,7 +319,7 @@ class _Replay:
         written_s = loop.time()
         sent: dict[int, int] = dict(state.source_next)
         async for partition, row in self._records(state):
-            original_ms = _milliseconds(row["timestamp"])
+            original_ms = row["timestamp"]
             due_s = self._started_s + self._pace.due_s(original_ms)
             if since_state and (
                 since_state >= STATE_EVERY_RECORDS or max(due_s, loop.time()) - written_s > STATE_EVERY_S
@@ -338,17 +382,20 @@ class _Replay:
     async def _records(self, state: ReplayState) -> AsyncIterator[tuple[int, Mapping[str, Any]]]:
         """(partition, record) in order within each partition; by time between them if the pace is the original one."""
         sources = {partition: self._rows(partition, state) for partition in self._by_partition}
+        if self._request.pace is None:
+            for partition, rows in sources.items():
+                for row in rows:
+                    yield partition, row
+            return
         heads: dict[int, Mapping[str, Any]] = {}
-        for partition, rows in list(sources.items()):
+        for partition, rows in sources.items():
             head = await asyncio.to_thread(next, rows, None)
             if head is not None:
                 heads[partition] = head
-        by_time = self._request.pace is not None
         while heads:
-            partition = min(heads, key=lambda one: heads[one]["timestamp"]) if by_time else next(iter(heads))
+            partition = min(heads, key=lambda one: heads[one]["timestamp"])
             yield partition, heads[partition]
-            rows = sources[partition]
-            head = next(rows, None)
+            head = next(sources[partition], None)
             if head is None:
                 del heads[partition]
             else:
@@ -361,11 +408,11 @@ class _Replay:
             if all(piece.end_offset <= start for piece in split.pieces):
                 continue
             for batch in reader.read(split):
-                for row in batch.to_pylist():
-                    if row["offset"] >= start and row["offset"] not in found:
-                        yield row
-
-
-def _milliseconds(moment: datetime) -> int:
-    """As it is stored. Rounded, since seconds as a float may be a hair too small."""
-    return round(moment.timestamp() * 1000)
+                index = batch.schema.get_field_index("timestamp")
+                # As it is stored: Python's own times end with the year 9999.
+                times = pc.divide(pc.cast(batch.column(index), pa.int64()), 1000)
+                numbered = batch.set_column(index, "timestamp", times)
+                for at in range(0, numbered.num_rows, ROWS_AT_ONCE):
+                    for row in numbered.slice(at, ROWS_AT_ONCE).to_pylist():
+                        if row["offset"] >= start and row["offset"] not in found:
+                            yield row

@@ -16,10 +16,11 @@ from app.client.admin import AdminClient, ConfigOperation, ResourceType
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
 from app.client.producer import Acknowledged, Producer
-from app.errors import BrokerUnavailable, CorruptionError, RequestRejected
+from app.errors import BrokerUnavailable, ConfigError, CorruptionError, RequestRejected
 from app.records.builder import build_batch
 from app.units import Offset, PartitionIndex, TopicId, TopicPartition
 from pyspark_firn.jobs.replay import Pace, ReplayRequest, replay
+from pyspark_firn.reading import SplitReader
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.buckets import BucketBuilder
 
@@ -134,6 +135,67 @@ async def test_a_replay_that_retention_has_overtaken_says_what_it_cannot_replay(
         assert len(await produced(broker)) == 20
 
 
+async def test_what_came_and_went_in_a_partition_that_was_empty_is_said(tmp_path: Path) -> None:
+    bucket = await BucketBuilder.open(tmp_path / "source")
+    topic_id = await bucket.create_topic("t", 2)
+    await add(bucket, topic_id, 0, [b"v"] * 20)
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("again", 2)
+        wanted = request(tmp_path, broker)
+        assert (await asyncio.to_thread(replay, wanted)).records == 20
+        await add(bucket, topic_id, 1, [b"v"] * 30)
+        await (await bucket.manifest(topic_id, 1)).set_log_start(20)
+        with pytest.raises(CorruptionError, match=r"t-1 starts at offset 20 now: \[0, 20\) are gone"):
+            await asyncio.to_thread(replay, wanted)
+
+
+async def test_a_source_or_target_that_was_made_again_ends_what_was_begun_with_another(tmp_path: Path) -> None:
+    bucket = await BucketBuilder.open(tmp_path / "source")
+    topic_id = await bucket.create_topic("t")
+    await add(bucket, topic_id, 0, [b"v"] * 20)
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("again", 1)
+        wanted = request(tmp_path, broker)
+        assert (await asyncio.to_thread(replay, wanted)).records == 20
+        async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster:
+            await AdminClient(cluster).delete_topic("again")
+        await broker.create_topic("again", 1)
+        with pytest.raises(ConfigError, match="again-0 ends at offset 0 and has been at 20 in this replay"):
+            await asyncio.to_thread(replay, wanted)
+        await bucket.delete_topic(topic_id)
+        await add(bucket, await bucket.create_topic("t"), 0, [b"w"] * 40)
+        with pytest.raises(ConfigError, match="another topic 't', which was deleted since"):
+            await asyncio.to_thread(replay, wanted)
+        assert not await produced(broker)
+
+
+async def test_a_partition_is_opened_when_those_before_it_are_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = await BucketBuilder.open(tmp_path / "source")
+    topic_id = await bucket.create_topic("t", 3)
+    for index in range(3):
+        await add(bucket, topic_id, index, [b"v"] * 20)
+    sent, opened = 0, []
+    send, read = Producer.send, SplitReader.read
+
+    async def counted(self: Producer, *arguments: Any, **named: Any) -> asyncio.Future[Acknowledged]:
+        nonlocal sent
+        sent += 1
+        return await send(self, *arguments, **named)
+
+    def noted(self: SplitReader, split: Any) -> Any:
+        opened.append(sent)
+        return read(self, split)
+
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("again", 3)
+        monkeypatch.setattr(Producer, "send", counted)
+        monkeypatch.setattr(SplitReader, "read", noted)
+        assert (await asyncio.to_thread(replay, request(tmp_path, broker))).records == 60
+    assert opened == [0, 20, 40]
+
+
 async def test_a_replay_that_has_come_to_its_end_misses_nothing_that_expires(tmp_path: Path) -> None:
     bucket = await BucketBuilder.open(tmp_path / "source")
     topic_id = await bucket.create_topic("t")
@@ -149,7 +211,8 @@ async def test_a_replay_that_has_come_to_its_end_misses_nothing_that_expires(tmp
 
 
 async def test_original_times_are_exact(tmp_path: Path) -> None:
-    times_ms = [1_001, 1_003, 1_005, NOW_MS]  # The first three times 1000 are too small, as floats of seconds.
+    # The first three times 1000 are too small, as floats of seconds; the last but one is of the year 10000.
+    times_ms = [1_001, 1_003, 1_005, NOW_MS, 253_402_300_800_000, -1]
     bucket = await BucketBuilder.open(tmp_path / "source")
     topic_id = await bucket.create_topic("t")
     await bucket.add_segment(topic_id, 0, [batch_of([b"v"] * len(times_ms), 0, times_ms)])
@@ -163,6 +226,11 @@ async def test_original_times_are_exact(tmp_path: Path) -> None:
 def test_records_are_due_at_the_original_pace_times_a_factor() -> None:
     pace = Pace(None, 10.0)
     assert [pace.due_s(NOW_MS + after) for after in (0, 500, 20_000, 10_000, -5)] == [0, 0.05, 2.0, 1.0, 0]
+
+
+def test_a_record_without_a_time_holds_nobody_back() -> None:
+    pace = Pace(None, 1.0)
+    assert [pace.due_s(time) for time in (-1, NOW_MS, NOW_MS + 1_000, -1)] == [0, 0, 1.0, 0]
 
 
 def test_a_rate_holds_records_back_whatever_their_times_are() -> None:
