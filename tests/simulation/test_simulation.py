@@ -13,8 +13,10 @@ from tests.simulation.world import Outcome, run_seed
 
 ROOT = Path(__file__).parents[2]
 SEEDS_AT_ONCE = 15
-SEEDS = 90
-"""Of the default suite; ``--seeds`` sets another number."""
+SEEDS = 50
+"""Of the default suite. The slow ones are run for every change too; ``--seeds`` adds others."""
+COUNTED_SEEDS = 20
+"""Those of them of which it is counted what they do."""
 SLOW_SEEDS = 2400
 SLOW_SEEDS_FROM = 100_000
 
@@ -28,7 +30,8 @@ def describe(outcome: Outcome) -> str:
     )
 
 
-def run_seeds(start: int, end: int) -> None:
+def run_seeds(start: int, end: int) -> list[Outcome]:
+    outcomes = []
     for seed in range(start, end):
         try:
             outcome = run_seed(seed)
@@ -38,9 +41,11 @@ def run_seeds(start: int, end: int) -> None:
             )
             raise
         assert outcome.violation is None, describe(outcome)
+        outcomes.append(outcome)
+    return outcomes
 
 
-@pytest.mark.parametrize("start", range(0, SEEDS, SEEDS_AT_ONCE))
+@pytest.mark.parametrize("start", range(COUNTED_SEEDS, SEEDS, SEEDS_AT_ONCE))
 def test_no_invariant_breaks(start: int, chosen_seed: int | None) -> None:
     if chosen_seed is not None:
         pytest.skip("--seed runs that seed alone")
@@ -69,7 +74,7 @@ def test_the_chosen_seed(chosen_seed: int | None) -> None:
 
 
 def test_a_seed_gives_the_same_trace_again_in_another_process_and_hash_order() -> None:
-    seeds = (3, 8, 17, 24)
+    seeds = (3, 24)
     here = [run_seed(seed).trace_hash for seed in seeds]
     program = (
         "from tests.simulation.world import run_seed\n"
@@ -88,8 +93,8 @@ def test_a_seed_gives_the_same_trace_again_in_another_process_and_hash_order() -
     assert len(set(here)) == len(seeds)
 
 
-def test_runs_do_what_they_are_for() -> None:
-    outcomes = [run_seed(seed) for seed in range(20)]
+def test_runs_do_what_they_are_for_and_no_invariant_breaks() -> None:
+    outcomes = run_seeds(0, COUNTED_SEEDS)
     assert sum(outcome.acks for outcome in outcomes) > 500
     assert sum(outcome.reads for outcome in outcomes) > 1000
     assert sum(outcome.tiered for outcome in outcomes) > 1000
