@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from app.broker.runtime import SystemClock
 from app.client.cluster import ClusterClient, ClusterView
@@ -17,8 +18,10 @@ from app.errors import ConfigError
 from app.records.builder import build_batch
 from app.units import Offset
 from pyspark_firn.batch import plan
+from pyspark_firn.columns import struct_type
 from pyspark_firn.options import parse_read_options
 from pyspark_firn.splits import Split, StoredSplit, TailSplit
+from pyspark_firn.streaming import FirnStreamReader
 from pyspark_firn.tasks import read_split
 from tests.spark.conftest import rows_of
 from tests.support.broker import running_broker
@@ -49,6 +52,49 @@ async def test_stored_and_hot_records_are_joined_without_gap_or_double(tmp_path:
         splits = await asyncio.to_thread(plan, options)
         assert {type(split) for split in splits} == {StoredSplit, TailSplit}
         assert await asyncio.to_thread(read, splits) == [(number, b"%d" % number) for number in range(3000)]
+
+
+async def test_a_batch_of_a_stream_is_the_same_when_it_is_read_again_from_the_bucket(tmp_path: Path) -> None:
+    """As after a kill of the driver: what brokers had the first time is in the store, and on no local disk, the second."""
+    async with running_broker(tmp_path, remote_log_manager_task_interval_ms=50) as broker:
+        await broker.create_topic("t", segment_bytes="1048576", local_retention_ms="0", firn_tier_max_lag_ms="600000")
+
+        async def produce(start: int, end: int) -> None:
+            async with (
+                ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster,
+                Producer(cluster, SystemClock()) as producer,
+            ):
+                for number in range(start, end):
+                    await producer.send("t", b"x" * 1000, key=b"%d" % number)
+
+        def stream() -> FirnStreamReader:
+            given = {"store": (tmp_path / "store").as_uri(), "subscribe": "t", "tail": broker.bootstrap}
+            return FirnStreamReader({**given, "columns": "offset,key"}, struct_type(("offset", "key")))
+
+        def again(start: dict[str, Any], end: dict[str, Any]) -> tuple[set[type], list[Any]]:
+            reader = stream()
+            splits = reader.partitions(start, end)
+            found = rows_of([batch for split in splits for batch in reader.read(split)])
+            reader.stop()
+            return {type(split) for split in splits}, found
+
+        def first() -> tuple[dict[str, Any], dict[str, Any]]:
+            reader = stream()
+            start = reader.initialOffset()
+            end = reader.latestOffset(start, ReadAllAvailable())
+            reader.stop()
+            return start, end
+
+        await produce(0, 300)
+        start, end = await asyncio.to_thread(first)
+        wanted = [{"offset": number, "key": b"%d" % number} for number in range(300)]
+        assert await asyncio.to_thread(again, start, end) == ({TailSplit}, wanted)
+        await produce(300, 3000)
+        log = broker.log("t")
+        async with asyncio.timeout(60):
+            while log.local_log_start_offset < 300:
+                await asyncio.sleep(0.05)
+        assert await asyncio.to_thread(again, start, end) == ({StoredSplit}, wanted)
 
 
 async def test_brokers_of_another_topic_of_that_name_are_found_when_planning(tmp_path: Path) -> None:
