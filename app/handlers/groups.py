@@ -6,6 +6,7 @@ described and deleted.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
@@ -221,6 +222,7 @@ async def describe_each(
             answers.append(await found if isinstance(found, Awaitable) else found)
         except RequestRejected as error:
             answers.append(refused(group_id, error))
+        await asyncio.sleep(0)  # a tool asks for all groups at once
     return answers
 
 
@@ -266,8 +268,9 @@ def refuse_describe(
 # --- ListGroups -----------------------------------------------------------------------------------------------------
 
 
-def list_groups(context: Context, request: Request, message: ListGroupsRequest) -> ListGroupsResponse:
-    """The groups that this broker coordinates; states and types as filters are not sensitive to case.
+async def list_groups(context: Context, request: Request, message: ListGroupsRequest) -> ListGroupsResponse:
+    """The groups that this broker coordinates; states and types as filters are not sensitive to case. The event loop turns after
+    those of each partition.
 
     Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS while some of them are not known yet.
     """
@@ -280,14 +283,15 @@ def list_groups(context: Context, request: Request, message: ListGroupsRequest) 
     def is_wanted(group: Group) -> bool:
         return (not states or group.state.lower() in states) and (not types or group.group_type.lower() in types)
 
-    return ListGroupsResponse(
-        groups=[
+    listed: list[ListedGroup] = []
+    for _, shard in context.groups.shell.shards():
+        listed += (
             ListedGroup(group.group_id, group.protocol_type, group.state, group.group_type)
-            for _, shard in context.groups.shell.shards()
             for group in shard.groups.values()
             if is_wanted(group)
-        ]
-    )
+        )
+        await asyncio.sleep(0)
+    return ListGroupsResponse(groups=listed)
 
 
 def refuse_list(request: Request, message: ListGroupsRequest, code: ErrorCode, sentence: str) -> ListGroupsResponse:
@@ -309,6 +313,7 @@ async def delete(context: Context, request: Request, message: DeleteGroupsReques
         except RequestRejected as error:
             code = error.code
         results.append(DeletableGroupResult(group_id, code))
+        await asyncio.sleep(0)  # each may have a thousand tombstones to write
     return DeleteGroupsResponse(results=results)
 
 
