@@ -27,7 +27,7 @@ from app.errors import ConfigError, CorruptionError
 from app.metadata import layout
 from app.metadata.manifest_state import SegmentEntry
 from app.objectstore.api import ObjectInfo, ObjectMissing, RangeUnsatisfiable, UploadInfo
-from app.records.batch import iter_headers
+from app.records.batch import LOG_APPEND_TIME, iter_headers
 from app.tiering.discovery import list_manifests, list_segment_objects
 from app.tiering.segment_format import check_raw_chunk, check_stored_chunk
 from app.tiering.store_work import unfold_chunk
@@ -87,6 +87,7 @@ class SegmentFacts:
     first_offset: int = -1
     last_offset: int = -1
     min_timestamp: int = -1
+    """Least time that a batch begins with; -1 if no record has one."""
     max_timestamp: int = -1
     sha256: str = ""
     problem: str = ""
@@ -127,8 +128,12 @@ def _inspect(session: StoreSession, partition: TopicIdPartition, entry: SegmentE
             for _, header in iter_headers(raw):
                 first = header.base_offset if first < 0 else first
                 last = header.end_offset - 1
-                least = header.base_timestamp if batches == 0 else min(least, header.base_timestamp)
                 greatest = max(greatest, header.max_timestamp)
+                if header.record_count:
+                    # With LogAppendTime the producer's time is there still, and is that of no record.
+                    is_appended = header.attributes & LOG_APPEND_TIME
+                    begins = header.max_timestamp if is_appended else header.base_timestamp
+                    least = begins if least < 0 else min(least, begins)
                 records += header.record_count
                 batches += 1
     except ObjectMissing:

@@ -27,7 +27,7 @@ from app.metadata.manifest import SegmentEntry
 from app.objectstore.directory import DirectoryStore
 from app.records.builder import build_batch
 from app.tiering.verify import FindingKind
-from app.units import Offset, PartitionIndex, TopicPartition
+from app.units import Offset, PartitionIndex, TimestampMs, TopicPartition
 from pyspark_firn import count
 from pyspark_firn.jobs.compact import compact
 from pyspark_firn.jobs.inspection import inspect, write_report
@@ -76,6 +76,24 @@ def test_a_sound_bucket_is_proven_and_its_report_is_sealed(topic: Topic, tmp_pat
     ]  # fmt: skip
     assert rows[0]["sha256"] == rows[2]["sha256"] != rows[1]["sha256"]
     assert "**Sound**: 4 segments" in page.read_text()
+
+
+def test_the_least_time_of_a_segment_is_that_of_a_record(tmp_path: Path) -> None:
+    """Not what a producer said where the broker's time counts, nor that of a batch that compaction has emptied."""
+
+    async def make() -> Topic:
+        bucket = await BucketBuilder.open(tmp_path / "bucket")
+        topic_id = await bucket.create_topic("t")
+        made = [
+            build_batch([], last_offset_delta=4),
+            build_batch([(1000, None, b"v", ())], base_offset=Offset(5), log_append_time=TimestampMs(NOW_MS + 7)),
+            build_batch([(NOW_MS + 9, None, b"v", ())], base_offset=Offset(6)),
+        ]
+        await bucket.add_segment(topic_id, 0, made)
+        return Topic(tmp_path / "bucket", "t", topic_id)
+
+    [facts] = inspect(asyncio.run(make()).store, ProcessRunner(1)).facts
+    assert (facts.problem, facts.min_timestamp, facts.max_timestamp) == ("", NOW_MS + 7, NOW_MS + 9)
 
 
 def test_a_report_that_comes_to_no_end_leaves_nothing_of_itself(
