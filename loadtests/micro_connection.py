@@ -32,6 +32,7 @@ from app.hot.files import PosixFileSystem
 from app.objectstore.directory import DirectoryStore
 from app.records.builder import build_batch
 from app.tiering.store_work import InlineStoreWork
+from app.units import ProducerEpoch, ProducerId
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from app.wire.produce import encode_produce_request
 
@@ -96,7 +97,9 @@ class Producer:
         value = random.Random(1).randbytes(max(1, (batch_bytes - 61) // records - 10))
         now_ms = int(time.time() * 1000)
         body: list[Any] = [(now_ms, None, value, ())] * records
-        self._batch = build_batch(body, producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        self._batch = build_batch(
+            body, producer_id=ProducerId(producer_id), producer_epoch=ProducerEpoch(0), base_sequence=0
+        )
         pieces = encode_produce_request(
             9, 1, "micro", [(topic, [(0, memoryview(self._batch))])], acks=-1, timeout_ms=30_000
         )

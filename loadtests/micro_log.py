@@ -23,7 +23,7 @@ from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.records.batch import check_batches, rewrite_header
 from app.records.builder import build_batch
-from app.units import TimestampMs, TopicId
+from app.units import ProducerEpoch, ProducerId, TimestampMs, TopicId
 
 T = TypeVar("T")
 NOW_MS = TimestampMs(1_700_000_000_000)
@@ -52,7 +52,9 @@ def _batches(count: int, records: int, value_bytes: int, first_sequence: int, pr
         copy = bytearray(batch)
         if producer_id >= 0:
             sequence = first_sequence + number * records
-            rewrite_header(copy, 0, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+            rewrite_header(
+                copy, 0, producer_id=ProducerId(producer_id), producer_epoch=ProducerEpoch(0), base_sequence=sequence
+            )
         built.append(copy)
     return built
 
@@ -80,11 +82,12 @@ async def measure(directory: str) -> None:
         ("append 1 MB, 1000 messages, idempotent", 24, 1000, 1024, 3),
     ):
         rounds = []
+        size = 0
         for number in range(ROUNDS):
             payloads = _batches(count, records, value_bytes, number * count * records, producer_id)
+            size = len(payloads[0])
             rounds.append(_append_round(log, payloads))
             await asyncio.sleep(0.05)
-        size = len(payloads[0])
         print(f"{title + f' ({size} bytes)':58s} {statistics.median(rounds):10.2f}")
 
     payload = _batches(1, 8, 105, 0, 1)[0]

@@ -99,7 +99,7 @@ async def _measure(url: str, batch: bytes, total_bytes: int, rounds: int, scratc
         store._bulk = short_cut
 
     large, small = range(0, total_bytes, RANGE_BYTES), range(0, FOOTERS * FOOTER_BYTES, FOOTER_BYTES)
-    ways = {
+    ways: dict[str, Work] = {
         "obstore": partial(read, RANGE_BYTES, large, bulk=True),
         "aiobotocore": partial(read, RANGE_BYTES, large, bulk=False),
     }

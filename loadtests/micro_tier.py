@@ -219,7 +219,7 @@ async def _measure_serving(
         reader = RemoteReader(
             work,
             cache,
-            lambda _, manifest=manifest: manifest,  # type: ignore[arg-type, misc, return-value]
+            lambda _, manifest=manifest: manifest,  # type: ignore[misc]
             pool=pool,
             registry=registry,
             read_ahead_bytes=256 * MIB,

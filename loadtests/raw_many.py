@@ -155,7 +155,7 @@ class Fetching:
         _, error, high_watermark, _, _, aborted = PARTITION_ANSWER.unpack_from(self.buffer, self.prefix)
         if error:
             raise SystemExit(f"Fetch answers error {error}")
-        position = self.prefix + 34 + 16 * max(aborted, 0) + 4
+        position: int = self.prefix + 34 + 16 * max(aborted, 0) + 4
         size: int = INT32.unpack_from(self.buffer, position)[0]
         position += 4
         begin, end = position, position + size

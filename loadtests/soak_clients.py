@@ -12,6 +12,7 @@ import time
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from struct import Struct
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -105,7 +106,7 @@ class Producing(Worker):
                     book.topic,
                     value_of(sequence),
                     partition=sequence % book.partitions,
-                    on_delivery=lambda error, message, sequence=sequence: self._delivered(sequence, error, message),
+                    on_delivery=partial(self._delivered, sequence),
                 )
             producer.poll(0)
         if left := producer.flush(MESSAGE_TIMEOUT_MS / 1000):

@@ -20,6 +20,7 @@ import time
 import uuid
 from pathlib import Path
 
+from app.metadata.manifest import SegmentEntry
 from app.records.builder import build_batch
 from app.units import LeaderEpoch, Offset, SegmentId, TimestampMs
 from loadtests.spark_read import TOPIC, build_bucket
@@ -31,7 +32,7 @@ from pyspark_firn.options import Isolation, parse_read_options
 from pyspark_firn.reading import SplitReader
 from pyspark_firn.session import StoreSession
 from pyspark_firn.splits import StoredSplit
-from tests.support.buckets import BROKER, BucketBuilder, SegmentEntry
+from tests.support.buckets import BROKER, BucketBuilder
 
 YEAR_START_MS = 1_672_531_200_000
 YEAR_MS = 365 * 86_400_000

@@ -25,9 +25,9 @@ from app.wire.framing import request_frame
 from app.wire.header import parse_response_header
 from app.wire.produce import decode_produce_response, encode_produce_request
 from loadtests.firn_peer import serve_command
-from loadtests.kafka_peer import free_port
 from loadtests.measuring import ROOT, Report, children, cpu_seconds, memory_mb
 from loadtests.raw_load import Wire
+from loadtests.system import free_port
 
 METADATA_VERSION, PRODUCE_VERSION, FETCH_VERSION = 9, 9, 12
 GIVE_UP_S = 60.0
