@@ -160,13 +160,10 @@ def _that_can_be_set(context: Context, asked: Sequence[AlterShareGroupOffsetsReq
     shared: dict[UUID, SharedTopic] = {}
     for named in asked:
         topic = context.image.topic(named.topic_name)
-        for partition in named.partitions:
-            refused = _refusal(topic, partition)
-            if refused is None:
-                assert topic is not None
-                known = shared.setdefault(topic.topic_id, SharedTopic(topic.name, frozenset()))
-                partitions = known.partitions | {partition.partition_index}
-                shared[topic.topic_id] = known._replace(partitions=partitions)
+        partitions = frozenset([each.partition_index for each in named.partitions if _refusal(topic, each) is None])
+        if topic is not None and partitions:
+            known = shared.get(topic.topic_id, SharedTopic(topic.name, frozenset()))
+            shared[topic.topic_id] = known._replace(partitions=known.partitions | partitions)
     return shared
 
 

@@ -15,6 +15,7 @@ from typing import Final
 from app.coordinator.partition import ReplayedBatch
 from app.coordinator.shell import Turn
 from app.errors import RequestRejected
+from app.limits import KIB
 from app.transactions import records, state
 from app.transactions.metrics import TransactionCounters
 from app.transactions.state import BUSY, PREPARED, ProducerIdentity, Transaction
@@ -26,8 +27,8 @@ RETRY_MS: Final = 1_000
 LOOKED_AT_ONCE: Final = 500
 """Ids that a search for expired ones looks at before the event loop turns."""
 
-FORGOTTEN_AT_ONCE: Final = 1_000
-"""Tombstones of one batch."""
+TOMBSTONES_BYTES_MAX: Final = 512 * KIB
+"""Of one batch, whatever ids clients have chosen: half of what the topic takes."""
 
 
 class Chore(Enum):
@@ -210,12 +211,22 @@ class TransactionShard:
         ]
         if len(looked) < LOOKED_AT_ONCE:
             self._looking = None
-        for start in range(0, len(expired), FORGOTTEN_AT_ONCE):
-            some = expired[start : start + FORGOTTEN_AT_ONCE]
-            turn.append([records.tombstone(transactional_id) for transactional_id in some])
-            for transactional_id in some:
-                del self._transactions[transactional_id]
+        some: list[str] = []
+        size_bytes = 0
+        for transactional_id in expired:
+            some.append(transactional_id)
+            size_bytes += len(transactional_id.encode())
+            if size_bytes > TOMBSTONES_BYTES_MAX:
+                self._forget(turn, some)
+                some, size_bytes = [], 0
+        self._forget(turn, some)
         turn.set_timer(Chore.EXPIRY, self._expiry_interval_ms if self._looking is None else 0)
+
+    def _forget(self, turn: Turn, transactional_ids: Collection[str]) -> None:
+        if transactional_ids:
+            turn.append([records.tombstone(transactional_id) for transactional_id in transactional_ids])
+        for transactional_id in transactional_ids:
+            del self._transactions[transactional_id]
 
     # --- loading ------------------------------------------------------------------------------------------------------
 

@@ -326,6 +326,17 @@ def test_any_time_that_a_client_may_name_can_be_written_down(retention_ms: int) 
     assert bench.committed() == ({("t", 0): 5} if retention_ms > 0 else {})
 
 
+def test_what_expires_of_a_group_with_a_long_id_fits_in_what_the_topic_takes() -> None:
+    bench = ShardBench(replace(CONFIG, offsets_retention_minutes=1))
+    group = "g" * 32_767
+    for partition in range(40):
+        bench.commit("t", partition, 5, group_id=group)
+    bench.turn.log.clear()
+    bench.advance(2 * CHECK_MS)
+    assert bench.committed(group) == {}
+    assert max(sum(len(key) for key, _ in batch) for batch in bench.turn.log) < 1_000_000
+
+
 def test_expiry_goes_through_many_groups_and_is_tried_again_when_it_cannot_be_written() -> None:
     bench = ShardBench(replace(CONFIG, offsets_retention_minutes=1))
     for number in range(450):

@@ -313,6 +313,21 @@ def test_silent_ids_are_forgotten_for_good() -> None:
     )
 
 
+def test_silent_ids_are_forgotten_however_long_they_are() -> None:
+    async def test(world: World) -> None:
+        for number in range(40):
+            await world.transactions.initialize("t" * 32_000 + str(number), TIMEOUT_MS, None)
+        await asyncio.sleep(71)
+        assert not [found for some in world.transactions.all() for found in some]
+
+    in_world(
+        test,
+        transaction_state_log_num_partitions=1,
+        transactional_id_expiration_ms=60_000,
+        transaction_remove_expired_transaction_cleanup_interval_ms=10_000,
+    )
+
+
 def test_every_new_producer_id_can_be_waited_for() -> None:
     async def test(world: World) -> None:
         found = set()
