@@ -112,7 +112,7 @@ def clean(
     )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(
     st.lists(batches, min_size=1, max_size=12),
     st.sampled_from([0, 3, 1 << 33]),
