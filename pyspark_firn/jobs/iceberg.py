@@ -19,6 +19,7 @@ from pyiceberg.transforms import DayTransform
 from app.errors import ConfigError, FirnError
 from app.objectstore.url import DirectoryLocation, S3Location, parse_store_url
 from pyspark_firn.jobs.archive_plan import decode_document
+from pyspark_firn.jobs.parquet_files import COLUMNS_WITH_STATISTICS
 from pyspark_firn.jobs.targets import CLIENT_OPTIONS, bucket_config, credentials_of
 from pyspark_firn.jobs.values import ValueShape, decode_shape
 
@@ -36,7 +37,21 @@ def opened_table(name: str, catalog: Mapping[str, str]) -> Table | None:
         raise ConfigError(f"{name!r} is no table of a catalog: write namespace.table.")
     with _asked(name):
         loaded = load_catalog("firn", **catalog)
-        return loaded.load_table(name) if loaded.table_exists(name) else None
+        found = loaded.load_table(name) if loaded.table_exists(name) else None
+    if found is not None:
+        _check_partitioning(found, name)
+    return found
+
+
+def _check_partitioning(table: Table, name: str) -> None:
+    """Raises: ConfigError if files cannot say which partition they are of. Pyiceberg would take them for one without a value."""
+    for field in table.spec().fields:
+        column = table.schema().find_column_name(field.source_id) or ""
+        if column not in COLUMNS_WITH_STATISTICS:
+            raise ConfigError(
+                f"The table {name} is partitioned by {column!r}: an archive tells the least and greatest values of"
+                f" {', '.join(COLUMNS_WITH_STATISTICS)} alone. Partition it by one of them."
+            )
 
 
 def made_table(name: str, catalog: Mapping[str, str], schema: pa.Schema, shape: ValueShape | None) -> Table:
@@ -83,7 +98,10 @@ def address_of(table: Table) -> str:
 
 
 def add_files(table: Table, paths: Sequence[str], topic_id: str, ends: Mapping[int, int]) -> None:
-    """Files and how far they reach, in one commit. Raises: ConfigError if another writer was quicker; nothing is added then."""
+    """Files and how far they reach, in one commit.
+
+    Raises, with nothing added: ConfigError (another writer was quicker, or the table's columns are others by now).
+    """
     forbid_rebasing(table)
     try:
         with table.transaction() as transaction:
@@ -94,6 +112,11 @@ def add_files(table: Table, paths: Sequence[str], topic_id: str, ends: Mapping[i
         name = ".".join(table.name())
         raise ConfigError(
             f"Another writer changed {name} meanwhile, nothing was added; run the job again ({error})."
+        ) from error
+    except ValueError as error:
+        said = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"The table {'.'.join(table.name())} does not take the archive's files, look at its columns: {said}"
         ) from error
 
 

@@ -26,6 +26,8 @@ ROW_GROUP_BYTES: Final = 32 * MIB
 OPEN_DAYS_MAX: Final = 16
 """Days written at a time; a part whose records jump between more of them gets several files for a day."""
 ZSTD_LEVEL: Final = 1
+COLUMNS_WITH_STATISTICS: Final = ("topic", "partition", "offset", "timestamp", "timestampType")
+"""Those that readers leave out files and row groups by."""
 TABLE_DAYS: Final = range(-719_162, 2_932_897)
 """Days of the years 1 to 9999: others cannot be told to an Iceberg table, since Python has no dates for them."""
 
@@ -54,7 +56,7 @@ class _DayFile:
                 compression="zstd",
                 compression_level=ZSTD_LEVEL,
                 use_dictionary=["topic", "partition", "timestampType"],
-                write_statistics=[name for name in schema.names if name not in ("key", "value", "headers")],
+                write_statistics=list(COLUMNS_WITH_STATISTICS),
             )
         except BaseException:
             self._file.discard()

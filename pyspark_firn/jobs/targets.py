@@ -96,9 +96,13 @@ class _HeldFile:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._written = path.with_name(f"_{path.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
-        self._lock = os.open(self._written, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
-        with suppress(OSError):  # A file system without locks keeps what killed writers leave.
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        while True:
+            self._lock = os.open(self._written, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
+            with suppress(OSError):  # A file system without locks keeps what killed writers leave.
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
+            if os.fstat(self._lock).st_nlink:
+                break
+            os.close(self._lock)  # Somebody has swept it away before it was held.
 
     @property
     def sink(self) -> str:
@@ -142,14 +146,15 @@ def sweep_folder(folder: Path, name: str) -> None:
 
 def _removed(path: Path) -> bool:
     """Whether a file under way was nobody's, and is removed."""
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, PermissionError):  # Another was quicker, or it is another user's.
         opened = os.open(path, os.O_RDWR)
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False  # Its writer lives, or the file system has no locks, and nobody knows.
+        else:
             path.unlink()
             return True
-        except BlockingIOError:
-            return False  # Its writer lives.
         finally:
             os.close(opened)
     return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -401,6 +402,44 @@ def test_bad_records_do_not_get_among_those_of_a_topic_of_that_name(topic: Topic
     archive_parquet(topic.store, "t", other, ProcessRunner(1), values=wanted)
     with pytest.raises(ConfigError, match="keeps bad records of 't'"):
         archive_parquet(topic.store, "t_bad", other, ProcessRunner(1))
+
+
+def test_a_file_that_is_swept_away_before_it_is_held_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept, flock = [], fcntl.flock
+
+    def late(file: int, operation: int) -> None:
+        if not swept:
+            swept.extend(tmp_path.glob("*.tmp"))
+            swept[0].unlink()
+        flock(file, operation)
+
+    monkeypatch.setattr("fcntl.flock", late)
+    file = Folder(tmp_path).create("a.parquet")
+    Path(file.sink).write_bytes(b"whole")
+    assert file.publish() == 5
+    assert [path.name for path in tmp_path.iterdir()] == ["a.parquet"]
+
+
+def test_a_table_that_was_changed_by_hand_takes_nothing_that_would_be_wrong(topic: Topic, tmp_path: Path) -> None:
+    from pyiceberg.transforms import BucketTransform
+
+    from pyspark_firn.jobs.iceberg import local_catalog, opened_table
+
+    catalog = local_catalog(tmp_path / "warehouse")
+    archive_iceberg(topic.store, "t", "lake.t", catalog, ProcessRunner(1))
+    grow(topic, 300, 1)
+    table = opened_table("lake.t", catalog)
+    with table.update_schema() as schema:
+        schema.delete_column("headers")
+    with pytest.raises(ConfigError, match=r"The table lake\.t does not take the archive's files"):
+        archive_iceberg(topic.store, "t", "lake.t", catalog, ProcessRunner(1))
+    with table.update_spec() as spec:
+        spec.add_field("key", BucketTransform(4), "bucket")
+    with pytest.raises(ConfigError, match="is partitioned by 'key'"):
+        archive_iceberg(topic.store, "t", "lake.t", catalog, ProcessRunner(1))
+    assert table.refresh().scan().to_arrow().num_rows == 300
 
 
 @pytest.mark.parametrize(
