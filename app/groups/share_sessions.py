@@ -6,7 +6,7 @@ is of a member; it ends with the connection that it was begun on, so that what i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 from uuid import UUID
 
@@ -17,6 +17,9 @@ from app.tiering.waiting import Waiters
 
 FIRST: Final = 0
 FINAL: Final = -1
+
+PLACES_MAX: Final = 1_000_000
+"""Partitions in all sessions together, as in fetch sessions: a member may name any, whether or not there are such."""
 
 Place = tuple[UUID, int]
 """Topic id and partition."""
@@ -68,6 +71,8 @@ class ShareSessions:
     def __init__(self, config: Callable[[], BrokerConfig]) -> None:
         self._config = config
         self._sessions: dict[tuple[str, str], ShareSession] = {}
+        self._places = 0
+        """Of all sessions together."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -85,7 +90,7 @@ class ShareSessions:
         before = self._sessions.get(key)
         if before is not None:
             # Its member may still speak of what it has.
-            before.end(gives_back=False)
+            self._end(before, gives_back=False)
         session = self._sessions[key] = ShareSession(now_ms)
         return session
 
@@ -93,7 +98,29 @@ class ShareSessions:
         """Nobody is there any more to go on with a session, if it is still the member's."""
         if self._sessions.get((group_id, member_id)) is session:
             del self._sessions[group_id, member_id]
-            session.end(gives_back=True)
+            self._end(session, gives_back=True)
+
+    def _end(self, session: ShareSession, *, gives_back: bool) -> None:
+        self._places -= len(session.places)
+        session.end(gives_back=gives_back)
+
+    def change(self, session: ShareSession, added: Iterable[Place], forgotten: Iterable[Place]) -> None:
+        """What a session reads besides from now on, and what it does not read any more. Nothing happens if it is over.
+
+        Raises: RequestRejected SHARE_SESSION_LIMIT_REACHED if all sessions together would read too much; nothing is changed then.
+        """
+        if session.is_over:
+            return
+        new = [place for place in dict.fromkeys(added) if place not in session.places]
+        if self._places + len(new) > PLACES_MAX:
+            raise RequestRejected(
+                ErrorCode.SHARE_SESSION_LIMIT_REACHED, "The limit of partitions in share sessions has been reached."
+            )
+        before = len(session.places)
+        session.places.update(dict.fromkeys(new))
+        for place in forgotten:
+            session.places.pop(place, None)
+        self._places += len(session.places) - before
 
     def _drop_idle(self, before_ms: int) -> None:
         """Members that were not heard of for so long are not members any more, and may not have said so."""

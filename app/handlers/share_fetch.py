@@ -162,12 +162,11 @@ def _session(
     else:
         session = sessions.next(group_id, member_id, epoch, now_ms)
     if epoch != FINAL:
-        for topic in message.topics:
-            for partition in topic.partitions:
-                session.places[topic.topic_id, partition.partition_index] = None
-        for forgotten in message.forgotten_topics_data:
-            for index in forgotten.partitions:
-                session.places.pop((forgotten.topic_id, index), None)
+        sessions.change(
+            session,
+            [(topic.topic_id, each.partition_index) for topic in message.topics for each in topic.partitions],
+            [(topic.topic_id, index) for topic in message.forgotten_topics_data for index in topic.partitions],
+        )
     return session
 
 

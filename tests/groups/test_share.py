@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from app.configs import BrokerConfig
 from app.coordinator.records import GROUP_RECORDS
 from app.errors import ErrorCode, RequestRejected
-from app.groups import share_records
+from app.groups import share_records, share_sessions
 from app.groups.assignors import MemberSpec, TopicSpec
 from app.groups.consumer import Client
 from app.groups.share import ShareGroup, ShareTimer, assign_shared, check_share_heartbeat
@@ -368,6 +368,27 @@ def test_sessions_count_their_requests_and_are_limited() -> None:
     sessions.drop("g", "c", last)
     assert last.gives_back
     assert code_of(lambda: sessions.next("g", "c", FINAL, 0)) is ErrorCode.SHARE_SESSION_NOT_FOUND
+
+
+def test_all_sessions_together_read_no_more_than_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_sessions, "PLACES_MAX", 3)
+    sessions = ShareSessions(BrokerConfig)
+    places = [(topic_id("t"), index) for index in range(4)]
+    first, second = sessions.begin("g", "a", 0), sessions.begin("g", "b", 0)
+    sessions.change(first, [places[0], places[0], places[1]], [])
+    sessions.change(first, places[:2], [])
+    sessions.change(second, places[2:3], [])
+    assert code_of(lambda: sessions.change(second, places, [])) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
+    assert list(second.places) == places[2:3]
+    sessions.change(first, [], [places[0], places[3]])
+    sessions.change(second, places[3:], [])
+    sessions.drop("g", "a", first)
+    sessions.drop("g", "a", first)
+    sessions.change(first, places, [])
+    sessions.change(second, places[:1], [])
+    again = sessions.begin("g", "b", 0)
+    sessions.change(again, places[:3], [])
+    assert code_of(lambda: sessions.change(again, places[3:], [])) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
 
 
 def test_every_partition_has_its_turn() -> None:
