@@ -25,6 +25,19 @@ if TYPE_CHECKING:
 
 PLOT_BAR_COLOUR: Final = "#2a6f97"
 DESTINATIONS_SHOWN: Final = 8
+ERRORS_ONLY: Final = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+"""What Java logs, from its start: the answers are not to stand between Spark's remarks about this machine. (The gateway of Python gives
+the root its own level.)"""
 
 
 def run(folder: Path) -> None:
@@ -38,7 +51,7 @@ def run(folder: Path) -> None:
     bucket = fill_bucket(console, folder, source)
     console.print("[bold]2. The broker is stopped.[/bold] What follows reads the bucket and nothing else.")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = _session()
+    spark = _session(folder)
     try:
         flights = _flights(spark, bucket)
         _count(console, bucket, source.num_rows)
@@ -49,22 +62,23 @@ def run(folder: Path) -> None:
     console.print("\n[green]OK[/green] every answer is what the source says")
 
 
-def _session() -> SparkSession:
+def _session(folder: Path) -> SparkSession:
     from pyspark.sql import SparkSession
 
+    log_settings = folder.resolve() / "log4j2.properties"
+    log_settings.write_text(ERRORS_ONLY)
     # All of it is on this machine: nobody is to be warned that its name leads to the loopback.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    spark = (
+    return (
         SparkSession.builder.master("local[*]")
         .appName("firn-tour")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={log_settings.as_uri()}")
         .getOrCreate()
     )
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
 
 
 def _flights(spark: SparkSession, bucket: Path) -> DataFrame:
@@ -151,7 +165,7 @@ def _plot(starts: list[Any], delays: list[float], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(10, 4), layout="constrained")
-    axes.bar(starts, delays, width=6, color=PLOT_BAR_COLOUR)
+    axes.bar(starts, delays, width=6, align="edge", color=PLOT_BAR_COLOUR)
     axes.set_title("Departures from New York, 2013: mean delay by week (read from the bucket, no broker running)")
     axes.set_ylabel("minutes")
     axes.spines[["top", "right"]].set_visible(False)

@@ -178,6 +178,22 @@ def test_filters_prune_when_asked_to(
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
 
 
+@pytest.mark.slow
+def test_filters_of_one_load_prune_no_other(spark: SparkSession, topic: Topic) -> None:
+    """Nor does Spark mix up their plans, which it does for one that is loaded once: see ``PushingReader``."""
+
+    def load() -> DataFrame:
+        options = {"store": topic.store, "subscribe": "t", "pushdown": "true"}
+        return spark.read.format("firn").options(**options).load()
+
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        both = load().where("partition = 0").union(load().where("partition = 1"))
+        assert (both.count(), load().where("offset < 10").count(), load().count()) == (600, 20, 600)
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+
+
 def sentence_of(error: PySparkException) -> str:
     """The line of Spark's text that is Firn's; there is no traceback of Firn's own around it."""
     lines = str(error).splitlines()
