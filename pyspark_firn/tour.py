@@ -36,8 +36,8 @@ appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
 """
-"""What Java logs, from its start: the answers are not to stand between Spark's remarks about this machine. (The gateway of Python gives
-the root its own level.)"""
+"""What Java logs, from its start: the answers are not to stand between Spark's remarks about this machine. (The gateway of Python
+gives the root its own level.)"""
 
 
 def run(folder: Path) -> None:
