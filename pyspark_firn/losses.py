@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from app.errors import CorruptionError
+
+OPTION_MEND: Final = "write failOnDataLoss=false to go on without them"
+JOB_MEND: Final = "retention or a deletion was quicker than the job"
+"""Jobs have no such option: what they make has no gaps."""
 
 _logger = logging.getLogger("pyspark_firn")
 
@@ -16,9 +21,10 @@ class DataLoss(CorruptionError):
 class Losses:
     """What one planning or one task has found to be gone."""
 
-    def __init__(self, *, fail: bool) -> None:
-        """``fail``: whether a loss is an error."""
+    def __init__(self, *, fail: bool, mend: str = OPTION_MEND) -> None:
+        """``fail``: whether a loss is an error, which ends with ``mend``."""
         self.fail = fail
+        self._mend = mend
         self.offsets = 0
         """How many were passed over; not all of them need have held records."""
 
@@ -28,7 +34,7 @@ class Losses:
         Raises: DataLoss.
         """
         if self.fail:
-            raise DataLoss(f"{what}; write failOnDataLoss=false to go on without them.")
+            raise DataLoss(f"{what}; {self._mend}.")
         if offsets is None:
             _logger.warning("%s (nobody knows how many offsets).", what)
             return

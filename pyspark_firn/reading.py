@@ -35,7 +35,7 @@ from app.tiering.store_work import unfold_chunk
 from app.units import Offset, PartitionIndex, TopicId, TopicIdPartition, TopicPartition
 from pyspark_firn.damage import missing
 from pyspark_firn.decoding import RecordDecoder
-from pyspark_firn.losses import DataLoss, Losses
+from pyspark_firn.losses import OPTION_MEND, DataLoss, Losses
 from pyspark_firn.options import Isolation
 from pyspark_firn.planning import segments_between
 from pyspark_firn.session import StoreSession
@@ -65,10 +65,17 @@ class SplitReader:
     """Reads splits of one topic's partitions with one session."""
 
     def __init__(
-        self, session: StoreSession, columns: Sequence[str], isolation: Isolation, *, fail_on_data_loss: bool
+        self,
+        session: StoreSession,
+        columns: Sequence[str],
+        isolation: Isolation,
+        *,
+        fail_on_data_loss: bool,
+        mend: str = OPTION_MEND,
     ) -> None:
+        """``mend``: what an error about lost data ends with."""
         self.counts = ReadCounts()
-        self.losses = Losses(fail=fail_on_data_loss)
+        self.losses = Losses(fail=fail_on_data_loss, mend=mend)
         self._session = session
         self._columns = columns
         self._committed = isolation is Isolation.READ_COMMITTED

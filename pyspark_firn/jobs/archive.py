@@ -49,6 +49,7 @@ from pyspark_firn.jobs.values import (
     inferred_json_shape,
     json_shape,
 )
+from pyspark_firn.losses import JOB_MEND
 from pyspark_firn.memory import keep_freed_memory
 from pyspark_firn.options import Isolation, parse_read_options
 from pyspark_firn.planning import PartitionRange, boundary_segments, plan_splits
@@ -134,7 +135,7 @@ def write_part(task: PartTask) -> PartDone:
         bad = DayWriter(bad_target, task.bad_folder, name, decoder.bad_schema, days)
     try:
         with StoreSession(task.store) as session:
-            reader = SplitReader(session, COLUMNS, Isolation.READ_COMMITTED, fail_on_data_loss=True)
+            reader = SplitReader(session, COLUMNS, Isolation.READ_COMMITTED, fail_on_data_loss=True, mend=JOB_MEND)
             for batch in reader.read(task.split):
                 if decoder is None:
                     good.add(batch)
@@ -296,7 +297,7 @@ def _sample(source: StoreSession, store: str, topic: str) -> list[bytes | None]:
     """Values of the first records of a topic."""
     options = _read_options(store, topic)
     values: list[bytes | None] = []
-    reader = SplitReader(source, ("value",), Isolation.READ_COMMITTED, fail_on_data_loss=True)
+    reader = SplitReader(source, ("value",), Isolation.READ_COMMITTED, fail_on_data_loss=True, mend=JOB_MEND)
     for split in plan_read(options):
         if isinstance(split, StoredSplit):
             for batch in reader.read(split):

@@ -39,6 +39,7 @@ from app.limits import MIB
 from app.units import Offset, PartitionIndex, TopicPartition
 from pyspark_firn.batch import splits_of
 from pyspark_firn.columns import HEADERS
+from pyspark_firn.losses import JOB_MEND
 from pyspark_firn.options import Isolation, ReadOptions, parse_read_options
 from pyspark_firn.reading import SplitReader
 from pyspark_firn.session import StoreSession, SystemClock
@@ -402,7 +403,9 @@ class _Replay:
                 heads[partition] = head
 
     def _rows(self, partition: int, state: ReplayState) -> Iterator[Mapping[str, Any]]:
-        reader = SplitReader(self._session, self._options.columns, Isolation.READ_COMMITTED, fail_on_data_loss=True)
+        reader = SplitReader(
+            self._session, self._options.columns, Isolation.READ_COMMITTED, fail_on_data_loss=True, mend=JOB_MEND
+        )
         start, found = state.source_next[partition], self._found.get(partition, set())
         for split in self._by_partition[partition]:
             if all(piece.end_offset <= start for piece in split.pieces):

@@ -136,6 +136,29 @@ def test_a_killed_run_is_finished_by_the_next_without_doubles(topic: Topic, tmp_
     assert archived(tmp_path / "lake" / "t") == expected(topic)
 
 
+def test_what_goes_while_it_is_archived_is_said_without_an_option_that_jobs_have_not(
+    topic: Topic, tmp_path: Path
+) -> None:
+    class Overtaken:
+        parallelism = 1
+
+        def run(self, function: Callable[[Any], Any], arguments: Sequence[Any]) -> Iterator[Any]:
+            async def expire() -> None:
+                manifest = await BucketBuilder(store_of(topic), topic.path, 99).manifest(topic.topic_id, 0)
+                await manifest.delete_started([manifest.finished[0].segment_id], log_start_offset=100)
+
+            asyncio.run(expire())
+            [path] = (topic.path / "data").glob(f"*/{topic.topic_id}/0/{0:020d}-*.seg")
+            path.unlink()
+            yield from map(function, arguments)
+
+    with pytest.raises(
+        CorruptionError, match=r"of t-0 are gone.*; retention or a deletion was quicker than the job\.$"
+    ):
+        archive_parquet(topic.store, "t", (tmp_path / "lake").as_uri(), Overtaken())
+    assert not list((tmp_path / "lake").rglob("date=*/*"))
+
+
 def test_what_was_deleted_before_it_was_archived_is_said(topic: Topic, tmp_path: Path) -> None:
     target = (tmp_path / "lake").as_uri()
     archive_parquet(topic.store, "t", target, ProcessRunner(1))
