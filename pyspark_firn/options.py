@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
@@ -20,6 +20,9 @@ from app.metadata.cluster import INTERNAL_TOPICS
 from pyspark_firn.columns import HEADERS, KAFKA_COLUMNS, SPARK_TYPES
 
 SPLIT_BYTES_MIN: Final = 1 * MIB
+DIGITS_MAX: Final = 18
+"""Of a number in an option: Kafka's have 64 bits."""
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 EARLIEST: Final = -2
 LATEST: Final = -1
 """As in Spark's JSON of offsets, and in Kafka's ListOffsets."""
@@ -296,7 +299,7 @@ def _times(name: str, text: str) -> PartitionMap:
 
 def _time(name: str, text: str) -> int:
     """Milliseconds since the Unix epoch."""
-    if re.fullmatch(r"[0-9]+", text):
+    if re.fullmatch(f"[0-9]{{1,{DIGITS_MAX}}}", text):
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
@@ -308,6 +311,10 @@ def _time(name: str, text: str) -> int:
         whole = moment.isoformat()
         raise ConfigError(
             f"The option {name!r} is {text!r}, without a time zone: add one, as in {whole}Z or {whole}+02:00."
+        )
+    if moment < _EPOCH:
+        raise ConfigError(
+            f"The option {name!r} is {text!r}, and no record is of a time before 1970: write 0 or a later time."
         )
     return round(moment.timestamp() * 1000)
 
@@ -359,7 +366,7 @@ def _bytes(options: Mapping[str, str], name: str, default: Any, *, at_least: int
     if name not in options:
         return default
     text = options[name].strip()
-    found = re.fullmatch(r"([0-9]+)\s*([a-z]*)", text.lower())
+    found = re.fullmatch(rf"([0-9]{{1,{DIGITS_MAX}}})\s*([a-z]*)", text.lower())
     if found is None or found[2] not in _UNITS:
         raise ConfigError(f"The option {name!r} is {text!r}: write a number, perhaps with k, m or g.")
     value = int(found[1]) * _UNITS[found[2]]
@@ -372,7 +379,7 @@ def _count(options: Mapping[str, str], name: str) -> int | None:
     if name not in options:
         return None
     text = options[name].strip()
-    if re.fullmatch(r"0*[1-9][0-9]*", text) is None:
+    if re.fullmatch(f"[0-9]{{1,{DIGITS_MAX}}}", text) is None or not int(text):
         raise ConfigError(f"The option {name!r} is {text!r}: write a whole number, at least 1.")
     return int(text)
 
