@@ -24,7 +24,7 @@ from tests.spark.test_writing import WriteOptions, committed, rows, served, valu
 from tests.support.broker import RunningBroker
 
 WAIT_S = 60.0
-STEPS = ("_check_open", "_write_intent", "_finish")
+STEPS = ("_intend", "_check_open", "_write_intent", "_finish")
 """Of a driver's commit; it may be held up before each."""
 
 
@@ -33,14 +33,15 @@ class HeldUp:
 
     def __init__(self, options: WriteOptions, step: str, opened: list[OpenTransaction], batch_id: int) -> None:
         self._reached, self._go_on = asyncio.Event(), asyncio.Event()
-        whole: Callable[..., Awaitable[None]] = getattr(FirnStreamWriter, step)
+        whole: Callable[..., Awaitable[Any]] = getattr(FirnStreamWriter, step)
 
-        async def wait(*arguments: Any) -> None:
+        async def wait(*arguments: Any, **named: Any) -> Any:
             self._reached.set()
             await self._go_on.wait()
-            await whole(*arguments)
+            return await whole(*arguments, **named)
 
-        held = type("HeldWriter", (FirnStreamWriter,), {step: wait if step == "_write_intent" else staticmethod(wait)})
+        is_static = step in ("_check_open", "_finish")
+        held = type("HeldWriter", (FirnStreamWriter,), {step: staticmethod(wait) if is_static else wait})
         self._work = asyncio.create_task(held(options).commit_batch(opened, batch_id))
 
     async def reached(self) -> None:
@@ -87,7 +88,7 @@ async def test_a_driver_that_was_held_up_while_its_successor_committed_the_batch
         assert successor[0].already_intended is (step == "_finish")
         await FirnStreamWriter(options).commit_batch(successor, batch_id)
         intent = await newest_intent(broker, options)
-        if step == "_finish":  # Its intent was there: the successor has done the rest.
+        if step in ("_intend", "_finish"):  # It finds the successor's, or the successor has found its own.
             await late.goes_on()
         else:
             with pytest.raises(FencedError, match="another start of the query"):
@@ -196,9 +197,21 @@ async def test_what_another_query_leaves_open_hides_no_intent_from_a_commit(tmp_
         # A task need not wait: what it writes in vain is given up.
         second = await part(options, 0, 5, 1, "second")
         assert not second[0].already_intended
-        commit = asyncio.create_task(FirnStreamWriter(options).commit_batch(second, 1))
-        await end_transaction(cluster, other, commit=False)
-        await commit
+        waits = asyncio.Event()
+
+        async def read(*arguments: Any, settled: bool = False) -> Intent | None:
+            if settled:
+                waits.set()
+            return await read_intent(*arguments, settled=settled)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("pyspark_firn.writing.read_intent", read)
+            commit = asyncio.create_task(FirnStreamWriter(options).commit_batch(second, 1))
+            waiting = asyncio.create_task(waits.wait())
+            await asyncio.wait({commit, waiting}, timeout=WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            await end_transaction(cluster, other, commit=False)
+            await commit
         assert sorted(await committed(broker)) == sorted(values(100, 103) + values(0, 5))  # type: ignore[type-var]
 
 
