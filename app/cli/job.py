@@ -73,7 +73,7 @@ def archive(
     text = Path(schema[1:]).read_text() if schema.startswith("@") else schema
     wanted = ValuesWanted(value, text or None) if value else None
     runner = ProcessRunner(workers)
-    with _reporting("archive", shown=not as_json) as report:
+    with _reporting("archive", "parts", shown=not as_json) as report:
         if not iceberg:
             summary = archive_parquet(
                 store, topic, to, runner, part_bytes=file_mib * MIB, values=wanted, progress=report
@@ -177,7 +177,7 @@ def compact(
         from pyspark_firn.jobs.compact import compact as run
         from pyspark_firn.jobs.running import ProcessRunner
     runner = ProcessRunner(1 if by_key and workers is None else workers)
-    with _reporting("compact", shown=not as_json) as report:
+    with _reporting("compact", "segments", shown=not as_json) as report:
         summary = run(
             store,
             topic,
@@ -231,7 +231,7 @@ def replay(
         pace=pace,
         state_path=state,
     )
-    with _reporting("replay", shown=not as_json) as report:
+    with _reporting("replay", "records", shown=not as_json) as report:
         summary = run(request, progress=report)
     if as_json:
         print_json(asdict(summary))
@@ -243,7 +243,7 @@ def _inspect(what: str, store: str, topics: list[str] | None, workers: int | Non
     with _needing_spark_extra():
         from pyspark_firn.jobs.inspection import inspect
         from pyspark_firn.jobs.running import ProcessRunner
-    with _reporting(what, shown=not as_json) as report:
+    with _reporting(what, "segments", shown=not as_json) as report:
         return inspect(store, ProcessRunner(workers), topics=topics or (), progress=report)
 
 
@@ -261,9 +261,9 @@ def _say_findings(found: Any) -> None:
 
 
 @contextmanager
-def _reporting(what: str, *, shown: bool) -> Iterator[Callable[[int, int], None]]:
-    with _stoppable(), progress(what, total=None, shown=shown) as report:
-        yield lambda done, total: report(done, total or None, f"{count_text(done)} of {count_text(total)}")
+def _reporting(what: str, counted: str, *, shown: bool) -> Iterator[Callable[[int, int], None]]:
+    with _stoppable(), progress(what, total=None, shown=shown, counted=counted) as report:
+        yield lambda done, total: report(done, total or None, "")
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import random
+import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -124,6 +125,17 @@ def test_a_folder_that_cannot_be_is_told_before_anything_is_read(
     monkeypatch.setattr("pyspark_firn.jobs.inspection.inspect", reading)
     (tmp_path / "file").touch()
     assert main(["job", "audit", "--store", topic.store, "--to", str(tmp_path / "file" / "audit")]) == 1
+
+
+def test_progress_is_told_in_what_is_counted(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    assert main(["job", "verify", "--store", topic.store, "-w", "1"]) == 0
+    said = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
+    assert "4/4 segments" in said
+    assert "bytes" not in said
 
 
 def test_a_job_is_ended_by_sigterm_as_by_an_error() -> None:
