@@ -223,21 +223,28 @@ sys.exit(0 if found == expected and len(found) == 600 else 1)
 """
 
 
-def run_script(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_script(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return _run("-c", script, *arguments, timeout_s=300)
+
+
+def run_module(module: str, *arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    return _run("-m", module, *arguments, timeout_s=timeout_s)
+
+
+def _run(*arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
     process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", script, *arguments],
-        env={**os.environ, **environment},
+        [sys.executable, "-W", "ignore", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
     )
     try:
-        output, _ = process.communicate(timeout=300)
+        output, _ = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise
-    return subprocess.CompletedProcess(script, process.returncode, output)
+    return subprocess.CompletedProcess(arguments, process.returncode, output)
 
 
 def test_code_and_options_travel_to_executors_of_their_own(tmp_path: Path) -> None:
