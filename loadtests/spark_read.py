@@ -1,6 +1,6 @@
 """How fast Spark reads a topic's history: from Firn's bucket, against three limits, and against Spark's own Kafka source.
 
-    python -m loadtests.spark_read [--record-bytes 100,1000] [--mib 1024] [--warm-up-s 15] [--rounds 5] [--no-kafka]
+    python -m loadtests.spark_read [--record-bytes 100,1000] [--mib 1024] [--warm-up-queries 60] [--warm-up-s 15] [--rounds 5] [--no-kafka]
         [--conf NAME=VALUE ...] [--firn NAME=VALUE ...]
 
 In one run and in turns, with Spark on the machine's own cores (``local[2]``) and everything warmed up:
@@ -14,7 +14,8 @@ In one run and in turns, with Spark on the machine's own cores (``local[2]``) an
   Unix sockets between Spark and its Python processes (Spark's Kafka source has none, so that it makes no difference to it).
 
 Each reads into Spark's ``noop`` sink. Rates and CPU times are medians of the rounds after the warm-up, in which Java compiles
-its part: every system reads for ``--warm-up-s`` seconds, since the first round takes ten times as long as the twentieth. A
+its part. What plans a query is the most of that, by count of queries and not of records: each system makes
+``--warm-up-queries`` of a small part of the topic, in turns, and then reads all of it for ``--warm-up-s`` seconds. A
 query is timed from its start to its end, with planning; ``one_record_s`` is what one takes that reads a single record, which
 every query pays once, however long its history. CPU time is that of all processes that take part, Kafka's broker too, and
 means something on a machine that others use. ``task_memory_mib`` is of a fresh process that reads all splits, at its most: what
@@ -71,6 +72,8 @@ SEGMENT_BYTES = 128 << 20
 NOW_MS = 1_700_000_000_000
 ROOT = Path(__file__).parent.parent
 CONNECTOR = ROOT / ".cache" / "spark-kafka"
+WARM_UP_PART = 16
+"""A query that warms up reads so small a part of the topic."""
 UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 
 
@@ -257,11 +260,20 @@ def check_same(spark: SparkSession, records: int, record_bytes: int, sources: Ma
         )
 
 
+def beginning(kind: str, records: int) -> dict[str, str]:
+    """The options by which a source reads no more than the first records of the topic."""
+    if kind == "prebuilt":
+        return {"records": str(records), "splits": str(CORES)}
+    return {"endingOffsets": json.dumps({TOPIC: {"0": records}})}
+
+
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much each system reads. ``total_bytes`` is that of the topic, ``warm_up_s`` what comes before the rounds that count."""
+    """How much each system reads. ``total_bytes`` is that of the topic; before the rounds that count come so many queries of a
+    part of it, then ``warm_up_s`` of reading all."""
 
     total_bytes: int
+    warm_up_queries: int
     warm_up_s: float
     rounds: int
 
@@ -311,7 +323,6 @@ def measure(
         spark = spark_session(with_kafka, {UNIX_SOCKETS: "true"} | dict(settings))
         stack.callback(spark.stop)
         spark.dataSource.register(PrebuiltSource)
-        one_record = {"endingOffsets": json.dumps({TOPIC: {"0": 1}})}
         sources: dict[str, dict[str, str]] = {
             "firn": {"store": store, "subscribe": TOPIC, **options},
             "prebuilt": write_prebuilt(base / "prebuilt.arrow", store),
@@ -328,10 +339,17 @@ def measure(
             frame = spark.read.format(kind).options(**options).load()
             return Compared(lambda: frame.write.format("noop").mode("overwrite").save())
 
+        for _ in range(effort.warm_up_queries):
+            for kind, options in sources.items():
+                into_nothing(spark, kind, options | beginning(kind, records // WARM_UP_PART)).read()
         systems = {kind: into_nothing(spark, kind, options) for kind, options in sources.items()}
         systems["kernel"] = Compared(lambda: list(executor.map(decode_splits, [store] * CORES, range(CORES))))
         in_turns(systems, effort)
-        starts = {kind: into_nothing(spark, kind, sources[kind] | one_record) for kind in sources if kind != "prebuilt"}
+        starts = {
+            kind: into_nothing(spark, kind, sources[kind] | beginning(kind, 1))
+            for kind in sources
+            if kind != "prebuilt"
+        }
         in_turns(starts, replace(effort, warm_up_s=0.0))
         # In the same Java process, which is warm, and would remember the setting.
         spark.stop()
@@ -363,6 +381,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--record-bytes", default="100,1000")
     parser.add_argument("--mib", type=int, default=1024)
+    parser.add_argument("--warm-up-queries", type=int, default=60)
     parser.add_argument("--warm-up-s", type=float, default=15.0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--no-kafka", action="store_true")
@@ -371,7 +390,7 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     kafka = not arguments.no_kafka and fetch_connector()
     for size in arguments.record_bytes.split(","):
-        effort = Effort(arguments.mib << 20, arguments.warm_up_s, arguments.rounds)
+        effort = Effort(arguments.mib << 20, arguments.warm_up_queries, arguments.warm_up_s, arguments.rounds)
         settings, options = (dict(text.split("=", 1) for text in texts) for texts in (arguments.conf, arguments.firn))
         found = measure(int(size), effort, settings, options, with_kafka=kafka)
         print(json.dumps(found), flush=True)
