@@ -1,7 +1,7 @@
 """How fast Spark reads a topic's history: from Firn's bucket, against three limits, and against Spark's own Kafka source.
 
-    python -m loadtests.spark_read [--record-bytes 100,1000] [--mib 1024] [--warm-up-queries 60] [--warm-up-s 15] [--rounds 5] [--no-kafka]
-        [--conf NAME=VALUE ...] [--firn NAME=VALUE ...]
+    python -m loadtests.spark_read [--record-bytes 100,1000] [--mib 1024] [--warm-up-queries 60] [--warm-up-s 15]
+        [--rounds 5] [--no-kafka] [--conf NAME=VALUE ...] [--firn NAME=VALUE ...]
 
 In one run and in turns, with Spark on the machine's own cores (``local[2]``) and everything warmed up:
 
