@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -81,7 +82,8 @@ def test_workers_end_with_the_process_that_waits_for_them_and_leave_nothing(
                 wait_for(lambda held=held: is_free(held), "the end of a worker")  # type: ignore[misc]
             wait_for(lambda: not list(temporary.iterdir()), "an empty temporary folder")
         finally:
-            process.kill()
+            with suppress(ProcessLookupError):  # Whoever of its group is there still.
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     if number == signal.SIGINT:
         assert (tmp_path / "said").read_text() == ""
