@@ -24,8 +24,8 @@ from tests.support.buckets import BucketBuilder
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 NOW_MS = 1_700_000_000_000
-TIMEOUT_S = 900
-"""Two hundred queries: a minute on a machine with nothing else to do."""
+TIMEOUT_S = 1500
+"""Two hundred queries: they took 13 minutes on two cores that had ten times as much to do."""
 TOPICS: Mapping[str, tuple[int, Mapping[str, str]]] = {
     "t": (3, {}),
     "t2": (1, {}),
