@@ -224,7 +224,7 @@ sys.exit(0 if found == expected and len(found) == 600 else 1)
 
 
 def run_script(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return _run("-c", script, *arguments, timeout_s=300)
+    return _run("-c", script, *arguments, timeout_s=600)
 
 
 def run_module(module: str, *arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
