@@ -32,6 +32,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from app.errors import ConfigError, FirnError
+from app.terminating import ended_by_sigterm
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -142,7 +143,7 @@ class _Broker:
 
 
 @contextmanager
-def _serving(root: Path) -> Iterator[_Broker]:
+def serving(root: Path) -> Iterator[_Broker]:
     """A broker on the embedded default, ended when the block is left, however it is left."""
     data_dir, bucket = root / "data", root / "bucket"
     broker = _Broker(f"127.0.0.1:{_free_port()}", f"127.0.0.1:{_free_port()}", data_dir, bucket)
@@ -153,7 +154,7 @@ def _serving(root: Path) -> Iterator[_Broker]:
         *("--set", "remote.log.manager.task.interval.ms=500"),
     ]
     log_path = root / "broker.log"
-    with log_path.open("wb") as log:
+    with ended_by_sigterm(), log_path.open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
         try:
             _wait_for_port(process, broker.bootstrap, log_path)
@@ -446,7 +447,7 @@ def _run(console: Console, root: Path) -> None:
     raw_bytes = sum(len(flight.key) + len(flight.value) for flight in flights)
     console.print(f"  {len(flights):,} flights out of New York in 2013, {_mib(raw_bytes)} of JSON, keyed by carrier")
 
-    with _serving(root) as broker:
+    with serving(root) as broker:
         console.print(f"[bold]2. A broker[/] on {broker.bootstrap}, its object store a directory, no other server")
         _create_topic(broker.bootstrap)
         console.print(f"  topic {TOPIC}, {PARTITIONS} partitions")
@@ -484,7 +485,7 @@ def fill_bucket(console: Console, root: Path, table: pa.Table) -> Path:
     """
     if importlib.util.find_spec("confluent_kafka") is None:
         raise ConfigError("The demo's Kafka client is not installed: pip install 'firn[demo]'.")
-    with _serving(root) as broker:
+    with serving(root) as broker:
         _create_topic(broker.bootstrap)
         _produce(console, broker.bootstrap, to_flights(table))
         _wait_until_tiered(console, broker)

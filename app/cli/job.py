@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any, Final
 
 import typer
@@ -18,6 +15,7 @@ import typer
 from app.cli.output import bytes_text, count_text, print_json, progress, say
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, parse_assignments, parse_bootstrap
 from app.errors import ConfigError
+from app.terminating import ended_by_sigterm
 
 app = typer.Typer(help="Jobs over the history in the object store.", no_args_is_help=True)
 
@@ -262,26 +260,8 @@ def _say_findings(found: Any) -> None:
 
 @contextmanager
 def _reporting(what: str, counted: str, *, shown: bool) -> Iterator[Callable[[int, int], None]]:
-    with _stoppable(), progress(what, total=None, shown=shown, counted=counted) as report:
+    with ended_by_sigterm(), progress(what, total=None, shown=shown, counted=counted) as report:
         yield lambda done, total: report(done, total or None, "")
-
-
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """SIGTERM ends the block as Ctrl-C would: what is half done is removed, worker processes end."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        del frame
-        raise SystemExit(128 + number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield  # Signals are for the main thread alone.
-        return
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

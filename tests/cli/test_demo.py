@@ -1,0 +1,31 @@
+"""The demo's own broker, which is nobody's to look after once the demo has ended."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+SERVING = """
+import sys, time
+from pathlib import Path
+from app.demo import serving
+
+with serving(Path(sys.argv[1])) as broker:
+    print(broker.bootstrap, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_demo_that_is_sent_sigterm_ends_its_broker(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", SERVING, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout is not None
+        host, _, port = process.stdout.readline().strip().rpartition(":")
+        socket.create_connection((host, int(port)), 10).close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 128 + signal.SIGTERM
+    with socket.socket() as probe:
+        assert probe.connect_ex((host, int(port))) != 0
