@@ -355,13 +355,13 @@ def does_not_write_down_what_was_acknowledged(patch: pytest.MonkeyPatch) -> None
 
 
 def takes_records_for_control_records(patch: pytest.MonkeyPatch) -> None:
-    sorted_out = share_fetch._sorted_out
+    sorted_out = share_fetch.sorted_out
 
     def confused(read: Any, offset: int) -> Any:
         batches, nobody = sorted_out(read, offset)
         return batches[1:], sorted([*nobody, *batches[:1]])
 
-    patch.setattr(share_fetch, "_sorted_out", confused)
+    patch.setattr(share_fetch, "sorted_out", confused)
 
 
 def tells_an_older_high_watermark_at_times(patch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -53,17 +54,23 @@ def is_free(path: Path) -> bool:
         return True
 
 
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder with a short name: one for sockets, whose addresses have no more than a hundred bytes."""
+    with tempfile.TemporaryDirectory(prefix="firn-", ignore_cleanup_errors=True) as path:
+        yield Path(path)
+
+
 @pytest.mark.parametrize(
     ("number", "everybody", "code"),
     [(signal.SIGKILL, False, -signal.SIGKILL), (signal.SIGINT, True, 130), (signal.SIGINT, False, 130)],
 )
 def test_workers_end_with_the_process_that_waits_for_them_and_leave_nothing(
-    tmp_path: Path, number: signal.Signals, everybody: bool, code: int
+    tmp_path: Path, temporary: Path, number: signal.Signals, everybody: bool, code: int
 ) -> None:
     """``everybody``: as a terminal sends Ctrl-C."""
-    parts, temporary = tmp_path / "parts", tmp_path / "tmp"
+    parts = tmp_path / "parts"
     parts.mkdir()
-    temporary.mkdir()
     (tmp_path / "script.py").write_text(WAITING)
     with (tmp_path / "said").open("w") as said:
         process = subprocess.Popen(
@@ -75,7 +82,7 @@ def test_workers_end_with_the_process_that_waits_for_them_and_leave_nothing(
             start_new_session=True,
         )
         try:
-            wait_for(lambda: len(list(parts.glob("*.held"))) == 2, "two parts under way")
+            wait_for(lambda: len(list(parts.glob("*.held"))) == 2 or process.poll() is not None, "two parts under way")
             (os.killpg if everybody else os.kill)(process.pid, number)
             assert process.wait(DEADLINE_S) == code
             for held in parts.glob("*.held"):
