@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.cli import main
-from app.cli.job import _stoppable
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
 from app.errors import ConfigError
@@ -27,6 +26,7 @@ from app.metadata.log_format import decode_entry, encode_entry, encode_value
 from app.metadata.manifest import SegmentEntry
 from app.objectstore.directory import DirectoryStore
 from app.records.builder import build_batch
+from app.terminating import ended_by_sigterm
 from app.tiering.verify import FindingKind
 from app.units import Offset, PartitionIndex, TimestampMs, TopicPartition
 from pyspark_firn import count
@@ -140,7 +140,7 @@ def test_progress_is_told_in_what_is_counted(
 
 def test_a_job_is_ended_by_sigterm_as_by_an_error() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit) as ended, _stoppable():
+    with pytest.raises(SystemExit) as ended, ended_by_sigterm():
         signal.raise_signal(signal.SIGTERM)
     assert ended.value.code == 128 + signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) == before
