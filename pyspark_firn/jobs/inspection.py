@@ -48,7 +48,7 @@ from app.tiering.verify import (
 )
 from app.units import Offset, PartitionIndex, TopicId, TopicIdPartition
 from pyspark_firn.jobs.running import Runner
-from pyspark_firn.jobs.targets import Folder, sweep_folder
+from pyspark_firn.jobs.targets import Folder, HeldFile, sweep_folder
 from pyspark_firn.memory import keep_freed_memory
 from pyspark_firn.session import StoreSession
 
@@ -333,8 +333,11 @@ def write_report(found: Inspection, folder: Path, *, made: datetime) -> tuple[Pa
         sweep_folder(folder, name)
     rows = [asdict(facts) for facts in found.facts]
     schema = pa.schema([(name, _ARROW[type(value)]) for name, value in asdict(_NO_FACTS).items()])
-    table, page = (Folder(folder).create(name) for name in names)
+    begun: list[HeldFile] = []
     try:
+        for name in names:
+            begun.append(Folder(folder).create(name))
+        table, page = begun
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), table.sink, compression="zstd")
         with open(table.sink, "rb") as file:
             seal = hashlib.file_digest(file, "sha256").hexdigest()
@@ -342,8 +345,8 @@ def write_report(found: Inspection, folder: Path, *, made: datetime) -> tuple[Pa
         table.publish()
         page.publish()
     except BaseException:
-        table.discard()
-        page.discard()
+        for one in begun:
+            one.discard()
         raise
     return folder / names[0], folder / names[1]
 

@@ -87,11 +87,13 @@ class Folder:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def create(self, path: str) -> _HeldFile:
-        return _HeldFile(self._root / path)
+    def create(self, path: str) -> HeldFile:
+        return HeldFile(self._root / path)
 
 
-class _HeldFile:
+class HeldFile:
+    """A file under way in a folder, locked for as long as its writer lives, which shows under its name when it is whole."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -34,6 +34,7 @@ from pyspark_firn.jobs.compact import compact
 from pyspark_firn.jobs.inspection import inspect, write_report
 from pyspark_firn.jobs.replay import ReplayRequest, ReplayState, _Replay, replay
 from pyspark_firn.jobs.running import ProcessRunner
+from pyspark_firn.jobs.targets import Folder
 from tests.spark.conftest import Topic
 from tests.support.broker import running_broker
 from tests.support.buckets import BucketBuilder
@@ -109,6 +110,12 @@ def test_a_report_that_comes_to_no_end_leaves_nothing_of_itself(
 
     with monkeypatch.context() as patched:
         patched.setattr("pyspark_firn.jobs.inspection._page", full)
+        with pytest.raises(OSError, match="No space"):
+            write_report(found, folder, made=datetime.now(UTC))
+    assert not list(folder.iterdir())
+    create = Folder.create
+    with monkeypatch.context() as patched:
+        patched.setattr(Folder, "create", lambda self, path: full() if path == "report.md" else create(self, path))
         with pytest.raises(OSError, match="No space"):
             write_report(found, folder, made=datetime.now(UTC))
     assert not list(folder.iterdir())
