@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 SERVING = """
@@ -24,8 +26,13 @@ def test_a_demo_that_is_sent_sigterm_ends_its_broker(tmp_path: Path) -> None:
     with process:
         assert process.stdout is not None
         host, _, port = process.stdout.readline().strip().rpartition(":")
-        socket.create_connection((host, int(port)), 10).close()
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 128 + signal.SIGTERM
-    with socket.socket() as probe:
-        assert probe.connect_ex((host, int(port))) != 0
+        [broker] = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
+        try:
+            socket.create_connection((host, int(port)), 10).close()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 128 + signal.SIGTERM
+            with socket.socket() as probe:
+                assert probe.connect_ex((host, int(port))) != 0
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(broker, signal.SIGKILL)
