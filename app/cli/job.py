@@ -121,7 +121,7 @@ def verify(
 @app.command()
 def audit(
     store: Store,
-    to: Annotated[Path, typer.Option("--to", help="Folder for segments.parquet and report.md.")] = Path("firn-audit"),
+    to: Annotated[Path, typer.Option("--to", help="Folder for segments.parquet and report.html.")] = Path("firn-audit"),
     topics: Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only this topic; may be repeated.")] = None,
     workers: Workers = None,
     as_json: Json = False,
@@ -132,7 +132,7 @@ def audit(
     """
     to.mkdir(parents=True, exist_ok=True)  # Whether it can be is better known before everything is read.
     found = _inspect("audit", store, topics, workers, as_json=as_json)
-    from pyspark_firn.jobs.inspection import write_report
+    from pyspark_firn.jobs.audit_report import write_report
 
     table, page = write_report(found, to, made=datetime.now(UTC))
     if as_json:

@@ -6,7 +6,7 @@ damage: what has expired is only counted, and what has taken the place of someth
 
 The content hash of a segment is the SHA-256 of its record batches one after the other, as they are in the log: it depends neither
 on how they are cut into chunks nor on how those are compressed. Of a segment that several were merged into it is that of all their
-batches. An audit's seal is the SHA-256 of its Parquet report, written into the page beside it.
+batches.
 """
 
 from __future__ import annotations
@@ -14,14 +14,8 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from app.errors import ConfigError, CorruptionError
 from app.metadata import layout
@@ -48,7 +42,6 @@ from app.tiering.verify import (
 )
 from app.units import Offset, PartitionIndex, TopicId, TopicIdPartition
 from pyspark_firn.jobs.running import Runner
-from pyspark_firn.jobs.targets import Folder, HeldFile, sweep_folder
 from pyspark_firn.memory import keep_freed_memory
 from pyspark_firn.session import StoreSession
 
@@ -162,6 +155,10 @@ class Inspection:
 
     store: str
     cluster_id: str
+    topics: tuple[str, ...] = ()
+    """Names of the topics that were looked at; empty: everything was."""
+    names: Mapping[uuid.UUID, str] = field(default_factory=dict)
+    """Of all topics."""
     partitions: int = 0
     expired: int = 0
     """Segments that were deleted or replaced while this ran."""
@@ -205,7 +202,7 @@ def inspect(store: str, runner: Runner, *, topics: Sequence[str] = (), progress:
                 raise ConfigError(f"There is no topic {topic!r} in {store}.")
         names = {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()}
         wanted = {topic_id for topic_id, name in names.items() if name in topics} if topics else None
-        found = Inspection(store, image.cluster_id)
+        found = Inspection(store, image.cluster_id, tuple(topics), names)
         objects = session.run(_objects(session, wanted, found))
         uploads = session.run(_uploads(session))
         partitions = set(session.run(list_manifests(session.store))) | set(objects) | set(uploads)
@@ -316,90 +313,3 @@ def _tasks(
     for start in range(0, len(entries), size):
         part = tuple(entries[start : start + size])
         yield SegmentTask(store, str(partition.topic_id), int(partition.partition), part)
-
-
-# --- the report of an audit -----------------------------------------------------------------------------------------
-
-
-def write_report(found: Inspection, folder: Path, *, made: datetime) -> tuple[Path, Path]:
-    """``segments.parquet`` and ``report.md`` in ``folder``: all facts, and a page that a person can sign.
-
-    The page carries the SHA-256 of the Parquet file: whoever has the page can tell whether the facts are those it is about. Each
-    shows when it is whole. Raises: OSError; then the folder is as it was, but for a table without its page.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    names = ("segments.parquet", "report.md")
-    for name in names:
-        sweep_folder(folder, name)
-    rows = [asdict(facts) for facts in found.facts]
-    schema = pa.schema([(name, _ARROW[type(value)]) for name, value in asdict(_NO_FACTS).items()])
-    begun: list[HeldFile] = []
-    try:
-        for name in names:
-            begun.append(Folder(folder).create(name))
-        table, page = begun
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), table.sink, compression="zstd")
-        with open(table.sink, "rb") as file:
-            seal = hashlib.file_digest(file, "sha256").hexdigest()
-        Path(page.sink).write_text(_page(found, seal, made))
-        table.publish()
-        page.publish()
-    except BaseException:
-        for one in begun:
-            one.discard()
-        raise
-    return folder / names[0], folder / names[1]
-
-
-_ARROW: Final = {str: pa.string(), int: pa.int64(), bool: pa.bool_()}
-_NO_FACTS: Final = SegmentFacts(topic_id="", partition=0, segment_id="", object_key="", base_offset=0, end_offset=0)
-
-
-def _page(found: Inspection, seal: str, made: datetime) -> str:
-    lines = [
-        f"# Audit of {found.store}",
-        "",
-        f"Cluster `{found.cluster_id}`, {made.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC.",
-        "",
-        f"**{'Sound' if found.is_sound else 'Damaged'}**: {len(found.facts):,} segments of {found.partitions:,} partitions were"
-        " read whole; every checksum, count, offset and time was recomputed and compared with the manifests."
-        + (f" {found.expired:,} more were deleted or replaced meanwhile." if found.expired else ""),
-        "",
-        "| topic | partition | offsets | segments | records | bytes of records | from | to |",
-        "|---|---:|---|---:|---:|---:|---|---|",
-    ]
-    by_partition: dict[tuple[str, int], list[SegmentFacts]] = {}
-    for facts in found.facts:
-        by_partition.setdefault((facts.topic or facts.topic_id, facts.partition), []).append(facts)
-    for (topic, partition), part in sorted(by_partition.items()):
-        sound = [facts for facts in part if not facts.problem]
-        times = (
-            _time(min((f.min_timestamp for f in sound), default=-1)),
-            _time(max((f.max_timestamp for f in sound), default=-1)),
-        )
-        lines.append(
-            f"| {topic} | {partition} | [{part[0].base_offset}, {part[-1].end_offset}) | {len(part):,} |"
-            f" {sum(f.records for f in sound):,} | {sum(f.raw_bytes for f in sound):,} | {times[0]} | {times[1]} |"
-        )
-    lines += ["", "## Findings", ""]
-    lines += [
-        f"- **{finding.kind.value}**{'' if finding.is_damage else ' (takes room only)'}: {finding.message} (`{finding.object_key}`)"
-        for finding in found.findings
-    ] or ["None."]
-    lines += [
-        "",
-        "## Seal",
-        "",
-        f"SHA-256 of `segments.parquet`: `{seal}`",
-        "",
-        "Signed off by: ______________________",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _time(timestamp_ms: int) -> str:
-    if timestamp_ms < 0:
-        return "–"
-    # Python's own dates end with the year 9999.
-    return str(np.datetime_as_string(np.datetime64(timestamp_ms, "ms"), unit="s")).replace("T", " ")

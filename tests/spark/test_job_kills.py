@@ -190,7 +190,7 @@ def test_a_proof_that_is_killed_is_made_by_the_next(
     assert steps >= 3
     if report:
         assert pq.read_table(tmp_path / "audit" / "segments.parquet").num_rows == 3
-        assert "**Sound**: 3 segments" in (tmp_path / "audit" / "report.md").read_text()
+        assert "✓ Sound" in (tmp_path / "audit" / "report.html").read_text()
 
 
 async def produce(broker: RunningBroker, start: int, end: int) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import json
 import random
 import re
 import shutil
 import signal
+import uuid
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +31,12 @@ from app.metadata.manifest import SegmentEntry
 from app.objectstore.directory import DirectoryStore
 from app.records.builder import build_batch
 from app.terminating import ended_by_sigterm
-from app.tiering.verify import FindingKind
-from app.units import Offset, PartitionIndex, TimestampMs, TopicPartition
+from app.tiering.verify import Finding, FindingKind
+from app.units import Offset, PartitionIndex, TimestampMs, TopicIdPartition, TopicPartition
 from pyspark_firn import count
+from pyspark_firn.jobs.audit_report import MENDS, write_report
 from pyspark_firn.jobs.compact import compact
-from pyspark_firn.jobs.inspection import inspect, write_report
+from pyspark_firn.jobs.inspection import inspect
 from pyspark_firn.jobs.replay import ReplayRequest, ReplayState, _Replay, replay
 from pyspark_firn.jobs.running import ProcessRunner
 from pyspark_firn.jobs.targets import Folder
@@ -77,7 +82,76 @@ def test_a_sound_bucket_is_proven_and_its_report_is_sealed(topic: Topic, tmp_pat
         (0, 0, 100), (0, 100, 100), (1, 0, 100), (1, 100, 100),
     ]  # fmt: skip
     assert rows[0]["sha256"] == rows[2]["sha256"] != rows[1]["sha256"]
-    assert "**Sound**: 4 segments" in page.read_text()
+    shown = Shown(page)
+    assert shown.has("✓ Sound", "Segments 4", "Records 400", "the whole bucket")
+    assert shown.has(hashlib.sha256(table.read_bytes()).hexdigest(), "sha256sum segments.parquet", "Signature")
+    assert shown.has("t-0 [0, 200) 2 200", "t-1 [0, 200) 2 200", "2023-11-14 22:13:20")
+
+
+class Shown(HTMLParser):
+    """What a browser would show of a page, whose elements are all closed and none of which loads or runs anything."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.text, self.open = "", list[str]()
+        self.feed(path.read_text(encoding="utf-8"))
+        assert not self.open
+        self.text = " ".join(self.text.split())
+
+    def has(self, *parts: str) -> bool:
+        return all(part in self.text for part in parts)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag not in {"script", "link", "img", "iframe", "object", "base", "form"}
+        assert not {"href", "src", "style"} & {name for name, _ in attrs}
+        assert not [name for name, _ in attrs if name.startswith("on")]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.text += f"{data} "
+        else:
+            assert "url(" not in data
+            assert "@import" not in data
+
+
+def test_a_report_names_what_is_damaged_and_its_mend_first(topic: Topic, tmp_path: Path) -> None:
+    damaged, lost = segment(topic, 0, 100), segment(topic, 1, 0)
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    lost.unlink()
+    orphan = topic.path / "data" / "00" / str(topic.topic_id) / "0" / f"{200:020d}-{uuid.UUID(int=7)}.seg"
+    found = inspect(topic.store, ProcessRunner(1))
+    found.findings.insert(0, Finding(FindingKind.ORPHAN_OBJECT, None, str(orphan), "7 bytes"))
+    _, page = write_report(found, tmp_path / "audit", made=datetime.now(UTC))
+    shown = Shown(page)
+    assert shown.has("✗ Damaged: 2 findings", "2 of 4 segments could not be proven", "Records 200", "1 of 2")
+    assert shown.has(
+        "Object damaged in t-0", f"{damaged.name}", "Object missing in t-1", lost.name, "records [0, 100) are gone"
+    )
+    assert shown.has(*(MENDS[finding.kind] for finding in found.findings))
+    assert shown.text.index("Object missing") < shown.text.index("Orphan object")
+
+
+def test_a_report_says_what_to_do_about_every_kind_of_finding() -> None:
+    assert set(MENDS) == set(FindingKind)
+
+
+def test_what_a_bucket_says_is_text_in_a_report(topic: Topic, tmp_path: Path) -> None:
+    evil = "<script src='//x'>&amp;\"</code>"
+    found = inspect(topic.store, ProcessRunner(1))
+    found.store, found.cluster_id, found.topics = f"file:///{evil}", evil, (evil,)
+    found.names = {topic.topic_id: evil}
+    found.facts = [replace(one, topic=evil) for one in found.facts]
+    found.findings = [
+        Finding(kind, TopicIdPartition(topic.topic_id, PartitionIndex(0)), f"data/{evil}\udcff", evil)
+        for kind in FindingKind
+    ]
+    _, page = write_report(found, tmp_path / "audit", made=datetime.now(UTC))
+    assert Shown(page).text.count(evil) > 4 * len(FindingKind) - 10
 
 
 def test_the_least_time_of_a_segment_is_that_of_a_record(tmp_path: Path) -> None:
@@ -103,24 +177,24 @@ def test_a_report_that_comes_to_no_end_leaves_nothing_of_itself(
 ) -> None:
     found, folder = inspect(topic.store, ProcessRunner(1)), tmp_path / "audit"
     folder.mkdir()
-    (folder / "_report.md.0123.tmp").write_bytes(b"what a killed one has left")
+    (folder / "_report.html.0123.tmp").write_bytes(b"what a killed one has left")
 
     def full(*arguments: Any) -> str:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("pyspark_firn.jobs.inspection._page", full)
+        patched.setattr("pyspark_firn.jobs.audit_report.html_page", full)
         with pytest.raises(OSError, match="No space"):
             write_report(found, folder, made=datetime.now(UTC))
     assert not list(folder.iterdir())
     create = Folder.create
     with monkeypatch.context() as patched:
-        patched.setattr(Folder, "create", lambda self, path: full() if path == "report.md" else create(self, path))
+        patched.setattr(Folder, "create", lambda self, path: full() if path == "report.html" else create(self, path))
         with pytest.raises(OSError, match="No space"):
             write_report(found, folder, made=datetime.now(UTC))
     assert not list(folder.iterdir())
     write_report(found, folder, made=datetime.now(UTC))
-    assert {path.name for path in folder.iterdir()} == {"segments.parquet", "report.md"}
+    assert {path.name for path in folder.iterdir()} == {"segments.parquet", "report.html"}
 
 
 def test_a_folder_that_cannot_be_is_told_before_anything_is_read(
@@ -242,7 +316,7 @@ def test_what_expires_while_it_is_looked_for_is_counted_and_no_damage(topic: Top
     assert (found.is_sound, found.findings, len(found.facts), found.expired) == (True, [], 3, 1)
     assert found.as_json()["expired"] == 1
     _, page = write_report(found, tmp_path / "audit", made=datetime.now(UTC))
-    assert "1 more were deleted or replaced meanwhile" in page.read_text()
+    assert Shown(page).has("1 more segment was deleted or replaced while this ran")
 
 
 def test_what_takes_the_place_of_segments_is_looked_at_instead(topic: Topic) -> None:
