@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from pyspark_firn.batch import plan
 from pyspark_firn.options import parse_read_options
 from pyspark_firn.session import SystemClock
 from pyspark_firn.splits import TailSplit
+from pyspark_firn.streaming import decode_position
 from tests.faults.served import SMALL_SEGMENTS, Served, serving, until
 from tests.spark.test_pipelines import files_that_count
 from tests.spark.test_write_window import asked
@@ -33,13 +35,13 @@ pytestmark = [
 ]
 
 DEADLINE_S = 240.0
-PARTITIONS = (0, 1)
+PARTITIONS = [TopicPartition("t", PartitionIndex(index)) for index in (0, 1)]
 RECORDS = 1500
 """Of about 1 KB in each partition, when a reader starts: a segment, which is in the store, and a tail of 500."""
 PLACE = 1200
-"""Where a reader of them dies."""
-LIVE_PLACE = 2 * RECORDS + 100
-"""Where a stream dies that has followed."""
+"""In the tail."""
+DEATHS = [("executor", 0, PLACE), ("worker", 1, PLACE), ("executor", 0, 2 * RECORDS + 100)]
+"""Of what, and by which record: its partition and offset. A stream meets the last when it has caught up and follows."""
 
 DYING = """
 import json, os, signal, sys, time
@@ -51,8 +53,8 @@ from pyspark_firn.splits import TailSplit
 from pyspark_firn.streaming import FirnStreamReader
 from tests.spark.test_with_spark import session
 
-store, tail, scratch, deadline_s = sys.argv[1], sys.argv[2], Path(sys.argv[3]), float(sys.argv[4])
-deaths = [("executor", 0, {place}), ("worker", 1, {place}), ("executor", 0, {live_place})]
+store, tail, scratch = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+deaths, deadline_s = json.loads(sys.argv[4]), float(sys.argv[5])
 os.environ["PYTHONPATH"] = os.getcwd()
 
 def die_once(number):
@@ -105,7 +107,7 @@ spark.dataSource.register(DyingSource)
 
 def load(reader):
     return reader.format("dying").option("store", store).option("subscribe", "t").option("tail", tail).load()
-""".replace("{place}", str(PLACE)).replace("{live_place}", str(LIVE_PLACE))
+"""
 
 BATCH = f"""{DYING}
 load(spark.read).write.parquet(str(scratch / "sink"))
@@ -135,7 +137,10 @@ def broker(tmp_path: Path) -> Iterator[Served]:
     # Its address is the same after each start: readers are told it once.
     with serving(tmp_path / "broker", "--listen", f"127.0.0.1:{free_port()}", settings=settings) as served:
         configs = {**SMALL_SEGMENTS, "firn.tier.max.lag.ms": "600000"}
-        asked(served, lambda cluster: AdminClient(cluster).create_topic("t", partitions_count=2, configs=configs))
+        asked(
+            served,
+            lambda cluster: AdminClient(cluster).create_topic("t", partitions_count=len(PARTITIONS), configs=configs),
+        )
         produce(served, PARTITIONS, 0, RECORDS)
 
         def is_joined() -> bool:
@@ -148,13 +153,13 @@ def broker(tmp_path: Path) -> Iterator[Served]:
         yield served
 
 
-def produce(broker: Served, partitions: Collection[int], start: int, end: int) -> None:
+def produce(broker: Served, partitions: Collection[TopicPartition], start: int, end: int) -> None:
     async def send(cluster: ClusterClient) -> None:
         async with Producer(cluster, SystemClock(), batch_bytes=16_000) as producer:
             for number in range(start, end):
                 for partition in partitions:
-                    value = b"%d of %d" % (number, partition)
-                    await producer.send("t", value.ljust(1000), partition=PartitionIndex(partition))
+                    value = b"%d of %d" % (number, partition.partition)
+                    await producer.send("t", value.ljust(1000), partition=partition.partition)
 
     asked(broker, send)
 
@@ -163,10 +168,10 @@ def consumed(broker: Served) -> list[Row]:
     """All that a client is given now."""
 
     async def consume(cluster: ClusterClient) -> list[Row]:
-        ends = await cluster.list_offsets(dict.fromkeys(names(), LATEST))
+        ends = await cluster.list_offsets(dict.fromkeys(PARTITIONS, LATEST))
         found: list[Row] = []
         async with Consumer(cluster) as consumer:
-            consumer.assign(dict.fromkeys(names(), Offset(0)))
+            consumer.assign(dict.fromkeys(PARTITIONS, Offset(0)))
             while any(consumer.position(name) < end.offset for name, end in ends.items()):
                 for batch in await consumer.poll(10_000):
                     index = int(batch.partition.partition)
@@ -176,13 +181,7 @@ def consumed(broker: Served) -> list[Row]:
     return asked(broker, consume)
 
 
-def names() -> list[TopicPartition]:
-    return [TopicPartition("t", PartitionIndex(index)) for index in PARTITIONS]
-
-
 def rows_in(files: Path | list[str]) -> list[Row]:
-    if not files:
-        return []
     rows = ds.dataset(files, format="parquet").to_table(["partition", "offset", "value"])
     return sorted(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True))
 
@@ -190,19 +189,10 @@ def rows_in(files: Path | list[str]) -> list[Row]:
 @contextmanager
 def running(script: str, broker: Served, scratch: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Such a script, which is gone with all that it has started when the block is left."""
+    arguments = (broker.store, broker.bootstrap, str(scratch), json.dumps(DEATHS), str(DEADLINE_S))
     with (scratch / "said").open("wb") as said:
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-W",
-                "ignore",
-                "-c",
-                script,
-                broker.store,
-                broker.bootstrap,
-                str(scratch),
-                str(DEADLINE_S),
-            ],
+            [sys.executable, "-W", "ignore", "-c", script, *arguments],
             stdout=said,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -231,7 +221,7 @@ def kill_both_while_the_broker_is_away(broker: Served, process: subprocess.Popen
     produce(broker, PARTITIONS, RECORDS, 2 * RECORDS)
 
     def is_cold() -> bool:
-        found = asked(broker, lambda cluster: cluster.list_offsets(dict.fromkeys(names(), EARLIEST_LOCAL)))
+        found = asked(broker, lambda cluster: cluster.list_offsets(dict.fromkeys(PARTITIONS, EARLIEST_LOCAL)))
         return all(one.offset >= RECORDS for one in found.values())
 
     until(is_cold, "the tail is in the store alone", DEADLINE_S)
@@ -257,19 +247,32 @@ def test_a_stream_that_follows_a_tail_over_which_executors_die_writes_everything
 ) -> None:
     with running(STREAM, broker, tmp_path) as process:
 
-        def sunk(count: int) -> list[Row]:
-            assert process.poll() is None, (tmp_path / "said").read_text()
-            found = rows_in(files_that_count(tmp_path / "sink"))
-            return found if len(found) >= count else []
+        def check_all_is_there() -> None:
+            wanted = consumed(broker)
+            ends = {partition: offset + 1 for partition, offset, _ in wanted}
+
+            def has_caught_up() -> bool:
+                assert process.poll() is None, (tmp_path / "said").read_text()
+                return position_in(tmp_path / "checkpoint") == ends
+
+            until(has_caught_up, "the stream has caught up", DEADLINE_S)
+            assert rows_in(files_that_count(tmp_path / "sink")) == wanted
 
         kill_both_while_the_broker_is_away(broker, process, tmp_path)
-        assert until(lambda: sunk(4 * RECORDS), "the stream has caught up", DEADLINE_S) == consumed(broker)
-        produce(broker, [0], 2 * RECORDS, 2 * RECORDS + 200)
+        check_all_is_there()
+        produce(broker, PARTITIONS[:1], 2 * RECORDS, 2 * RECORDS + 200)
         wait_for_death(2, process, tmp_path)
         produce(broker, PARTITIONS, 2 * RECORDS + 200, 2 * RECORDS + 300)
         (tmp_path / "die 2").touch()
-        wanted = consumed(broker)
-        assert until(lambda: sunk(len(wanted)), "the stream has caught up again", DEADLINE_S) == wanted
+        check_all_is_there()
         (tmp_path / "stop").touch()
         assert process.wait(DEADLINE_S) == 0, (tmp_path / "said").read_text()
-    assert rows_in(files_that_count(tmp_path / "sink")) == wanted
+
+
+def position_in(checkpoint: Path) -> Mapping[int, int]:
+    """The next offset of each partition behind the last batch that is done."""
+    done = [int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")]
+    if not done:
+        return {}
+    stored = (checkpoint / "offsets" / str(max(done))).read_text().splitlines()[-1]
+    return decode_position(json.loads(stored))["t"].offsets
