@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from app.errors import CorruptionError, LimitExceeded
 from app.limits import DECOMPRESSED_BATCH_BYTES_MAX, MIB
-from app.records.batch import CODEC_MASK, CONTROL, HEADER_BYTES, TRANSACTIONAL, check_stored_batch
+from app.records.batch import CODEC_MASK, CONTROL, TRANSACTIONAL, check_stored_batch
 from app.records.compression import decompress
 from app.records.record import RECORD_BYTES_MIN, iter_records
 from app.tiering.segment_format import AbortedTransaction
@@ -63,67 +63,28 @@ class RecordDecoder:
         data = np.frombuffer(raw, np.uint8)
         data.flags.writeable = False
         table = np.empty((batch_count, batch_table.BATCH_FIELDS), np.int64)
-        if self._kernels.scan_batches(data, table) != batch_count:
+        found, passed_over, compressed, append_times = self._kernels.scan_batches(data, table, first_offset, end_offset)
+        if found != batch_count:
             raise CorruptionError(f"{name}: its record batches are not those that its chunk table tells of")
-        table = _chosen(table, first_offset, end_offset, aborted)
-        start = 0
-        while start < len(table):
-            end, records, starts, ends = self._unfold(data, table, start, name)
-            yield self._columns_of(records, starts, ends, table[start:end], first_offset, end_offset, data, name)
-            start = end
-
-    def _unfold(
-        self, data: np.ndarray[Any, Any], table: np.ndarray[Any, Any], start: int, name: str
-    ) -> tuple[int, np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """(index after the last batch of this portion, bytes of records, where each batch's start and end in them)."""
-        rest = table[start:]
-        if not np.any(rest[:, batch_table.BATCH_ATTRIBUTES] & CODEC_MASK):
-            fitting = int(np.searchsorted(np.cumsum(rest[:, batch_table.BATCH_BYTES]), PORTION_BYTES)) + 1
-            rest = rest[:fitting]
-            positions = rest[:, batch_table.BATCH_POSITION]
-            return start + len(rest), data, positions + HEADER_BYTES, positions + rest[:, batch_table.BATCH_BYTES]
-        pieces: list[bytes] = []
-        ends: list[int] = []
-        unfolded = 0
-        for row in rest:
-            body_start = int(row[batch_table.BATCH_POSITION]) + HEADER_BYTES
-            body_end = int(row[batch_table.BATCH_POSITION] + row[batch_table.BATCH_BYTES])
-            body = data.data[body_start:body_end]
-            try:
-                piece = decompress(
-                    int(row[batch_table.BATCH_ATTRIBUTES]) & CODEC_MASK, body, DECOMPRESSED_BATCH_BYTES_MAX
-                )
-            except (CorruptionError, LimitExceeded) as error:
-                offset = int(row[batch_table.BATCH_BASE_OFFSET])
-                raise CorruptionError(f"{name}: the batch at offset {offset} is not sound inside: {error}") from None
-            pieces.append(piece)
-            unfolded += len(piece)
-            ends.append(unfolded)
-            if unfolded >= PORTION_BYTES:
-                break
-        joined = np.frombuffer(pieces[0] if len(pieces) == 1 else b"".join(pieces), np.uint8)
-        return (
-            start + len(pieces),
-            joined,
-            np.array([0, *ends[:-1]], np.int64),
-            np.array(ends, np.int64),
-        )
+        if passed_over or aborted:
+            table = _chosen(table, first_offset, end_offset, aborted)
+        one_kind = append_times in (0, batch_count)
+        portions = _unfolded(data, table, name) if compressed else _portions(data, table)
+        for records, part in portions:
+            yield self._columns_of(records, part, first_offset, end_offset, one_kind, data, name)
 
     def _columns_of(
         self,
         records: np.ndarray[Any, Any],
-        starts: np.ndarray[Any, Any],
-        ends: np.ndarray[Any, Any],
         table: np.ndarray[Any, Any],
         first_offset: int,
         end_offset: int,
+        one_kind: bool,
         data: np.ndarray[Any, Any],
         name: str,
     ) -> pa.RecordBatch:
-        starts, ends = np.ascontiguousarray(starts), np.ascontiguousarray(ends)
-        body_bytes = int(np.sum(ends - starts))
-        # A batch cannot hold more records than bytes for them, whatever it claims: nothing is allocated on its word.
-        room = min(int(np.sum(table[:, batch_table.BATCH_RECORDS])), body_bytes // RECORD_BYTES_MIN + 1)
+        """The record batch of a portion. ``one_kind``: the timestamps of all its batches are of one type."""
+        body_bytes, room = _sizes(table)
         offsets = np.empty(room, np.int64)
         timestamps = np.empty(room, np.int64)
         key_room, value_room = (room if self._with_key else 0), (room if self._with_value else 0)
@@ -131,10 +92,11 @@ class RecordDecoder:
         key_bytes = np.empty(body_bytes if self._with_key else 0, np.uint8)
         value_bytes = np.empty(body_bytes if self._with_value else 0, np.uint8)
         key_valid, value_valid = np.empty(key_room, np.uint8), np.empty(value_room, np.uint8)
-        header_starts, header_counts = np.empty(room, np.int64), np.empty(room, np.int32)
+        header_room = room if self._with_headers else 0
+        header_starts, header_counts = np.empty(header_room, np.int64), np.empty(header_room, np.int32)
         batch_counts = np.empty(len(table), np.int64)
         count, null_keys, null_values, header_count, bad = self._kernels.read_records(
-            records, starts, ends, table, first_offset, end_offset, self._with_key, self._with_value, offsets,
+            records, table, first_offset, end_offset, self._with_key, self._with_value, self._with_headers, offsets,
             timestamps, key_ends, key_bytes, key_valid, value_ends, value_bytes, value_valid, header_starts,
             header_counts, batch_counts,
         )  # fmt: skip
@@ -153,8 +115,7 @@ class RecordDecoder:
                     kind = pa.timestamp("us", "UTC")
                     made.append(pa.Array.from_buffers(kind, count, [None, pa.py_buffer(timestamps)]))
                 case "timestampType":
-                    kinds = (table[:, batch_table.BATCH_ATTRIBUTES] >> _LOG_APPEND_TIME_BIT) & 1
-                    made.append(self._by_batch(column, kinds, batch_counts, count, np.int32))
+                    made.append(self._timestamp_type(table, batch_counts, count, one_kind))
                 case "leader_epoch":
                     made.append(
                         self._by_batch(column, table[:, batch_table.BATCH_EPOCH], batch_counts, count, np.int32)
@@ -174,6 +135,12 @@ class RecordDecoder:
                         )
                     )
         return pa.RecordBatch.from_arrays(made, schema=self.schema)
+
+    def _timestamp_type(
+        self, table: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], count: int, one_kind: bool
+    ) -> pa.Array:
+        types = (table[:1] if one_kind else table)[:, batch_table.BATCH_ATTRIBUTES] >> _LOG_APPEND_TIME_BIT & 1
+        return self._by_batch("timestampType", types, counts, count, np.int32)
 
     def _by_batch(
         self, column: str, values: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], count: int, kind: type
@@ -198,6 +165,60 @@ class RecordDecoder:
             buffers = [None, pa.py_buffer(ends), pa.py_buffer(text * max(count, 1))]
             known = self._constants["topic"] = pa.Array.from_buffers(pa.string(), max(count, 1), buffers)
         return known.slice(0, count)
+
+
+def _portions(
+    data: np.ndarray[Any, Any], table: np.ndarray[Any, Any]
+) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+    """(bytes that have the records, rows of the table) of batches that nobody compressed: they stay where they are."""
+    if len(data) <= PORTION_BYTES:
+        if len(table):
+            yield data, table
+        return
+    while len(table):
+        fitting = int(np.searchsorted(np.cumsum(table[:, batch_table.BATCH_BYTES]), PORTION_BYTES)) + 1
+        yield data, table[:fitting]
+        table = table[fitting:]
+
+
+def _unfolded(
+    data: np.ndarray[Any, Any], table: np.ndarray[Any, Any], name: str
+) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+    """As ``_portions``, of batches that producers compressed. Raises: CorruptionError."""
+    start = 0
+    while start < len(table):
+        pieces: list[bytes] = []
+        unfolded = 0
+        for row in table[start:]:
+            piece = _decompressed(data, row, name)
+            pieces.append(piece)
+            row[batch_table.BATCH_BODY_START] = unfolded
+            unfolded += len(piece)
+            row[batch_table.BATCH_BODY_END] = unfolded
+            if unfolded >= PORTION_BYTES:
+                break
+        joined = np.frombuffer(pieces[0] if len(pieces) == 1 else b"".join(pieces), np.uint8)
+        end = start + len(pieces)
+        yield joined, table[start:end]
+        start = end
+
+
+def _decompressed(data: np.ndarray[Any, Any], row: np.ndarray[Any, Any], name: str) -> bytes:
+    """The records of a batch. Raises: CorruptionError."""
+    body = data.data[int(row[batch_table.BATCH_BODY_START]) : int(row[batch_table.BATCH_BODY_END])]
+    try:
+        return decompress(int(row[batch_table.BATCH_ATTRIBUTES]) & CODEC_MASK, body, DECOMPRESSED_BATCH_BYTES_MAX)
+    except (CorruptionError, LimitExceeded) as error:
+        offset = int(row[batch_table.BATCH_BASE_OFFSET])
+        raise CorruptionError(f"{name}: the batch at offset {offset} is not sound inside: {error}") from None
+
+
+def _sizes(table: np.ndarray[Any, Any]) -> tuple[int, int]:
+    """(bytes of the records of these batches, how many they are at most)."""
+    sums = table.sum(axis=0)
+    body_bytes = int(sums[batch_table.BATCH_BODY_END] - sums[batch_table.BATCH_BODY_START])
+    # A batch cannot hold more records than bytes for them, whatever it claims: nothing is allocated on its word.
+    return body_bytes, min(int(sums[batch_table.BATCH_RECORDS]), body_bytes // RECORD_BYTES_MIN + 1)
 
 
 def _chosen(

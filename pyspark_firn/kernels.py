@@ -18,12 +18,14 @@ from typing import Any, Final
 import numpy as np
 
 from app.limits import RECORD_HEADERS_MAX
-from app.records.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC_V2
+from app.records.batch import CODEC_MASK, CONTROL, HEADER_BYTES, LENGTH_PREFIX_BYTES, LOG_APPEND_TIME, MAGIC_V2
 from app.records.record import RECORD_BYTES_MIN
 from pyspark_firn.batch_table import (
     BATCH_ATTRIBUTES,
     BATCH_BASE_OFFSET,
     BATCH_BASE_TIMESTAMP,
+    BATCH_BODY_END,
+    BATCH_BODY_START,
     BATCH_BYTES,
     BATCH_EPOCH,
     BATCH_LAST_DELTA,
@@ -58,6 +60,9 @@ _PREFIX_BYTES: Final = int(LENGTH_PREFIX_BYTES)
 _RECORD_BYTES_MIN: Final = int(RECORD_BYTES_MIN)
 _HEADERS_MAX: Final = int(RECORD_HEADERS_MAX)
 _MAGIC: Final = int(MAGIC_V2)
+_CODEC_MASK: Final = int(CODEC_MASK)
+_CONTROL: Final = int(CONTROL)
+_APPEND_TIME: Final = int(LOG_APPEND_TIME)
 _LOW_63: Final = 0x7FFFFFFFFFFFFFFF
 
 
@@ -101,21 +106,27 @@ def _int64_at(data: Any, at: int) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def scan_batches(data: Any, table: Any) -> int:
-    """Fill ``table`` ([n, BATCH_FIELDS] int64) with the batches of ``data``; answers how many there are.
+def scan_batches(data: Any, table: Any, first_offset: int, end_offset: int) -> Any:
+    """Fill ``table`` ([n, BATCH_FIELDS] int64) with the batches of ``data``.
 
-    ``UNSOUND`` if they do not fill ``data`` exactly, are more than the table has rows, or have an impossible header.
+    Answers (batches, how many of them have no record for a reader of [first_offset, end_offset), how many are compressed, how many
+    have LogAppendTime). The first is ``UNSOUND`` if they do not fill ``data`` exactly, are more than the table has rows, or have an
+    impossible header.
     """
     position = 0
     size = len(data)
     count = 0
+    passed_over = 0
+    compressed = 0
+    append_times = 0
     while position < size:
         if count == len(table) or position + _HEADER_BYTES > size:
-            return UNSOUND
+            return UNSOUND, passed_over, compressed, append_times
         batch_bytes = _int32_at(data, position + 8) + _PREFIX_BYTES
         records = _int32_at(data, position + 57)
         last_delta = _int32_at(data, position + 23)
         base_offset = _int64_at(data, position)
+        attributes = (np.int64(data[position + 21]) << 8) | np.int64(data[position + 22])
         if (
             data[position + 16] != _MAGIC
             or batch_bytes < _HEADER_BYTES
@@ -124,21 +135,34 @@ def scan_batches(data: Any, table: Any) -> int:
             or records < 0
             or records > last_delta + 1
         ):
-            return UNSOUND
+            return UNSOUND, passed_over, compressed, append_times
         row = table[count]
         row[BATCH_POSITION] = position
         row[BATCH_BYTES] = batch_bytes
         row[BATCH_BASE_OFFSET] = base_offset
         row[BATCH_LAST_DELTA] = last_delta
-        row[BATCH_ATTRIBUTES] = (np.int64(data[position + 21]) << 8) | np.int64(data[position + 22])
+        row[BATCH_ATTRIBUTES] = attributes
         row[BATCH_BASE_TIMESTAMP] = _int64_at(data, position + 27)
         row[BATCH_MAX_TIMESTAMP] = _int64_at(data, position + 35)
         row[BATCH_PRODUCER_ID] = _int64_at(data, position + 43)
         row[BATCH_RECORDS] = records
         row[BATCH_EPOCH] = _int32_at(data, position + 12)
+        row[BATCH_BODY_START] = position + _HEADER_BYTES
+        row[BATCH_BODY_END] = position + batch_bytes
+        if (
+            base_offset >= end_offset
+            or base_offset + last_delta < first_offset
+            or (attributes & _CONTROL) != 0
+            or records == 0
+        ):
+            passed_over += 1
+        if (attributes & _CODEC_MASK) != 0:
+            compressed += 1
+        if (attributes & _APPEND_TIME) != 0:
+            append_times += 1
         position += batch_bytes
         count += 1
-    return count
+    return count, passed_over, compressed, append_times
 
 
 @njit(cache=True, inline="always")
@@ -172,13 +196,12 @@ def _varint(data: Any, position: Any, end: Any) -> Any:
 @njit(cache=True, nogil=True)
 def read_records(
     data: Any,
-    starts: Any,
-    ends: Any,
     table: Any,
     first_offset: int,
     end_offset: int,
     with_key: bool,
     with_value: bool,
+    with_headers: bool,
     offsets: Any,
     timestamps: Any,
     key_ends: Any,
@@ -193,12 +216,13 @@ def read_records(
 ) -> Any:
     """Decode the records of some batches into columns; only those with offsets in [first_offset, end_offset) are kept.
 
-    ``data[starts[i]:ends[i]]`` are the unfolded records of the batch that row i of ``table`` tells of. Timestamps come out in
-    microseconds, those of LogAppendTime batches as the batch says. ``key_ends`` and ``value_ends`` have one entry more than
-    there are records (Arrow's offsets); ``*_valid`` is 1 where there is a key or a value. ``header_starts`` is where a record's
-    header count was read to, ``header_counts`` how many follow. ``batch_counts[i]`` is how many records of batch i were kept.
+    ``data`` has the unfolded records of each batch where its row of ``table`` says. Timestamps come out in microseconds, those of
+    LogAppendTime batches as the batch says. ``key_ends`` and ``value_ends`` have one entry more than there are records (Arrow's
+    offsets); ``*_valid`` is 1 where there is a key or a value. ``header_starts`` is where a record's header count was read to,
+    ``header_counts`` how many follow. ``batch_counts[i]`` is how many records of batch i were kept.
 
-    Answers (records kept, keys that are null, values that are null, headers in all, index of a batch that is not sound or -1).
+    Answers (records kept, keys that are null, values that are null, their headers if wanted, index of a batch that is not sound or
+    -1).
     """
     kept = 0
     null_keys = 0
@@ -210,12 +234,12 @@ def read_records(
     value_ends[0] = 0
     for index in range(len(table)):
         row = table[index]
-        position = starts[index]
-        data_end = ends[index]
+        position = row[BATCH_BODY_START]
+        data_end = row[BATCH_BODY_END]
         base_offset = row[BATCH_BASE_OFFSET]
         last_delta = row[BATCH_LAST_DELTA]
         base_timestamp = row[BATCH_BASE_TIMESTAMP]
-        append_time = (row[BATCH_ATTRIBUTES] & 0x08) != 0
+        append_time = (row[BATCH_ATTRIBUTES] & _APPEND_TIME) != 0
         max_timestamp = row[BATCH_MAX_TIMESTAMP]
         kept_before = kept
         previous_delta = np.int64(-1)
@@ -285,9 +309,10 @@ def read_records(
                     _copy(value_bytes, value_end, data, value_position, value_length)
                     value_end += value_length
                 value_ends[kept + 1] = value_end
-            header_starts[kept] = header_position
-            header_counts[kept] = header_count
-            headers += header_count
+            if with_headers:
+                header_starts[kept] = header_position
+                header_counts[kept] = header_count
+                headers += header_count
             kept += 1
         if position != data_end:
             return kept, null_keys, null_values, headers, index

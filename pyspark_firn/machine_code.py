@@ -61,14 +61,13 @@ BYTES, INT32S, INT64S = Argument("uint8"), Argument("int32"), Argument("int64")
 _BINARY: Final = (INT32S, BYTES, BYTES)
 """Ends, bytes, validity of a column."""
 KERNELS: Final = (
-    Kernel("scan_batches", (BYTES, TABLE), 1),
+    Kernel("scan_batches", (BYTES, TABLE, NUMBER, NUMBER), 4),
     Kernel(
         "read_records",
         (
             BYTES,
-            INT64S,
-            INT64S,
             TABLE,
+            NUMBER,
             NUMBER,
             NUMBER,
             NUMBER,

@@ -465,3 +465,24 @@ async def test_a_file_system_without_unbuffered_writes_takes_the_usual_way(
     await upload.put_part(1, content)
     await upload.complete()
     assert await store.get("data/one") == content
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the kernel cannot be asked what it has")
+@pytest.mark.parametrize("missing", [None, 0, 2 * MIB, 3 * MIB - 1])
+async def test_the_kernel_is_told_of_what_it_does_not_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: int | None
+) -> None:
+    advised: list[tuple[int, int, int]] = []
+
+    def preadv(descriptor: int, buffers: list[bytearray], position: int, flags: int) -> int:
+        assert flags == os.RWF_NOWAIT
+        if position == missing:
+            raise BlockingIOError(errno.EAGAIN, "it would have to wait")
+        return len(buffers[0])
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, *advice: advised.append(advice))
+    store = DirectoryStore(tmp_path)
+    await store.put("data/a", bytes(3 * MIB))
+    store.expect_range("data/a", 0, 3 * MIB)
+    assert advised == ([] if missing is None else [(0, 3 * MIB, os.POSIX_FADV_WILLNEED)])
