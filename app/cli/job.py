@@ -130,10 +130,10 @@ def audit(
 
     Exit code 1 if anything differs from the manifests.
     """
-    to.mkdir(parents=True, exist_ok=True)  # Whether it can be is better known before everything is read.
+    with _needing_spark_extra():
+        from pyspark_firn.jobs.audit_report import check_folder, write_report
+    check_folder(to)  # Whether it can be written is better known before everything is read.
     found = _inspect("audit", store, topics, workers, as_json=as_json)
-    from pyspark_firn.jobs.audit_report import write_report
-
     table, page = write_report(found, to, made=datetime.now(UTC))
     if as_json:
         print_json(found.as_json() | {"table": str(table), "page": str(page)})

@@ -180,6 +180,8 @@ class NumberedLog(Generic[S]):
         self._ever_sealed = False
         self._offered = NOTHING_APPLIED
         """Highest number that we have sent an entry under."""
+        self._failure = ""
+        """Why the last try of a write is undecided, for people."""
 
     # --- what is known ----------------------------------------------------------------------------------------------
 
@@ -541,6 +543,7 @@ class NumberedLog(Generic[S]):
         # Whatever leaves this method early, a cancellation too, leaves the number undecided.
         self._sealed = False
         self._offered = sequence
+        self._failure = ""
         action = attempt.start()
         while True:
             match action:
@@ -557,7 +560,8 @@ class NumberedLog(Generic[S]):
                 case GiveUp(corrupt):
                     if corrupt:
                         raise CorruptionError(f"{key} is corrupt, and it is not known whose it is")
-                    raise StorageUnavailable(f"{key} stayed undecided for {self._timings.append_deadline_s:g} s")
+                    waited = f"{key} stayed undecided for {self._timings.append_deadline_s:g} s"
+                    raise StorageUnavailable(f"{waited}: {self._failure}" if self._failure else waited)
                 case _:
                     assert_never(action)
         if is_seal and await self._list(layout.log_prefix(self.prefix), key):
@@ -572,7 +576,8 @@ class NumberedLog(Generic[S]):
                 await self._store.put_if_absent(key, data)
         except AlreadyExists:
             return PutOutcome.EXISTS
-        except (StorageUnavailable, TimeoutError):
+        except (StorageUnavailable, TimeoutError) as error:
+            self._failure = str(error) or "no answer in time"
             return PutOutcome.UNDECIDED
         return PutOutcome.WRITTEN
 
@@ -582,7 +587,8 @@ class NumberedLog(Generic[S]):
                 data = await self._store.get(key)
         except ObjectMissing:
             return ReadOutcome.MISSING
-        except (StorageUnavailable, TimeoutError):
+        except (StorageUnavailable, TimeoutError) as error:
+            self._failure = str(error) or "no answer in time"
             return ReadOutcome.UNDECIDED
         try:
             return decode_entry(key, sequence, data)

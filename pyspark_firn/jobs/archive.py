@@ -39,7 +39,7 @@ from pyspark_firn.jobs.archive_plan import (
 )
 from pyspark_firn.jobs.parquet_files import TABLE_DAYS, DayWriter, WrittenFile
 from pyspark_firn.jobs.running import Runner
-from pyspark_firn.jobs.targets import sweep, target_at
+from pyspark_firn.jobs.targets import sweep, target_at, writing
 from pyspark_firn.jobs.values import (
     SAMPLE_RECORDS,
     ValueDecoder,
@@ -119,7 +119,7 @@ class PartDone:
 
 
 def write_part(task: PartTask) -> PartDone:
-    """Read one part and write its files. Repeatable. Raises: CorruptionError, StorageUnavailable, OSError."""
+    """Read one part and write its files. Repeatable. Raises: CorruptionError, StorageUnavailable."""
     keep_freed_memory()
     name = f"{task.part.partition:05d}-{task.part.start:020d}-{task.part.end:020d}"
     if task.split is None:
@@ -172,7 +172,8 @@ def archive_parquet(
     summary = ArchiveSummary(topic, target)
     location = parse_store_url(target)
     if isinstance(location, DirectoryLocation):
-        location.path.mkdir(parents=True, exist_ok=True)
+        with writing(str(location.path)):
+            location.path.mkdir(parents=True, exist_ok=True)
     with StoreSession(store) as source, StoreSession(target) as sink:
         while True:
             snapshot = source.run(take_snapshot(source, _read_options(store, topic)))

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from app import __version__
 from app.tiering.verify import Finding, FindingKind
 from pyspark_firn.jobs.inspection import Inspection, SegmentFacts
-from pyspark_firn.jobs.targets import Folder, HeldFile, sweep_folder
+from pyspark_firn.jobs.targets import Folder, HeldFile, sweep_folder, writing
 
 TABLE: Final = "segments.parquet"
 PAGE: Final = "report.html"
@@ -32,12 +32,19 @@ _ARROW: Final = {str: pa.string(), int: pa.int64(), bool: pa.bool_()}
 _NO_FACTS: Final = SegmentFacts(topic_id="", partition=0, segment_id="", object_key="", base_offset=0, end_offset=0)
 
 
+def check_folder(folder: Path) -> None:
+    """Make the folder of a report, and see whether anything can be written there. Raises: StorageUnavailable."""
+    with writing(str(folder)):
+        folder.mkdir(parents=True, exist_ok=True)
+    Folder(folder).create(TABLE).discard()
+
+
 def write_report(found: Inspection, folder: Path, *, made: datetime) -> tuple[Path, Path]:
     """``segments.parquet`` and ``report.html`` in ``folder``; each shows when it is whole.
 
-    Answers where they are. Raises: OSError; then the folder is as it was, but for a table without its page.
+    Answers where they are. Raises: StorageUnavailable; then the folder is as it was, but for a table without its page.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    check_folder(folder)
     for name in (TABLE, PAGE):
         sweep_folder(folder, name)
     rows = [asdict(facts) for facts in found.facts]
@@ -47,10 +54,12 @@ def write_report(found: Inspection, folder: Path, *, made: datetime) -> tuple[Pa
         for name in (TABLE, PAGE):
             begun.append(Folder(folder).create(name))
         table, page = begun
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), table.sink, compression="zstd")
-        with open(table.sink, "rb") as file:
-            seal = hashlib.file_digest(file, "sha256").hexdigest()
-        Path(page.sink).write_text(html_page(found, seal, made), encoding="utf-8", errors="backslashreplace")
+        with writing(table.name):
+            pq.write_table(pa.Table.from_pylist(rows, schema=schema), table.sink, compression="zstd")
+            with open(table.sink, "rb") as file:
+                seal = hashlib.file_digest(file, "sha256").hexdigest()
+        with writing(page.name):
+            Path(page.sink).write_text(html_page(found, seal, made), encoding="utf-8", errors="backslashreplace")
         table.publish()
         page.publish()
     except BaseException:

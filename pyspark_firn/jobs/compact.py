@@ -58,6 +58,7 @@ from app.units import (
     TopicIdPartition,
 )
 from pyspark_firn.jobs.running import Runner
+from pyspark_firn.jobs.targets import temporary_place, writing
 from pyspark_firn.session import StoreSession, SystemClock
 
 TARGET_BYTES_DEFAULT: Final = 512 * MIB
@@ -447,7 +448,7 @@ class _Compaction:
 
     def _replace(self, inputs: Sequence[_Input], superseded: Superseded | None) -> None:
         # Without a name, so that it goes with its process, however that ends.
-        with tempfile.TemporaryFile(prefix="firn-compact-") as file:
+        with writing(temporary_place()), tempfile.TemporaryFile(prefix="firn-compact-") as file:
             written = 0
             dropped_before = self._done.records_dropped
             end = inputs[0].entry.base_offset

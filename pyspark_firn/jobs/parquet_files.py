@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from app.errors import ConfigError
 from app.limits import MIB
-from pyspark_firn.jobs.targets import Target
+from pyspark_firn.jobs.targets import Target, writing
 
 DAY_US: Final = 86_400_000_000
 ROW_GROUP_BYTES: Final = 32 * MIB
@@ -50,14 +50,15 @@ class _DayFile:
         self.path = path
         self._file = target.create(f"{folder}/{path}")
         try:
-            self._writer = pq.ParquetWriter(
-                self._file.sink,
-                schema,
-                compression="zstd",
-                compression_level=ZSTD_LEVEL,
-                use_dictionary=["topic", "partition", "timestampType"],
-                write_statistics=list(COLUMNS_WITH_STATISTICS),
-            )
+            with writing(self._file.name):
+                self._writer = pq.ParquetWriter(
+                    self._file.sink,
+                    schema,
+                    compression="zstd",
+                    compression_level=ZSTD_LEVEL,
+                    use_dictionary=["topic", "partition", "timestampType"],
+                    write_statistics=list(COLUMNS_WITH_STATISTICS),
+                )
         except BaseException:
             self._file.discard()
             raise
@@ -75,13 +76,15 @@ class _DayFile:
     def _flush(self) -> None:
         if self._held:
             table = pa.Table.from_batches(self._held)
-            self._writer.write_table(table, row_group_size=table.num_rows)
+            with writing(self._file.name):
+                self._writer.write_table(table, row_group_size=table.num_rows)
             self._held, self._held_bytes = [], 0
 
     def close(self) -> int:
         """Make it visible; answers its bytes."""
         self._flush()
-        self._writer.close()
+        with writing(self._file.name):
+            self._writer.close()
         return self._file.publish()
 
     def discard(self) -> None:
@@ -105,7 +108,7 @@ class DayWriter:
         self._done: list[WrittenFile] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Write the records of a batch, which may be of several days, or none. Raises: ConfigError, OSError, StorageUnavailable."""
+        """Write the records of a batch, which may be of several days, or none. Raises: ConfigError, StorageUnavailable."""
         if not batch.num_rows:
             return
         for day, part in _by_day(batch).items():

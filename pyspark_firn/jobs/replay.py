@@ -23,6 +23,7 @@ import os
 import random
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from dataclasses import replace as dataclass_replace
 from pathlib import Path
@@ -39,6 +40,7 @@ from app.limits import MIB
 from app.units import Offset, PartitionIndex, TopicPartition
 from pyspark_firn.batch import splits_of
 from pyspark_firn.columns import HEADERS
+from pyspark_firn.jobs.targets import writing
 from pyspark_firn.losses import JOB_MEND
 from pyspark_firn.options import Isolation, ReadOptions, parse_read_options
 from pyspark_firn.reading import SplitReader
@@ -96,12 +98,19 @@ class ReplayState:
     """It has come to its end: nothing that could still expire is missing."""
 
     def write(self, path: Path) -> None:
+        """Put it in the place of what the file has held. Raises: StorageUnavailable; then the file is as it was."""
         temporary = path.with_name(f".{path.name}.tmp")
-        with temporary.open("w") as file:
-            json.dump({"version": STATE_VERSION, **asdict(self)}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
+        with writing(str(path)):
+            try:
+                with temporary.open("w") as file:
+                    json.dump({"version": STATE_VERSION, **asdict(self)}, file)
+                    file.flush()
+                    os.fsync(file.fileno())
+                temporary.rename(path)
+            except OSError:
+                with suppress(OSError):  # What has failed first is what counts.
+                    temporary.unlink()
+                raise
 
 
 def read_state(path: Path, request: Mapping[str, str]) -> ReplayState | None:

@@ -12,8 +12,8 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Protocol
@@ -24,6 +24,7 @@ from obstore.exceptions import BaseError
 from obstore.store import S3Store as Bucket
 
 from app.errors import ConfigError, StorageUnavailable
+from app.objectstore.directory_work import storage_error
 from app.objectstore.url import DirectoryLocation, S3Location, parse_store_url
 
 if TYPE_CHECKING:
@@ -39,8 +40,29 @@ REGION_DEFAULT: Final = "us-east-1"
 TEMPORARY_SUFFIX: Final = ".tmp"
 
 
+@contextmanager
+def writing(what: str) -> Iterator[None]:
+    """For a block that writes: its errors say what could not be written. Raises: StorageUnavailable in the place of OSError."""
+    try:
+        yield
+    except OSError as error:
+        # Arrow puts words of its own around those of the error.
+        plain = OSError(error.errno, os.strerror(error.errno)) if error.errno else error
+        raise storage_error(plain, f"could not write {what}") from error
+
+
+def temporary_place() -> str:
+    """What files without a name are called in a sentence."""
+    return f"temporary files in {tempfile.gettempdir()} (TMPDIR names another place)"
+
+
 class NewFile(Protocol):
     """A file under way."""
+
+    @property
+    def name(self) -> str:
+        """Of what is written now, for people."""
+        ...
 
     @property
     def sink(self) -> str | IO[bytes]:
@@ -48,10 +70,7 @@ class NewFile(Protocol):
         ...
 
     def publish(self) -> int:
-        """Everything is written and closed, or flushed: give it its name. Answers its bytes.
-
-        Raises: OSError, StorageUnavailable.
-        """
+        """Everything is written and closed, or flushed: give it its name. Answers its bytes. Raises: StorageUnavailable."""
         ...
 
     def discard(self) -> None:
@@ -63,7 +82,7 @@ class Target(Protocol):
     """A root below which files are made."""
 
     def create(self, path: str) -> NewFile:
-        """A file that will be at ``path``, in the place of one that may be there. Raises: OSError."""
+        """A file that will be at ``path``, in the place of one that may be there. Raises: StorageUnavailable."""
         ...
 
 
@@ -88,7 +107,8 @@ class Folder:
         self._root = root
 
     def create(self, path: str) -> HeldFile:
-        return HeldFile(self._root / path)
+        with writing(str(self._root / path)):
+            return HeldFile(self._root / path)
 
 
 class HeldFile:
@@ -107,10 +127,18 @@ class HeldFile:
             os.close(self._lock)  # Somebody has swept it away before it was held.
 
     @property
+    def name(self) -> str:
+        return str(self._path)
+
+    @property
     def sink(self) -> str:
         return str(self._written)
 
     def publish(self) -> int:
+        with writing(self.name):
+            return self._publish()
+
+    def _publish(self) -> int:
         size = os.fstat(self._lock).st_size
         # Whoever writes down that the file is there may believe it, also after a power cut.
         os.fsync(self._lock)
@@ -200,28 +228,36 @@ class TableFiles:
         return _UnnamedFile(lambda file: self._send(path, file))
 
     def _send(self, path: str, file: IO[bytes]) -> None:
-        with self._io.new_output(f"{self._address}/{path}").create(overwrite=True) as output:
+        address = f"{self._address}/{path}"
+        with writing(address), self._io.new_output(address).create(overwrite=True) as output:
             shutil.copyfileobj(file, output)
 
 
 class _UnnamedFile:
     def __init__(self, send: Callable[[IO[bytes]], None]) -> None:
         self._send = send
-        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="firn-archive-")  # noqa: SIM115 - it outlives this call
+        with writing(temporary_place()):
+            self._file: IO[bytes] = tempfile.TemporaryFile(prefix="firn-archive-")  # noqa: SIM115 - it outlives this call
+
+    @property
+    def name(self) -> str:
+        return temporary_place()
 
     @property
     def sink(self) -> str | IO[bytes]:
         return self._file
 
     def publish(self) -> int:
-        with self._file:
+        with writing(self.name):
             size = self._file.seek(0, os.SEEK_END)
             self._file.seek(0)
+        with self._file:
             self._send(self._file)
         return size
 
     def discard(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # It would write what is still held back, where there may be no room.
+            self._file.close()
 
 
 CLIENT_OPTIONS: Final[ClientConfig] = {

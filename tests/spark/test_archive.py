@@ -15,12 +15,14 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from app.errors import ConfigError, CorruptionError
+from app.errors import ConfigError, CorruptionError, StorageFull
 from app.records.builder import build_batch
 from app.units import Offset
+from pyspark_firn.columns import arrow_schema
 from pyspark_firn.jobs.archive import ValuesWanted, archive_iceberg, archive_parquet
+from pyspark_firn.jobs.parquet_files import DayWriter
 from pyspark_firn.jobs.running import ProcessRunner
-from pyspark_firn.jobs.targets import Folder
+from pyspark_firn.jobs.targets import Folder, TableFiles
 from pyspark_firn.reading import SplitReader
 from tests.spark.conftest import Topic
 from tests.support.buckets import BucketBuilder
@@ -394,14 +396,39 @@ def test_what_workers_have_half_written_when_a_run_is_ended_is_removed(topic: To
     assert list((tmp_path / "lake").rglob("*.parquet"))
 
 
-def test_a_full_target_keeps_nothing_of_a_file(topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: Any, **named: Any) -> Any:
-        raise OSError(errno.ENOSPC, "No space left on device")
+@pytest.mark.parametrize("step", ["__init__", "write_table"])
+def test_a_full_target_keeps_nothing_of_a_file(
+    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def full(*arguments: Any, **named: Any) -> None:
+        # As Arrow says it.
+        raise OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device")
 
-    monkeypatch.setattr(pq, "ParquetWriter", full)
-    with pytest.raises(OSError, match="No space"):
-        archive_parquet(topic.store, "t", (tmp_path / "lake").as_uri(), ProcessRunner(1))
-    assert not list((tmp_path / "lake" / "t").rglob("date=*/*"))
+    monkeypatch.setattr(f"pyspark_firn.jobs.parquet_files.pq.ParquetWriter.{step}", full)
+    told = rf"^could not write {tmp_path}/out/t/date=.*\.parquet: No space left on device; free some space$"
+    with pytest.raises(StorageFull, match=told):
+        archive_parquet(topic.store, "t", f"file://{tmp_path}/out", ProcessRunner(1))
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file() and "_firn" not in path.parts]
+
+
+def test_a_full_place_for_temporary_files_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a table's files are written to before they are sent."""
+    monkeypatch.setattr(
+        "pyspark_firn.jobs.targets.tempfile.TemporaryFile",
+        lambda prefix: open("/dev/full", "r+b"),  # noqa: SIM115
+    )
+    days = DayWriter(
+        TableFiles("s3://nowhere/t", {"s3.region": "x"}), "data", "part", arrow_schema(("value", "timestamp"))
+    )
+    batch = pa.RecordBatch.from_pylist(
+        [{"value": b"v", "timestamp": NOON_MS * 1000}], schema=arrow_schema(("value", "timestamp"))
+    )
+    days.add(batch)
+    with pytest.raises(
+        StorageFull, match=r"^could not write temporary files in .* \(TMPDIR .*\): No space left on device; free"
+    ):
+        days.close()
+    days.discard()
 
 
 def test_files_are_what_anybody_makes_and_no_programs(topic: Topic, tmp_path: Path) -> None:

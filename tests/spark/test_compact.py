@@ -20,7 +20,7 @@ from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
 from app.client.producer import Producer
-from app.errors import BrokerUnavailable, ConfigError
+from app.errors import BrokerUnavailable, ConfigError, StorageFull
 from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.metadata.cluster import BrokerRecord, broker_change
@@ -296,6 +296,21 @@ async def test_a_run_of_which_something_expires_under_the_job_is_left_as_it_is(
     assert (expired, summary.groups_skipped) == (True, 1)
     assert 1 < summary.segments_after < summary.segments_before
     assert (await asyncio.to_thread(inspect, store, ProcessRunner(1))).is_sound
+
+
+def test_a_full_place_for_temporary_files_is_named_and_nothing_is_begun(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = live_entries(topic)
+    monkeypatch.setattr(
+        "pyspark_firn.jobs.compact.tempfile.TemporaryFile",
+        lambda prefix: open("/dev/full", "r+b"),  # noqa: SIM115
+    )
+    with pytest.raises(
+        StorageFull, match=r"^could not write temporary files in .* \(TMPDIR .*\): No space left on device; free"
+    ):
+        compact(topic.store, "t")
+    assert live_entries(topic) == before
 
 
 def test_what_lies_on_the_local_disk_meanwhile_has_no_name(

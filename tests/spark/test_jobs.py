@@ -25,7 +25,7 @@ import pytest
 from app.cli import main
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
-from app.errors import ConfigError
+from app.errors import ConfigError, StorageFull
 from app.metadata.log_format import decode_entry, encode_entry, encode_value
 from app.metadata.manifest import SegmentEntry
 from app.objectstore.directory import DirectoryStore
@@ -184,7 +184,7 @@ def test_a_report_that_comes_to_no_end_leaves_nothing_of_itself(
 
     with monkeypatch.context() as patched:
         patched.setattr("pyspark_firn.jobs.audit_report.html_page", full)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(StorageFull, match=r"report\.html: No space left on device; free some space"):
             write_report(found, folder, made=datetime.now(UTC))
     assert not list(folder.iterdir())
     create = Folder.create
@@ -198,7 +198,7 @@ def test_a_report_that_comes_to_no_end_leaves_nothing_of_itself(
 
 
 def test_a_folder_that_cannot_be_is_told_before_anything_is_read(
-    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def reading(*arguments: Any, **named: Any) -> Any:
         raise AssertionError("it was read")
@@ -206,6 +206,17 @@ def test_a_folder_that_cannot_be_is_told_before_anything_is_read(
     monkeypatch.setattr("pyspark_firn.jobs.inspection.inspect", reading)
     (tmp_path / "file").touch()
     assert main(["job", "audit", "--store", topic.store, "--to", str(tmp_path / "file" / "audit")]) == 1
+
+    def refused(path: Any, *arguments: Any, **named: Any) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr("pyspark_firn.jobs.targets.os.open", refused)  # A folder that is there, and not to be written.
+    capsys.readouterr()
+    assert main(["job", "audit", "--store", topic.store, "--to", str(tmp_path)]) == 1
+    told = (
+        f"firn: could not write {tmp_path}/segments.parquet: Permission denied; give this user the right to do that.\n"
+    )
+    assert capsys.readouterr().err == told
 
 
 def test_progress_is_told_in_what_is_counted(
