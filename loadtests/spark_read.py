@@ -1,7 +1,7 @@
 """How fast Spark reads a topic's history: from Firn's bucket, against three limits, and against Spark's own Kafka source.
 
-    python -m loadtests.spark_read [--record-bytes 100,1000] [--mib 1024] [--warm-up-queries 60] [--warm-up-s 15]
-        [--rounds 5] [--no-kafka] [--conf NAME=VALUE ...] [--firn NAME=VALUE ...]
+    python -m loadtests.spark_read [--record-bytes 100,1000] [--codec none] [--mib 1024] [--warm-up-queries 60]
+        [--warm-up-s 15] [--rounds 5] [--no-kafka] [--conf NAME=VALUE ...] [--firn NAME=VALUE ...]
 
 In one run and in turns, with Spark on the machine's own cores (``local[2]``) and everything warmed up:
 
@@ -20,7 +20,8 @@ query is timed from its start to its end, with planning; ``one_record_s`` is wha
 every query pays once, however long its history. CPU time is that of all processes that take part, Kafka's broker too, and
 means something on a machine that others use. ``task_memory_mib`` is of a fresh process that reads all splits, at its most: what
 is its own, and with the pages of libraries, which the tasks of a machine share. ``--conf`` gives Spark a setting, ``--firn`` its
-reader an option.
+reader an option. Values are random bytes; with a ``--codec``, which the producers compress with, they are JSON text of fields drawn
+from a few, some three quarters of which a codec saves. ``--mib`` is before compression.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -54,6 +55,7 @@ from pyspark.sql.types import StructType
 
 from app.records.batch import patch_batch
 from app.records.builder import build_batch
+from app.records.compression import CODEC_NAMES, Codec
 from app.units import LeaderEpoch, Offset
 from loadtests import kafka_peer
 from loadtests.processes import family_cpu_seconds_and_ended
@@ -68,6 +70,7 @@ from tests.support.buckets import BucketBuilder
 CORES = 2
 TOPIC = "history"
 BATCH_BYTES = 16 * 1024
+LEVELS = ("INFO", "WARN", "ERROR")
 SEGMENT_BYTES = 128 << 20
 NOW_MS = 1_700_000_000_000
 ROOT = Path(__file__).parent.parent
@@ -77,24 +80,40 @@ WARM_UP_PART = 16
 UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 
 
-def records_of(record_bytes: int, seed: int = 0) -> list[tuple[int, bytes, bytes, tuple[()]]]:
-    """The records of one batch."""
+def records_of(
+    record_bytes: int, seed: int = 0, codec: Codec = Codec.NONE
+) -> list[tuple[int, bytes, bytes, tuple[()]]]:
+    """The records of one batch, such as there is something to save for ``codec``."""
     rng = random.Random(record_bytes + seed)
     count = max(1, BATCH_BYTES // record_bytes)
-    return [(NOW_MS + n, b"key-%06d" % n, rng.randbytes(record_bytes - 10), ()) for n in range(count)]
+    names = [rng.randbytes(4).hex() for _ in range(64)]
+    return [(NOW_MS + n, b"key-%06d" % n, value_of(rng, record_bytes - 10, codec, names), ()) for n in range(count)]
 
 
-async def build_bucket(path: Path, record_bytes: int, total_bytes: int, *, distinct: bool = False) -> int:
+def value_of(rng: random.Random, value_bytes: int, codec: Codec, names: Sequence[str]) -> bytes:
+    if codec is Codec.NONE:
+        return rng.randbytes(value_bytes)
+    text = "{"
+    while len(text) < value_bytes:
+        text += f'"{rng.choice(names)}": {rng.randrange(100_000)}, "level": "{rng.choice(LEVELS)}", '
+    return text[:value_bytes].encode()
+
+
+async def build_bucket(
+    path: Path, record_bytes: int, total_bytes: int, codec: Codec = Codec.NONE, *, distinct: bool = False
+) -> int:
     """A topic of one partition; answers its number of records. ``distinct``: no batch is like another."""
     bucket = await BucketBuilder.open(path)
     topic_id = await bucket.create_topic(TOPIC)
-    template = build_batch(records_of(record_bytes))
-    count = len(records_of(record_bytes))
+    records = records_of(record_bytes, 0, codec)
+    template = build_batch(records, codec=codec)
+    raw_bytes, count = len(build_batch(records)), len(records)
     offset = 0
-    while offset * len(template) // count < total_bytes:
+    while offset * raw_bytes // count < total_bytes:
         batches = []
         for _ in range(SEGMENT_BYTES // len(template)):
-            batch = bytearray(build_batch(records_of(record_bytes, offset)) if distinct else template)
+            fresh = build_batch(records_of(record_bytes, offset, codec), codec=codec) if distinct else template
+            batch = bytearray(fresh)
             patch_batch(batch, 0, Offset(offset), LeaderEpoch(0))
             batches.append(bytes(batch))
             offset += count
@@ -222,7 +241,7 @@ def fetch_connector() -> bool:
     return provider.exists()
 
 
-def fill_kafka(bootstrap: str, record_bytes: int, records: int) -> None:
+def fill_kafka(bootstrap: str, record_bytes: int, records: int, codec: Codec) -> None:
     from confluent_kafka import Producer
     from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -234,11 +253,12 @@ def fill_kafka(bootstrap: str, record_bytes: int, records: int) -> None:
             "bootstrap.servers": bootstrap,
             "linger.ms": 5,
             "batch.size": BATCH_BYTES,
+            "compression.type": codec.name.lower(),
             "queue.buffering.max.messages": 1_000_000,
             "queue.buffering.max.kbytes": 1 << 18,
         }
     )
-    batch = records_of(record_bytes)
+    batch = records_of(record_bytes, 0, codec)
     for number in range(records):
         timestamp, key, value, _ = batch[number % len(batch)]
         while True:
@@ -309,17 +329,23 @@ def in_turns(systems: Mapping[str, Compared], effort: Effort) -> None:
 
 
 def measure(
-    record_bytes: int, effort: Effort, settings: Mapping[str, str], options: Mapping[str, str], *, with_kafka: bool
+    record_bytes: int,
+    codec: Codec,
+    effort: Effort,
+    settings: Mapping[str, str],
+    options: Mapping[str, str],
+    *,
+    with_kafka: bool,
 ) -> dict[str, Any]:
     with ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="firn-spark-")))
-        records = asyncio.run(build_bucket(base / "bucket", record_bytes, effort.total_bytes))
+        records = asyncio.run(build_bucket(base / "bucket", record_bytes, effort.total_bytes, codec))
         store = (base / "bucket").as_uri()
         executor = stack.enter_context(ProcessPoolExecutor(CORES))
         bootstrap = ""
         if with_kafka:
             bootstrap = stack.enter_context(kafka_peer.kafka_running(base / "kafka")).bootstrap
-            fill_kafka(bootstrap, record_bytes, records)
+            fill_kafka(bootstrap, record_bytes, records, codec)
         spark = spark_session(with_kafka, {UNIX_SOCKETS: "true"} | dict(settings))
         stack.callback(spark.stop)
         spark.dataSource.register(PrebuiltSource)
@@ -363,6 +389,7 @@ def measure(
     rates = {kind: records / statistics.median(system.seconds) for kind, system in systems.items()}
     result: dict[str, Any] = {
         "record_bytes": record_bytes,
+        "codec": codec.name.lower(),
         "records": records,
         "million_records_per_s": {kind: round(rate / 1e6, 3) for kind, rate in rates.items()},
         "cpu_s_per_million_records": {
@@ -380,6 +407,7 @@ def measure(
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--record-bytes", default="100,1000")
+    parser.add_argument("--codec", default="none", choices=CODEC_NAMES)
     parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--warm-up-queries", type=int, default=60)
     parser.add_argument("--warm-up-s", type=float, default=15.0)
@@ -392,5 +420,6 @@ if __name__ == "__main__":
     for size in arguments.record_bytes.split(","):
         effort = Effort(arguments.mib << 20, arguments.warm_up_queries, arguments.warm_up_s, arguments.rounds)
         settings, options = (dict(text.split("=", 1) for text in texts) for texts in (arguments.conf, arguments.firn))
-        found = measure(int(size), effort, settings, options, with_kafka=kafka)
+        codec = CODEC_NAMES[arguments.codec]
+        found = measure(int(size), codec, effort, settings, options, with_kafka=kafka)
         print(json.dumps(found), flush=True)
