@@ -12,18 +12,20 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
-from app.errors import FirnError
+from app.errors import ConfigError, FirnError
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
 PRELOADED: Final = "pyspark_firn.jobs.preloaded"
 FOLDER_VARIABLE: Final = "FIRN_JOBS_FOLDER"
 """Tells the process that workers are forked from which folder lies about for its socket."""
+SOCKET_FOLDER_BYTES_MAX: Final = 107 - len("/listener-12345678")
+"""Of the name of a folder for a socket, whose address has 107 bytes at most (unix(7))."""
+FOLDER_BYTES_MAX: Final = SOCKET_FOLDER_BYTES_MAX - len("/pymp-12345678")
+SHORT_FOLDERS: Final = ("/tmp", "/var/tmp", "/dev/shm")
 JOBS_AT_ONCE: Final = 64
 """Parts that Spark is given at a time; more than it has cores, as it may get more executors while it runs."""
 
@@ -145,8 +151,17 @@ def _end_with_parent() -> None:
 
 
 def _begin_forkserver() -> None:
-    """Start the process that workers are forked from, unless it is there: deaf to Ctrl-C, and tidy when this one is killed."""
-    os.environ[FOLDER_VARIABLE] = util.get_temp_dir()
+    """Start the process that workers are forked from, unless it is there: deaf to Ctrl-C, and tidy when this one is killed.
+
+    Raises: ConfigError.
+    """
+    with _short_temporary_folder():
+        folder = util.get_temp_dir()
+    if len(os.fsencode(folder)) > SOCKET_FOLDER_BYTES_MAX:
+        raise ConfigError(
+            f"The name of the temporary folder {folder} is too long for a socket: set TMPDIR to a shorter one."
+        )
+    os.environ[FOLDER_VARIABLE] = folder
     resource_tracker.ensure_running()  # Which would let the signal through again.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -154,6 +169,19 @@ def _begin_forkserver() -> None:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         del os.environ[FOLDER_VARIABLE]
+
+
+@contextmanager
+def _short_temporary_folder() -> Iterator[None]:
+    """What the block makes of temporary folders has a name that is short enough for a socket, if there is a place for such."""
+    usual = tempfile.gettempdir()
+    if len(os.fsencode(usual)) > FOLDER_BYTES_MAX:
+        usable = (short for short in SHORT_FOLDERS if os.access(short, os.W_OK | os.X_OK))
+        tempfile.tempdir = next(usable, usual)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = usual
 
 
 class SparkRunner:

@@ -96,6 +96,49 @@ def test_workers_end_with_the_process_that_waits_for_them_and_leave_nothing(
         assert (tmp_path / "said").read_text() == ""
 
 
+TELLING = """
+import sys, tempfile
+from multiprocessing import util
+from pyspark_firn.jobs.running import ProcessRunner
+
+def part(number):
+    return tempfile.gettempdir()
+
+if __name__ == "__main__":
+    print(*{tempfile.gettempdir(), *ProcessRunner(2).run(part, range(3))})
+    print(util.get_temp_dir())
+"""
+
+
+def test_workers_are_there_also_where_the_name_of_the_temporary_folder_is_too_long_for_a_socket(tmp_path: Path) -> None:
+    temporary = tmp_path / ("long" * 30)
+    temporary.mkdir()
+    (tmp_path / "script.py").write_text(TELLING)
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env=os.environ | {"TMPDIR": str(temporary), "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.stderr == ""
+    place, sockets = done.stdout.splitlines()
+    assert place == str(temporary)
+    assert not list(temporary.iterdir())
+    wait_for(lambda: not Path(sockets).exists(), "the end of the sockets' folder")
+
+
+def test_a_folder_that_is_too_long_for_a_socket_for_good_is_told_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where other code has used it before."""
+    monkeypatch.setattr("pyspark_firn.jobs.running.util.get_temp_dir", lambda: str(tmp_path / ("long" * 30)))
+    with pytest.raises(ConfigError, match=r"too long for a socket: set TMPDIR to a shorter one\.$"):
+        list(ProcessRunner(2).run(fail_or_write, [tmp_path / "a", tmp_path / "b"]))
+
+
 def die(path: Path) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
