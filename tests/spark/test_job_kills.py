@@ -52,10 +52,11 @@ from app.cli import main
 from app.client.producer import Producer
 from app.objectstore.directory import DirectoryStore, DirectoryUpload
 import pyspark_firn.jobs.archive, pyspark_firn.jobs.preloaded
+import pyspark_firn.jobs.audit_report as audit_report
 import pyspark_firn.jobs.iceberg as iceberg
 import pyspark_firn.jobs.inspection as inspection
 from pyspark_firn.jobs.compact import LeaderManifest
-from pyspark_firn.jobs.targets import _HeldFile
+from pyspark_firn.jobs.targets import HeldFile
 
 left = 0
 
@@ -77,8 +78,9 @@ for owner, names in {
     DirectoryStore: ("put_if_absent", "begin_upload"),
     DirectoryUpload: ("put_part", "complete"),
     LeaderManifest: ("_ask",),
-    _HeldFile: ("__init__", "publish"),
-    inspection: ("_inspect", "_page"),
+    HeldFile: ("__init__", "publish"),
+    inspection: ("_inspect",),
+    audit_report: ("html_page",),
     iceberg: ("made_table", "add_files"),
     Producer: ("send",),
 }.items():
