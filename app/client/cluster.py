@@ -175,7 +175,7 @@ class ClusterClient:
     async def leader_id(self, partition: TopicPartition) -> BrokerId:
         """The node id of a partition's leader. Raises: as ``leader``."""
         topic = await self.topic(partition.topic)
-        if partition.partition >= len(topic.partitions):
+        if not 0 <= partition.partition < len(topic.partitions):
             raise RequestRejected(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"Topic {partition.topic} has {len(topic.partitions)} partitions and no partition {partition.partition}.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import Annotated, Final, Literal
 from uuid import UUID
 
@@ -58,7 +57,7 @@ async def replace_segments(topic_name: str, partition_id: int, request: Request)
     )
     try:
         output = base64.b64decode(wanted.output, validate=True)
-    except binascii.Error:
+    except ValueError:  # also its subclass binascii.Error
         raise RestError(400, "The output is not base 64.") from None
     asked = TierReplaceRequest(topic_name, partition_id, wanted.step, [one.bytes for one in wanted.inputs], output)
     try:

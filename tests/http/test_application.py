@@ -196,6 +196,28 @@ async def test_a_body_without_a_length_is_read_as_it_comes(
     assert [receipt["offset"] for receipt in receipts(response)] == list(range(100))
 
 
+@pytest.mark.parametrize(
+    ("partition", "changes", "status", "said"),
+    [
+        (0, {"output": "\u00e9"}, 400, "The output is not base 64."),
+        (0, {"output": "AAA"}, 400, "The output is not base 64."),
+        (0, {"output": ""}, 400, "a segment record cannot be read"),
+        (0, {"inputs": []}, 422, "`$.inputs`"),
+        (0, {"step": "begun"}, 422, "`$.step`"),
+        (-1, {}, 404, "no partition -1"),
+        (1 << 40, {}, 404, f"no partition {1 << 40}"),
+    ],
+)
+async def test_what_cannot_be_a_replacement_is_refused_in_a_sentence(
+    http: httpx.AsyncClient, cluster: str, partition: int, changes: dict[str, Any], status: int, said: str
+) -> None:
+    await http.post(f"{cluster}/topics", json={"topic_name": "orders", "partitions_count": 2})
+    body = {"step": "begin", "inputs": ["0198c0de-0000-7000-8000-00000000000a"], "output": "AAAA"} | changes
+    answer = await http.post(f"/firn/v1/topics/orders/partitions/{partition}/replacements", json=body)
+    assert answer.status_code == status
+    assert said in answer.json()["message"]
+
+
 async def test_health_readiness_and_metrics(http: httpx.AsyncClient, cluster: str, broker: RunningBroker) -> None:
     await broker.create_topic("t", 1)
     await post(http, f"{cluster}/topics/t/records", {"value": {"data": 1}})
