@@ -6,7 +6,8 @@ Exactly once, whatever is killed when. For Parquet, below ``<target>/<topic>/_fi
     <run as 20 digits>.commit   what it wrote: put if absent after its last
 
 A run that finds a plan without a commit does that plan first: the same offsets into the same files. So a file is either not
-there, or whole and right. Readers of the folder pass over ``_firn``.
+there, or whole and right. A day that compaction has emptied meanwhile gets no file: one that was there already is removed before
+the commit. Readers of the folder pass over ``_firn``.
 
 For Iceberg the table itself says how far it has come: files and the new ``firn.archive.…`` properties are one commit.
 """
@@ -36,10 +37,11 @@ from pyspark_firn.jobs.archive_plan import (
     cut,
     decode_document,
     decode_plan,
+    unnamed_files,
 )
 from pyspark_firn.jobs.parquet_files import TABLE_DAYS, DayWriter, WrittenFile
 from pyspark_firn.jobs.running import Runner
-from pyspark_firn.jobs.targets import sweep, target_at, writing
+from pyspark_firn.jobs.targets import files_below, remove_files, sweep, target_at, writing
 from pyspark_firn.jobs.values import (
     SAMPLE_RECORDS,
     ValueDecoder,
@@ -121,7 +123,7 @@ class PartDone:
 def write_part(task: PartTask) -> PartDone:
     """Read one part and write its files. Repeatable. Raises: CorruptionError, StorageUnavailable."""
     keep_freed_memory()
-    name = f"{task.part.partition:05d}-{task.part.start:020d}-{task.part.end:020d}"
+    name = task.part.file_stem
     if task.split is None:
         return PartDone(task.part, ())
     schema = arrow_schema(COLUMNS)
@@ -200,7 +202,7 @@ def archive_parquet(
             ]
             with _swept((target, topic), (target, f"{topic}{BAD_SUFFIX}")):
                 finished = _written(runner, tasks, progress)
-            _put_commit(sink, topic, run, plan, finished, _ends(done))
+            _commit(sink, target, topic, run, plan, finished, _ends(done), with_values=shape is not None)
             _count(summary, finished)
             summary.ends = _ends(done) | plan.ends()
             if not resumed:
@@ -376,14 +378,18 @@ def _put_plan(sink: StoreSession, topic: str, run: int, plan: ArchivePlan) -> Ar
     return plan
 
 
-def _put_commit(
+def _commit(
     sink: StoreSession,
+    target: str,
     topic: str,
     run: int,
     plan: ArchivePlan,
     finished: list[PartDone],
     before: Mapping[int, int],
+    *,
+    with_values: bool,
 ) -> None:
+    """Write down what a run has made, unless another has done the same run: then what that one has written down counts."""
     files = sorted((asdict(file) for one in finished for file in one.files), key=lambda file: file["path"])
     document = {
         "version": FORMAT_VERSION,
@@ -396,10 +402,34 @@ def _put_commit(
             (asdict(file) for one in finished for file in one.bad_files), key=lambda file: file["path"]
         ),
     }
+    key = _key(topic, run, "commit")
     try:
-        sink.run(sink.store.put_if_absent(_key(topic, run, "commit"), json.dumps(document).encode()))
-    except AlreadyExists:
-        return  # The same run, done twice at the same time, or an answer that was lost: it says the same.
+        counts = decode_document(sink.run(sink.store.get(key)), key)
+    except ObjectMissing:
+        _remove_unnamed(target, topic, plan, document, with_values=with_values)
+        try:
+            sink.run(sink.store.put_if_absent(key, json.dumps(document).encode()))
+        except AlreadyExists:
+            counts = decode_document(sink.run(sink.store.get(key)), key)
+        else:
+            return
+    _remove_unnamed(target, topic, plan, counts, with_values=with_values)
+
+
+def _remove_unnamed(
+    target: str, topic: str, plan: ArchivePlan, commit: Mapping[str, Any], *, with_values: bool
+) -> None:
+    """Remove files of a plan's parts that its commit does not name.
+
+    They are of an attempt that was ended, and what they held was compacted away since. Costs a LIST for each thousand files of the
+    archive. Raises: StorageUnavailable.
+    """
+    folders = [(topic, "files")]
+    if with_values:  # Else it is the folder of the topic of that name.
+        folders.append((f"{topic}{BAD_SUFFIX}", "bad_files"))
+    for folder, kind in folders:
+        named = {file["path"] for file in commit[kind]}
+        remove_files(target, folder, list(unnamed_files(plan, files_below(target, folder), named)))
 
 
 def _tasks(

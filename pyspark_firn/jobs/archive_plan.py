@@ -7,7 +7,8 @@ manifest alone, and a part's files are named by its offsets: writing them again 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -25,6 +26,11 @@ class ArchivePart:
     partition: int
     start: int
     end: int
+
+    @property
+    def file_stem(self) -> str:
+        """What the names of its files begin with."""
+        return f"{self.partition:05d}-{self.start:020d}-{self.end:020d}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,18 @@ class ArchivePlan:
         for part in self.parts:
             ends[part.partition] = max(part.end, ends.get(part.partition, 0))
         return ends
+
+
+def unnamed_files(plan: ArchivePlan, paths: Iterable[str], named: Container[str]) -> Iterator[str]:
+    """Those of ``paths`` that are files of the plan's parts and are not among ``named``. Pure."""
+    stems = {part.file_stem for part in plan.parts}
+    for path in paths:
+        found = _FILE_NAME.fullmatch(path.rpartition("/")[2])
+        if found is not None and found[1] in stems and path not in named:
+            yield path
+
+
+_FILE_NAME: Final = re.compile(r"(\d{5,}-\d{20}-\d{20})(?:-\d+)?\.parquet")
 
 
 def decode_plan(data: bytes, name: str) -> ArchivePlan:

@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -174,6 +174,27 @@ def sweep_folder(folder: Path, name: str) -> None:
         _removed(path)
 
 
+def files_below(url: str, folder: str) -> Iterator[str]:
+    """Paths, below a folder at an address, of the Parquet files in its folders. Raises: StorageUnavailable."""
+    location = parse_store_url(url)
+    if isinstance(location, DirectoryLocation):
+        root = location.path / folder
+        yield from (path.relative_to(root).as_posix() for path in root.glob("*/*.parquet"))
+    else:
+        yield from BucketPrefix(location).files_below(folder)
+
+
+def remove_files(url: str, folder: str, paths: Sequence[str]) -> None:
+    """Remove files that ``files_below`` has named; one that is not there is removed already. Raises: StorageUnavailable."""
+    location = parse_store_url(url)
+    if isinstance(location, DirectoryLocation):
+        for path in paths:
+            with writing(str(location.path / folder / path)):
+                (location.path / folder / path).unlink(missing_ok=True)
+    elif paths:
+        BucketPrefix(location).remove_files(folder, paths)
+
+
 def _removed(path: Path) -> bool:
     """Whether a file under way was nobody's, and is removed."""
     with suppress(FileNotFoundError, PermissionError):  # Another was quicker, or it is another user's.
@@ -213,6 +234,24 @@ class BucketPrefix:
             obstore.put(self._bucket, f"{self._location.prefix}{path}", file)
         except (BaseError, OSError) as error:
             raise StorageUnavailable(f"{self._location}/{path} cannot be written: {error}") from error
+
+    def files_below(self, folder: str) -> Iterator[str]:
+        """As the function. Raises: StorageUnavailable."""
+        prefix = f"{self._location.prefix}{folder}/"
+        try:
+            for page in obstore.list(self._bucket, prefix):
+                yield from (one["path"].removeprefix(prefix) for one in page if one["path"].endswith(".parquet"))
+        except (BaseError, OSError) as error:
+            raise StorageUnavailable(f"{self._location}/{folder} cannot be listed: {error}") from error
+
+    def remove_files(self, folder: str, paths: Sequence[str]) -> None:
+        """As the function. Raises: StorageUnavailable."""
+        try:
+            obstore.delete(self._bucket, [f"{self._location.prefix}{folder}/{path}" for path in paths])
+        except FileNotFoundError:
+            return
+        except (BaseError, OSError) as error:
+            raise StorageUnavailable(f"files of {self._location}/{folder} cannot be removed: {error}") from error
 
 
 class TableFiles:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import json
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from app.records.builder import build_batch
 from app.units import Offset
 from pyspark_firn.columns import arrow_schema
 from pyspark_firn.jobs.archive import ValuesWanted, archive_iceberg, archive_parquet
+from pyspark_firn.jobs.compact import compact
 from pyspark_firn.jobs.parquet_files import DayWriter
 from pyspark_firn.jobs.running import ProcessRunner
 from pyspark_firn.jobs.targets import Folder, TableFiles
@@ -136,6 +139,70 @@ def test_a_killed_run_is_finished_by_the_next_without_doubles(topic: Topic, tmp_
     found = archive_parquet(topic.store, "t", target, ProcessRunner(1), part_bytes=1 << 30)
     assert (found.runs, found.records, found.ends) == (2, 400, {0: 400, 1: 0})
     assert archived(tmp_path / "lake" / "t") == expected(topic)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_killed_run_leaves_no_file_of_what_was_compacted_away_since(topic: Topic, tmp_path: Path, parts: int) -> None:
+    """Days of which nothing is left were written before; the records have one key."""
+    lake, target = tmp_path / "lake", (tmp_path / "lake").as_uri()
+    with pytest.raises(Killed):
+        archive_parquet(topic.store, "t", target, KilledRunner(parts), part_bytes=4000)
+    other = lake / "t" / "date=2023-11-14" / "by-hand.parquet"
+    other.parent.mkdir(exist_ok=True)
+    pq.write_table(pa.table({"offset": [1]}), other)
+    compact(topic.store, "t", by_key=True)
+    found = archive_parquet(topic.store, "t", target, ProcessRunner(1), part_bytes=4000)
+    [commit] = (lake / "t" / "_firn").glob("*.commit")
+    named = {file["path"] for file in json.loads(commit.read_bytes())["files"]}
+    assert {str(path.relative_to(lake / "t")) for path in (lake / "t").rglob("*.parquet")} == named | {
+        "date=2023-11-14/by-hand.parquet"
+    }
+    other.unlink()
+    assert found.records == 1
+    assert [offset for offset, _, _ in archived(lake / "t")] == [299]
+
+
+def test_of_two_runs_at_the_same_time_one_takes_nothing_away_that_the_other_has_committed(
+    topic: Topic, tmp_path: Path
+) -> None:
+    """The one that commits has planned before the topic was compacted, the other after it."""
+    lake, target = tmp_path / "lake", (tmp_path / "lake").as_uri()
+    planned, compacted = threading.Event(), threading.Event()
+
+    def wait_for_the_other() -> None:
+        planned.set()
+        assert compacted.wait(60)
+
+    first = threading.Thread(target=lambda: archive_parquet(topic.store, "t", target, RunnerAfter(wait_for_the_other)))
+    first.start()
+
+    def let_it_commit() -> None:
+        compacted.set()
+        first.join()
+
+    try:
+        assert planned.wait(60)
+        compact(topic.store, "t", by_key=True)
+        archive_parquet(topic.store, "t", target, RunnerAfter(let_it_commit))
+    finally:
+        let_it_commit()
+    [commit] = (lake / "t" / "_firn").glob("*.commit")
+    named = {file["path"] for file in json.loads(commit.read_bytes())["files"]}
+    assert len(named) > 5
+    assert {path.relative_to(lake / "t").as_posix() for path in (lake / "t").rglob("*.parquet")} == named
+
+
+class RunnerAfter:
+    """Something else happens before the first part."""
+
+    parallelism = 1
+
+    def __init__(self, first: Callable[[], None]) -> None:
+        self._first = first
+
+    def run(self, function: Callable[[Any], Any], arguments: Sequence[Any]) -> Iterator[Any]:
+        self._first()
+        yield from map(function, arguments)
 
 
 def test_what_goes_while_it_is_archived_is_said_without_an_option_that_jobs_have_not(
@@ -452,6 +519,22 @@ def test_bad_records_do_not_get_among_those_of_a_topic_of_that_name(topic: Topic
     archive_parquet(topic.store, "t", other, ProcessRunner(1), values=wanted)
     with pytest.raises(ConfigError, match="keeps bad records of 't'"):
         archive_parquet(topic.store, "t_bad", other, ProcessRunner(1))
+
+
+def test_topics_of_which_one_has_the_name_of_the_others_bad_records_share_a_target(
+    topic: Topic, tmp_path: Path
+) -> None:
+    """As long as values are archived as they are. The files of both have the same names."""
+
+    async def make() -> None:
+        bucket = await reopened(topic, 44)
+        made = [build_batch([(NOON_MS - n * DAY_MS, None, b"v", ()) for n in range(300)])]
+        await bucket.add_segment(await bucket.create_topic("t_bad"), 0, made)
+
+    asyncio.run(make())
+    for name in ("t_bad", "t"):
+        archive_parquet(topic.store, name, (tmp_path / "lake").as_uri(), ProcessRunner(1))
+    assert len(archived(tmp_path / "lake" / "t_bad")) == len(archived(tmp_path / "lake" / "t")) == 300
 
 
 def test_a_file_that_is_swept_away_before_it_is_held_is_made_again(

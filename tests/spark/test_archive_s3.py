@@ -79,6 +79,27 @@ async def test_files_are_encrypted_as_the_address_says(
         assert table["value"].to_pylist() == [b"%d" % n for n in range(80)]
 
 
+async def test_what_an_ended_attempt_has_left_of_a_part_is_removed_and_nothing_else(
+    tmp_path: Path, aws_credentials: None, moto_endpoint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a day that compaction has emptied since."""
+    async with opened_s3(moto_endpoint) as store:
+        await make_topic(tmp_path, store)
+        at = f"s3://{store.location.bucket}"
+        options = f"?endpoint={moto_endpoint}"
+        day, part = "lake/t/date=2023-11-13", f"00000-{0:020d}-{80:020d}"
+        kept = {f"{day}/by-hand.parquet", f"{day}/00000-{0:020d}-{79:020d}.parquet"}
+        for key in {f"{day}/{part}.parquet", f"{day}/{part}-1.parquet", *kept}:
+            await store._client.put_object(Bucket=store.location.bucket, Key=key, Body=b"")
+        assert (
+            await asyncio.to_thread(archive, "--store", f"{at}/cluster/one{options}", "--to", f"{at}/lake{options}")
+            == 0
+        )
+        assert json.loads(capsys.readouterr().out)["records"] == 80
+        found = await objects_below(store, "lake/t/date=")
+        assert set(found) == kept | {f"lake/t/date=2023-11-14/{part}.parquet"}
+
+
 async def test_an_iceberg_table_is_written_and_read_by_the_same_address(
     tmp_path: Path, aws_credentials: None, moto_endpoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
