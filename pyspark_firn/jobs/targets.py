@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import tempfile
 import uuid
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 REQUEST_TIMEOUT: Final = timedelta(seconds=60)
 CREDENTIALS_MEND: Final = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this machine a role"
+CREDENTIAL_CODES: Final = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"})
+LIST: Final = "s3:ListBucket"
+"""The one action here that is allowed on a bucket, not on objects."""
 CREDENTIALS_KEPT: Final = timedelta(seconds=60)
 """How long obstore uses a copy of them."""
 REGION_DEFAULT: Final = "us-east-1"
@@ -233,7 +237,7 @@ class BucketPrefix:
         try:
             obstore.put(self._bucket, f"{self._location.prefix}{path}", file)
         except (BaseError, OSError) as error:
-            raise StorageUnavailable(f"{self._location}/{path} cannot be written: {error}") from error
+            raise self._unavailable(error, f"{path} cannot be written", "s3:PutObject") from error
 
     def files_below(self, folder: str) -> Iterator[str]:
         """As the function. Raises: StorageUnavailable."""
@@ -242,7 +246,7 @@ class BucketPrefix:
             for page in obstore.list(self._bucket, prefix):
                 yield from (one["path"].removeprefix(prefix) for one in page if one["path"].endswith(".parquet"))
         except (BaseError, OSError) as error:
-            raise StorageUnavailable(f"{self._location}/{folder} cannot be listed: {error}") from error
+            raise self._unavailable(error, f"{folder} cannot be listed", LIST) from error
 
     def remove_files(self, folder: str, paths: Sequence[str]) -> None:
         """As the function. Raises: StorageUnavailable."""
@@ -251,7 +255,18 @@ class BucketPrefix:
         except FileNotFoundError:
             return
         except (BaseError, OSError) as error:
-            raise StorageUnavailable(f"files of {self._location}/{folder} cannot be removed: {error}") from error
+            raise self._unavailable(error, f"{folder} has files that cannot be removed", "s3:DeleteObject") from error
+
+    def _unavailable(self, error: Exception, what: str, action: str) -> StorageUnavailable:
+        """The error in a sentence: obstore's own has the whole request in it."""
+        text = str(error).partition("\n")[0]
+        found = re.search("<Code>([A-Za-z]+)</Code>", text)
+        if found is not None and found[1] == "AccessDenied":
+            bucket, prefix = self._location.bucket, self._location.prefix
+            text = f"{found[1]}; allow {action} on arn:aws:s3:::{bucket}" + (f"/{prefix}*" if action != LIST else "")
+        elif found is not None and found[1] in CREDENTIAL_CODES:
+            text = f"{found[1]}; {CREDENTIALS_MEND}"
+        return StorageUnavailable(f"{self._location}/{what}: {text}")
 
 
 class TableFiles:

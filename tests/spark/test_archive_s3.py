@@ -14,15 +14,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.cli import main
-from app.errors import CorruptionError
+from app.errors import CorruptionError, StorageUnavailable
 from app.objectstore.s3 import S3Store
 from app.objectstore.url import S3Location, parse_store_url
 from app.records.builder import build_batch
 from app.units import Offset
 from pyspark_firn.jobs.iceberg import local_catalog, opened_table, warehouse_at
-from pyspark_firn.jobs.targets import BucketPrefix, bucket_config
+from pyspark_firn.jobs.targets import CREDENTIALS_MEND, BucketPrefix, bucket_config
 from pyspark_firn.reading import SplitReader
 from tests.objectstore.conftest import aws_credentials, moto_endpoint, opened_s3
+from tests.objectstore.scripted_server import ScriptedServer, refusal
 from tests.support.buckets import BucketBuilder
 
 __all__ = ["aws_credentials", "moto_endpoint"]
@@ -142,6 +143,48 @@ def test_buckets_are_addressed_as_the_address_says(
     config = bucket_config(location)
     assert (config.get("endpoint"), config["virtual_hosted_style_request"]) == (endpoint, virtual)
     BucketPrefix(location)
+
+
+@pytest.mark.parametrize(
+    ("code", "mends"),
+    [
+        (
+            "AccessDenied",
+            [
+                f"; allow s3:{action} on arn:aws:s3:::{resource}"
+                for action, resource in (
+                    ("PutObject", "lake/topics/*"),
+                    ("ListBucket", "lake"),
+                    ("DeleteObject", "lake/topics/*"),
+                )
+            ],
+        ),
+        ("SignatureDoesNotMatch", [f"; {CREDENTIALS_MEND}"] * 3),
+    ],
+)
+async def test_a_right_that_is_missing_is_named_in_a_sentence(
+    aws_credentials: None, code: str, mends: list[str]
+) -> None:
+    async with ScriptedServer([refusal(403, code)] * 3) as server:
+        location = parse_store_url(f"s3://lake/topics?endpoint={server.endpoint}")
+        assert isinstance(location, S3Location)
+        target = BucketPrefix(location)
+        for step, mend in zip(
+            (
+                lambda: target.create("t/x.parquet").publish(),
+                lambda: list(target.files_below("t")),
+                lambda: target.remove_files("t", ["x.parquet"]),
+            ),
+            mends,
+            strict=True,
+        ):
+            with pytest.raises(StorageUnavailable) as raised:
+                await asyncio.to_thread(step)
+            told = str(raised.value)
+            assert told.startswith("s3://lake/topics/t")
+            assert f": {code}; " in told
+            assert told.endswith(mend)
+            assert "\n" not in told
 
 
 async def test_of_a_part_that_fails_nothing_is_sent(
