@@ -41,6 +41,7 @@ from pyspark_firn.jobs.archive_plan import (
 )
 from pyspark_firn.jobs.parquet_files import TABLE_DAYS, DayWriter, WrittenFile
 from pyspark_firn.jobs.running import Runner
+from pyspark_firn.jobs.sources import check_has_history
 from pyspark_firn.jobs.targets import files_below, remove_files, sweep, target_at, writing
 from pyspark_firn.jobs.values import (
     SAMPLE_RECORDS,
@@ -178,7 +179,7 @@ def archive_parquet(
             location.path.mkdir(parents=True, exist_ok=True)
     with StoreSession(store) as source, StoreSession(target) as sink:
         while True:
-            snapshot = source.run(take_snapshot(source, _read_options(store, topic)))
+            snapshot = _snapshot(source, store, topic)
             run, done, plan = _last_run(sink, topic)
             _check_topic(
                 snapshot, topic, done.get("topic_id") or (plan.topic_id if plan else None), _ends(done), target
@@ -308,6 +309,13 @@ def _sample(source: StoreSession, store: str, topic: str) -> list[bytes | None]:
                 if len(values) >= SAMPLE_RECORDS:
                     return values
     return values
+
+
+def _snapshot(source: StoreSession, store: str, topic: str) -> Snapshot:
+    """What there is to archive now. Raises: ConfigError."""
+    snapshot = source.run(take_snapshot(source, _read_options(store, topic)))
+    check_has_history(snapshot.image.topics_by_name[topic], (one.state for one in snapshot.partitions))
+    return snapshot
 
 
 def _read_options(store: str, topic: str) -> Any:
@@ -508,7 +516,7 @@ def archive_iceberg(
     summary = ArchiveSummary(topic, table_name)
     with StoreSession(store) as source:
         while True:
-            snapshot = source.run(take_snapshot(source, _read_options(store, topic)))
+            snapshot = _snapshot(source, store, topic)
             topic_id = str(snapshot.partitions[0].partition.topic_id)
             table, bad_table, shape = _tables(source, store, topic, table_name, catalog, values)
             before = offsets_of(table, topic_id)

@@ -58,6 +58,7 @@ from app.units import (
     TopicIdPartition,
 )
 from pyspark_firn.jobs.running import Runner
+from pyspark_firn.jobs.sources import check_has_history
 from pyspark_firn.jobs.targets import temporary_place, writing
 from pyspark_firn.session import StoreSession, SystemClock
 
@@ -152,9 +153,11 @@ def compact(
         if http is None:
             session.run(_check_silence(session, image))
         parts: list[CompactPart] = []
+        states = []
         for one in found.partitions:
             partition = TopicIdPartition(found.topic_id, one.partition_index)
-            finished = _finished(session, partition)
+            states.append(session.run(session.metadata.manifest(partition)))
+            finished = list(states[-1].finished)
             summary.segments_before += len(finished)
             summary.bytes_before += sum(entry.raw_bytes for entry in finished)
             groups = groups_of(finished, target_bytes, by_key=by_key)
@@ -162,6 +165,7 @@ def compact(
                 ids = tuple(tuple(entry.segment_id for entry in group) for group in some)
                 if ids:
                     parts.append(CompactPart(store, topic, partition, one.leader_epoch, http, ids, by_key))
+        check_has_history(found, states)
         summary.segments_to_do = sum(len(group) for part in parts for group in part.groups)
         for done in _run(parts, runner, summary, progress):
             summary.records_dropped += done.records_dropped

@@ -40,6 +40,7 @@ from app.limits import MIB
 from app.units import Offset, PartitionIndex, TopicPartition
 from pyspark_firn.batch import splits_of
 from pyspark_firn.columns import HEADERS
+from pyspark_firn.jobs.sources import check_has_history
 from pyspark_firn.jobs.targets import writing
 from pyspark_firn.losses import JOB_MEND
 from pyspark_firn.options import Isolation, ReadOptions, parse_read_options
@@ -181,6 +182,7 @@ def replay(request: ReplayRequest, *, progress: Progress | None = None) -> Repla
     parsed = parse_read_options(options, streaming=False)
     with StoreSession(request.store) as session:
         snapshot = session.run(take_snapshot(session, parsed))
+        check_has_history(snapshot.image.topics_by_name[request.topic], (one.state for one in snapshot.partitions))
         ranges = session.run(resolve_ranges(session, snapshot, parsed))
         if request.pace is not None:
             parsed = dataclass_replace(parsed, split_bytes=max(MIB, HELD_BYTES // len(ranges)))

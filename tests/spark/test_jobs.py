@@ -219,6 +219,25 @@ def test_a_folder_that_cannot_be_is_told_before_anything_is_read(
     assert capsys.readouterr().err == told
 
 
+@pytest.mark.parametrize("job", ["archive", "replay", "compact"])
+@pytest.mark.parametrize("setting", ["cleanup.policy=compact", "remote.storage.enable=false"])
+def test_of_a_topic_that_stays_on_the_brokers_disks_that_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], job: str, setting: str
+) -> None:
+    options = {"archive": ["--to", (tmp_path / "lake").as_uri()], "replay": ["--target", "u"], "compact": ["--offline"]}
+
+    async def make() -> None:
+        name, _, value = setting.partition("=")
+        await (await BucketBuilder.open(tmp_path / "bucket")).create_topic("local", configs={name: value})
+
+    asyncio.run(make())
+    assert main(["job", job, "local", "--store", (tmp_path / "bucket").as_uri(), *options[job]]) == 2
+    told = (
+        f"firn: Nothing of topic 'local' is in the store: its setting {setting} keeps it on the brokers' disks alone.\n"
+    )
+    assert capsys.readouterr().err == told
+
+
 def test_progress_is_told_in_what_is_counted(
     topic: Topic, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

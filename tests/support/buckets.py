@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from app.hot.files import PosixFileSystem
@@ -73,9 +73,9 @@ class BucketBuilder:
         )
         return builder
 
-    async def create_topic(self, name: str, partitions: int = 1) -> TopicId:
+    async def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> TopicId:
         topic_id = TopicId(uuid.UUID(int=self._rng.getrandbits(128)))
-        records = [topic_change(topic_id, TopicRecord(1, name, partitions, {}, CREATED_MS))]
+        records = [topic_change(topic_id, TopicRecord(1, name, partitions, dict(configs or {}), CREATED_MS))]
         for index in range(partitions):
             record = PartitionRecord(1, BROKER, LeaderEpoch(0), 0, (BROKER,), (BROKER,))
             records.append(partition_change(topic_id, index, record))
