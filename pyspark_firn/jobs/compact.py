@@ -366,12 +366,15 @@ class _Compaction:
         superseded = self._older_values(finished) if self._by_key and groups else None
         for group in groups:
             entries = [by_id[segment_id] for segment_id in group if segment_id in by_id]
+            skipped, dropped = self._done.groups_skipped, self._done.records_dropped
             try:
                 if len(entries) < len(group):
                     raise ObjectMissing("it is in the manifest no more")
                 self._replace([self._input(entry) for entry in entries], superseded)
             except ObjectMissing as error:
                 self._skip(f"some of a run of segments was deleted or replaced: {error}")
+            if self._done.groups_skipped > skipped:
+                self._done.records_dropped = dropped
             self._done.segments += len(group)
             if progress is not None:
                 progress(self._done.segments)

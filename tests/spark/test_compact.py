@@ -20,7 +20,7 @@ from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
 from app.client.producer import Producer
-from app.errors import BrokerUnavailable, ConfigError, StorageFull
+from app.errors import BrokerUnavailable, ConfigError, ConflictError, StorageFull
 from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.metadata.cluster import BrokerRecord, broker_change
@@ -296,6 +296,16 @@ async def test_a_run_of_which_something_expires_under_the_job_is_left_as_it_is(
     assert (expired, summary.groups_skipped) == (True, 1)
     assert 1 < summary.segments_after < summary.segments_before
     assert (await asyncio.to_thread(inspect, store, ProcessRunner(1))).is_sound
+
+
+def test_what_is_not_replaced_is_not_counted_as_dropped(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def too_late(self: _Compaction, *arguments: Any) -> SegmentEntry:
+        raise ConflictError("expired meanwhile")
+
+    monkeypatch.setattr(_Compaction, "_upload", too_late)
+    summary = compact(topic.store, "t", by_key=True)
+    assert (summary.groups_skipped, summary.records_dropped) == (1, 0)
+    assert summary.segments_after == summary.segments_before
 
 
 def test_a_full_place_for_temporary_files_is_named_and_nothing_is_begun(
