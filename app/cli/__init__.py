@@ -36,9 +36,11 @@ _USERS_FAULT: Final = frozenset(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``firn`` with these arguments (None: the process's own) and return its exit code."""
-    from app.cli.commands import ClickError, Stopped, UsageError, application
-
     sys.excepthook = _unexpected
+    try:
+        from app.cli.commands import ClickError, Stopped, UsageError, application
+    except KeyboardInterrupt:
+        return INTERRUPTED
     try:
         command = application(sys.argv[1:] if arguments is None else arguments)
         result = command.main(args=arguments, prog_name="firn", standalone_mode=False)

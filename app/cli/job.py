@@ -68,7 +68,7 @@ def archive(
     with _needing_spark_extra():
         from pyspark_firn.jobs.archive import ValuesWanted, archive_iceberg, archive_parquet
         from pyspark_firn.jobs.running import ProcessRunner
-    text = Path(schema[1:]).read_text() if schema.startswith("@") else schema
+    text = _schema_text(schema)
     wanted = ValuesWanted(value, text or None) if value else None
     runner = ProcessRunner(workers)
     with _reporting("archive", "parts", shown=not as_json) as report:
@@ -97,6 +97,16 @@ def archive(
             f" {bytes_text(summary.bytes)}, of {topic} in {summary.target}."
             + (f" {count_text(summary.bad_records, 'record')} could not be decoded." if summary.bad_records else "")
         )
+
+
+def _schema_text(given: str) -> str:
+    """The schema, which may be in a file. Raises: ConfigError, OSError."""
+    if not given.startswith("@"):
+        return given
+    try:
+        return Path(given[1:]).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"--schema {given} is not a text file.") from None
 
 
 @app.command()

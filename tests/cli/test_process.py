@@ -140,3 +140,21 @@ def test_serve_greets_works_and_stops_in_order(tmp_path: Path) -> None:
             break
     else:
         pytest.fail("the HTTP process outlived its broker")
+
+
+def test_ctrl_c_before_anything_is_loaded_ends_in_order() -> None:
+    program = """
+import sys
+from importlib.abc import MetaPathFinder
+from app.cli import main
+
+class Interrupting(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "app.cli.commands":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupting())
+sys.exit(main(["topic", "list"]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")

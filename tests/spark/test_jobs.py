@@ -388,6 +388,10 @@ def test_the_command_line_archives_and_audits(topic: Topic, tmp_path: Path, caps
     assert main(["job", "audit", "--store", topic.store, "--to", str(tmp_path / "a"), "-w", "1", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["sound"] is False
     assert main(["job", "archive", "t", "--store", topic.store]) == 2
+    capsys.readouterr()
+    (tmp_path / "schema").write_bytes(b"\xff\xfe")
+    assert main([*archive, "--value", "avro", "--schema", f"@{tmp_path / 'schema'}"]) == 2
+    assert "is not a text file" in capsys.readouterr().err
 
 
 def test_a_topic_is_described_from_the_store_alone(topic: Topic, capsys: pytest.CaptureFixture[str]) -> None:
