@@ -26,8 +26,6 @@ pytestmark = pytest.mark.interop
 RECORDS = 200
 PARTITIONS = 4
 DEADLINE_S = 60
-KAFKA_PYTHON_DEADLINE_S = 180
-"""On a busy machine one of its members may be silent until its session ends, after 45 s."""
 
 
 @pytest.fixture(scope="module")
@@ -298,19 +296,19 @@ def test_members_of_kafka_python_share_partitions_and_hand_them_over(quiet: Serv
     threads = [threading.Thread(target=read, args=(number,)) for number in range(3)]
     try:
         threads[0].start()
-        until(lambda: len(values[0]) == RECORDS, "the first member reads everything", KAFKA_PYTHON_DEADLINE_S)
+        until(lambda: len(values[0]) == RECORDS, "the first member reads everything", DEADLINE_S)
         threads[1].start()
-        until(owned_by(0, 1), "two members share", KAFKA_PYTHON_DEADLINE_S)
+        until(owned_by(0, 1), "two members share", DEADLINE_S)
         threads[2].start()
-        until(owned_by(0, 1, 2), "three members share", KAFKA_PYTHON_DEADLINE_S)
+        until(owned_by(0, 1, 2), "three members share", DEADLINE_S)
         stopping[0].set()
-        until(owned_by(1, 2), "two members share what the first left", KAFKA_PYTHON_DEADLINE_S)
+        until(owned_by(1, 2), "two members share what the first left", DEADLINE_S)
     finally:
         for event in stopping:
             event.set()
         for thread in threads:
             if thread.ident is not None:
-                thread.join(KAFKA_PYTHON_DEADLINE_S)
+                thread.join(DEADLINE_S)
     assert not any(thread.is_alive() for thread in threads)
     assert Counter(values[0]) == Counter(range(RECORDS))
     assert values[1] == values[2] == []
