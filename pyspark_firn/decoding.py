@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from app.errors import CorruptionError, LimitExceeded
 from app.limits import DECOMPRESSED_BATCH_BYTES_MAX, MIB
-from app.records.batch import CODEC_MASK, CONTROL, TRANSACTIONAL, check_stored_batch
+from app.records.batch import CODEC_MASK, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, check_stored_batch
 from app.records.compression import decompress
 from app.records.record import RECORD_BYTES_MIN, iter_records
 from app.tiering.segment_format import AbortedTransaction
@@ -27,8 +27,6 @@ from pyspark_firn.machine_code import Kernels, load_kernels
 PORTION_BYTES: Final = 4 * MIB
 """Records, unfolded, after which a record batch is handed out: a chunk that is not compressed is one. Each is a turn of two
 processes, and smaller ones cost more than the nearer caches save (docs/adr/0012)."""
-
-_LOG_APPEND_TIME_BIT: Final = 3
 
 
 class RecordDecoder:
@@ -63,15 +61,14 @@ class RecordDecoder:
         data = np.frombuffer(raw, np.uint8)
         data.flags.writeable = False
         table = np.empty((batch_count, batch_table.BATCH_FIELDS), np.int64)
-        found, passed_over, compressed, append_times = self._kernels.scan_batches(data, table, first_offset, end_offset)
+        found, passed_over, compressed = self._kernels.scan_batches(data, table, first_offset, end_offset)
         if found != batch_count:
             raise CorruptionError(f"{name}: its record batches are not those that its chunk table tells of")
         if passed_over or aborted:
             table = _chosen(table, first_offset, end_offset, aborted)
-        one_kind = append_times in (0, batch_count)
         portions = _unfolded(data, table, name) if compressed else _portions(data, table)
         for records, part in portions:
-            yield self._columns_of(records, part, first_offset, end_offset, one_kind, data, name)
+            yield self._columns_of(records, part, first_offset, end_offset, data, name)
 
     def _columns_of(
         self,
@@ -79,11 +76,10 @@ class RecordDecoder:
         table: np.ndarray[Any, Any],
         first_offset: int,
         end_offset: int,
-        one_kind: bool,
         data: np.ndarray[Any, Any],
         name: str,
     ) -> pa.RecordBatch:
-        """The record batch of a portion. ``one_kind``: the timestamps of all its batches are of one type."""
+        """The record batch of a portion."""
         body_bytes, room = _sizes(table)
         offsets = np.empty(room, np.int64)
         timestamps = np.empty(room, np.int64)
@@ -115,7 +111,8 @@ class RecordDecoder:
                     kind = pa.timestamp("us", "UTC")
                     made.append(pa.Array.from_buffers(kind, count, [None, pa.py_buffer(timestamps)]))
                 case "timestampType":
-                    made.append(self._timestamp_type(table, batch_counts, count, one_kind))
+                    types = (table[:, batch_table.BATCH_ATTRIBUTES] & LOG_APPEND_TIME) != 0
+                    made.append(self._by_batch(column, types, batch_counts, count, np.int32))
                 case "leader_epoch":
                     made.append(
                         self._by_batch(column, table[:, batch_table.BATCH_EPOCH], batch_counts, count, np.int32)
@@ -135,12 +132,6 @@ class RecordDecoder:
                         )
                     )
         return pa.RecordBatch.from_arrays(made, schema=self.schema)
-
-    def _timestamp_type(
-        self, table: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], count: int, one_kind: bool
-    ) -> pa.Array:
-        types = (table[:1] if one_kind else table)[:, batch_table.BATCH_ATTRIBUTES] >> _LOG_APPEND_TIME_BIT & 1
-        return self._by_batch("timestampType", types, counts, count, np.int32)
 
     def _by_batch(
         self, column: str, values: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], count: int, kind: type

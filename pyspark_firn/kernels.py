@@ -109,19 +109,17 @@ def _int64_at(data: Any, at: int) -> Any:
 def scan_batches(data: Any, table: Any, first_offset: int, end_offset: int) -> Any:
     """Fill ``table`` ([n, BATCH_FIELDS] int64) with the batches of ``data``.
 
-    Answers (batches, how many of them have no record for a reader of [first_offset, end_offset), how many are compressed, how many
-    have LogAppendTime). The first is ``UNSOUND`` if they do not fill ``data`` exactly, are more than the table has rows, or have an
-    impossible header.
+    Answers (batches, how many of them have no record for a reader of [first_offset, end_offset), how many are compressed). The
+    first is ``UNSOUND`` if they do not fill ``data`` exactly, are more than the table has rows, or have an impossible header.
     """
     position = 0
     size = len(data)
     count = 0
     passed_over = 0
     compressed = 0
-    append_times = 0
     while position < size:
         if count == len(table) or position + _HEADER_BYTES > size:
-            return UNSOUND, passed_over, compressed, append_times
+            return UNSOUND, passed_over, compressed
         batch_bytes = _int32_at(data, position + 8) + _PREFIX_BYTES
         records = _int32_at(data, position + 57)
         last_delta = _int32_at(data, position + 23)
@@ -135,7 +133,7 @@ def scan_batches(data: Any, table: Any, first_offset: int, end_offset: int) -> A
             or records < 0
             or records > last_delta + 1
         ):
-            return UNSOUND, passed_over, compressed, append_times
+            return UNSOUND, passed_over, compressed
         row = table[count]
         row[BATCH_POSITION] = position
         row[BATCH_BYTES] = batch_bytes
@@ -158,11 +156,9 @@ def scan_batches(data: Any, table: Any, first_offset: int, end_offset: int) -> A
             passed_over += 1
         if (attributes & _CODEC_MASK) != 0:
             compressed += 1
-        if (attributes & _APPEND_TIME) != 0:
-            append_times += 1
         position += batch_bytes
         count += 1
-    return count, passed_over, compressed, append_times
+    return count, passed_over, compressed
 
 
 @njit(cache=True, inline="always")

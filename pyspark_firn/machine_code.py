@@ -61,7 +61,7 @@ BYTES, INT32S, INT64S = Argument("uint8"), Argument("int32"), Argument("int64")
 _BINARY: Final = (INT32S, BYTES, BYTES)
 """Ends, bytes, validity of a column."""
 KERNELS: Final = (
-    Kernel("scan_batches", (BYTES, TABLE, NUMBER, NUMBER), 4),
+    Kernel("scan_batches", (BYTES, TABLE, NUMBER, NUMBER), 3),
     Kernel(
         "read_records",
         (
