@@ -60,15 +60,19 @@ def archive(*arguments: str) -> int:
     return main(["job", "archive", "t", "-w", "1", "--json", *arguments])
 
 
+async def archive_into_lake(tmp_path: Path, store: S3Store, endpoint: str, more: str = "") -> int:
+    """Archive the topic, which is made, to ``lake`` in the store's bucket; ``more``: options of that address."""
+    await make_topic(tmp_path, store)
+    at, options = f"s3://{store.location.bucket}", f"?endpoint={endpoint}"
+    source, target = f"{at}/cluster/one{options}", f"{at}/lake{options}{more}"
+    return await asyncio.to_thread(archive, "--store", source, "--to", target)
+
+
 async def test_files_are_encrypted_as_the_address_says(
     tmp_path: Path, aws_credentials: None, moto_endpoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with opened_s3(moto_endpoint) as store:
-        await make_topic(tmp_path, store)
-        at = f"s3://{store.location.bucket}"
-        options = f"?endpoint={moto_endpoint}"
-        to = f"{at}/lake{options}{ENCRYPTION}"
-        assert await asyncio.to_thread(archive, "--store", f"{at}/cluster/one{options}", "--to", to) == 0
+        assert await archive_into_lake(tmp_path, store, moto_endpoint, ENCRYPTION) == 0
         assert json.loads(capsys.readouterr().out)["records"] == 80
         found = await objects_below(store, "lake/")
         assert set(found.values()) == {KEY_ID}
@@ -85,17 +89,11 @@ async def test_what_an_ended_attempt_has_left_of_a_part_is_removed_and_nothing_e
 ) -> None:
     """Of a day that compaction has emptied since."""
     async with opened_s3(moto_endpoint) as store:
-        await make_topic(tmp_path, store)
-        at = f"s3://{store.location.bucket}"
-        options = f"?endpoint={moto_endpoint}"
         day, part = "lake/t/date=2023-11-13", f"00000-{0:020d}-{80:020d}"
         kept = {f"{day}/by-hand.parquet", f"{day}/00000-{0:020d}-{79:020d}.parquet"}
         for key in {f"{day}/{part}.parquet", f"{day}/{part}-1.parquet", *kept}:
             await store._client.put_object(Bucket=store.location.bucket, Key=key, Body=b"")
-        assert (
-            await asyncio.to_thread(archive, "--store", f"{at}/cluster/one{options}", "--to", f"{at}/lake{options}")
-            == 0
-        )
+        assert await archive_into_lake(tmp_path, store, moto_endpoint) == 0
         assert json.loads(capsys.readouterr().out)["records"] == 80
         found = await objects_below(store, "lake/t/date=")
         assert set(found) == kept | {f"lake/t/date=2023-11-14/{part}.parquet"}
