@@ -638,7 +638,7 @@ def _read_error(error: OSError, key: str) -> ObjectMissing | StorageUnavailable:
 
 
 def _is_cached(descriptor: int, start: int, end: int) -> bool:
-    """Whether the kernel has a range in its page cache, by samples: told to read ahead what it has, it looks at every page of it."""
+    """Whether the kernel has a range in its page cache, by samples: told to read ahead what it has, it looks at each page of it."""
     if not hasattr(os, "RWF_NOWAIT"):
         return False
     sample = bytearray(1)
