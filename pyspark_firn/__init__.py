@@ -1,6 +1,6 @@
 """Firn for Apache Spark: topics' history from the bucket as tables and streams, and the jobs that look after it.
 
-Spark finds this package by its name: where ``firn[spark]`` is installed, ``spark.read.format("firn")`` works.
+Spark finds this package by its name: where ``firn-broker[spark]`` is installed, ``spark.read.format("firn")`` works.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
 """Firn's modules live in a package named ``app``. So may a user's own, and whichever comes first on ``sys.path`` is found.
 
 Who enters here is told so in one sentence, before the imports below fail with one that nobody understands: in the user's program,
-in the processes in which Spark plans, and in tasks, whose path may be another. This module imports nothing of Firn.
+in the processes in which Spark plans, and in tasks, whose path may be another. This module imports nothing of Firn's ``app``.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import pickle
 from collections.abc import Callable
-from pathlib import Path
 from typing import cast
 
 from pyspark import cloudpickle
+
+from firn_broker.foreign_app import foreign_app
 
 
 class FirnAppShadowed(ImportError):
@@ -24,12 +24,8 @@ def require_firn() -> None:
 
     It is looked for and not imported: it may be the user's program itself, as in ``spark-submit app.py``.
     """
-    found = importlib.util.find_spec("app")
-    if found is None:
-        return  # The import below says so.
-    ours = Path(__file__).parent.with_name("app")
-    if found.origin is None or Path(found.origin).parent != ours:
-        place = found.origin or ", ".join(found.submodule_search_locations or ())
+    place = foreign_app()
+    if place is not None:
         raise FirnAppShadowed(
             f"The package 'app' is {place}, not Firn's: Firn's modules live in a package of that name, so rename yours, or put it"
             " behind site-packages on sys.path."

@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 import random
 import socket
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
+
+from app.interpreter import python_command, python_environment
 
 RESTART_DELAY_S_MIN: Final = 0.1
 RESTART_DELAY_S_MAX: Final = 10.0
@@ -35,7 +36,7 @@ class Child:
         log_line: Callable[[str], None],
         connected: Callable[[socket.socket], Awaitable[None]] | None = None,
     ) -> None:
-        """``command`` makes the arguments, after the interpreter, from the number of the child's end of the socket pair.
+        """``command`` makes module and arguments, for Python to run, from the number of the child's end of the socket pair.
 
         ``connected`` is given the broker's end of every new pair and owns it; without it this object keeps it open.
         """
@@ -60,8 +61,8 @@ class Child:
         ours, theirs = socket.socketpair()
         try:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *self._command(theirs.fileno()),
+                *python_command(*self._command(theirs.fileno())),
+                env=python_environment(),
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), *self._inherited),
                 start_new_session=True,  # Ctrl-C is for the broker, which then ends its children in order

@@ -64,7 +64,7 @@ class CleanerProcess:
         self._child = Child(
             "cleaner",
             lambda descriptor: (
-                "-m", "app.hot.cleaning.process", "--socket", str(descriptor), "--cache", cache_directory,
+                "app.hot.cleaning.process", "--socket", str(descriptor), "--cache", cache_directory,
             ),
             inherited=[lock_descriptor],
             rng=rng,

@@ -85,7 +85,7 @@ class Broker:
         self._store = Child(
             "store",
             lambda descriptor: (
-                "-m", "app.tiering.store_process", "--store", self.store_url, "--socket", str(descriptor),
+                "app.tiering.store_process", "--store", self.store_url, "--socket", str(descriptor),
             ),
             inherited=[lock.fileno()],
             rng=self._rng,
@@ -212,7 +212,7 @@ class Broker:
         self._http = Child(
             "http",
             lambda descriptor: (
-                "-m", "app.http", "--bootstrap", bootstrap, "--listen", self.config.http_address,
+                "app.http", "--bootstrap", bootstrap, "--listen", self.config.http_address,
                 "--parent-fd", str(descriptor),
             ),
             inherited=[],

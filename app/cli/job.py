@@ -1,4 +1,4 @@
-"""``firn job``: archive a topic's history, prove it, replay it. Needs ``firn[spark]``, but neither Spark nor a broker."""
+"""``firn job``: archive a topic's history, prove it, replay it. Needs ``firn-broker[spark]``, but neither Spark nor a broker."""
 
 from __future__ import annotations
 
@@ -279,4 +279,6 @@ def _needing_spark_extra() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise ConfigError(f"Jobs need {error.name}, which is not installed: pip install 'firn[spark]'.") from None
+        raise ConfigError(
+            f"Jobs need {error.name}, which is not installed: pip install 'firn-broker[spark]'."
+        ) from None

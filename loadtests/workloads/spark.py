@@ -40,7 +40,7 @@ def replay(lab: Lab) -> list[Case]:
     Python's record batches reach Spark by Unix sockets, the one setting that docs/spark.md recommends, but for `Spark's defaults`.
     Then one day of a topic of very many segments is planned and read, and a topic archived by two processes."""
     if importlib.util.find_spec("pyspark") is None:
-        lab.note("Spark is left out: pyspark is not installed (pip install 'firn[spark]').")
+        lab.note("Spark is left out: pyspark is not installed (pip install 'firn-broker[spark]').")
         return []
     if shutil.which("java") is None:
         lab.note("Spark is left out: no Java here.")

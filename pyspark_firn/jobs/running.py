@@ -26,6 +26,7 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from app.errors import ConfigError, FirnError
+from app.interpreter import environment_for_children
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -165,7 +166,9 @@ def _begin_forkserver() -> None:
     resource_tracker.ensure_running()  # Which would let the signal through again.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        forkserver.ensure_running()
+        # Else it would look for modules in the current folder first.
+        with environment_for_children():
+            forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         del os.environ[FOLDER_VARIABLE]

@@ -166,3 +166,33 @@ def test_a_part_that_fails_is_raised_when_those_under_way_have_come_to_their_end
 def test_every_part_is_done_once_whoever_does_it(tmp_path: Path) -> None:
     names = [f"part-{number}" for number in range(20)]
     assert sorted(ProcessRunner(3).run(fail_or_write, [tmp_path / name for name in names])) == sorted(names)
+
+
+BESIDE_AN_APP = """
+import os, sys
+from pyspark_firn.jobs.running import ProcessRunner
+
+def loaded(number):
+    import app
+    return "pyspark_firn.jobs.preloaded" in sys.modules, app.__file__
+
+if __name__ == "__main__":
+    os.chdir(sys.argv[1])
+    print({*ProcessRunner(2).run(loaded, range(2))})
+"""
+
+
+def test_workers_find_what_is_loaded_before_them_though_there_is_an_app_in_the_current_folder(tmp_path: Path) -> None:
+    """As where ``firn job`` is run in a project of the user's."""
+    (tmp_path / "users").mkdir()
+    (tmp_path / "users" / "app.py").write_text("raise SystemExit('the user\\'s program was run')")
+    (tmp_path / "script.py").write_text(BESIDE_AN_APP)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "users")],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert (done.stderr, done.stdout) == ("", f"{{(True, '{Path(__file__).parents[2]}/app/__init__.py')}}\n")

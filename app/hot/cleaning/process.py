@@ -19,7 +19,6 @@ import gc
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +27,7 @@ from typing import Final, TypeVar
 
 from app.hot.cleaning.work import InlineCleanerWork, cleaner_handlers
 from app.hot.files import PosixFileSystem
+from app.interpreter import python_command
 from app.objectstore.api import Buffer
 from app.objectstore.rpc import RpcServer
 from app.priority import give_way
@@ -143,8 +143,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     warm_up(engine)
     if compiled_anew() and _COMPILED not in os.environ:
         os.environ[_COMPILED] = "1"
-        again = ["-m", "app.hot.cleaning.process", "--socket", str(options.socket), "--cache", options.cache]
-        os.execv(sys.executable, [sys.executable, *again])
+        again = ["--socket", str(options.socket), "--cache", options.cache]
+        command = python_command("app.hot.cleaning.process", *again)
+        os.execv(command[0], command)
     _give_back_memory()
     work = InlineCleanerWork(PosixFileSystem(), _OneThread(), lambda: engine, Throttle)
     asyncio.run(_until_closed(socket.socket(fileno=options.socket), work))
