@@ -40,10 +40,10 @@ def give_way(niceness: int) -> None:
     os.nice(niceness)
     _ask_for_long_turns()
     if os.getsid(0) == os.getpid():
-        _make_session_nice()
+        make_session_nice()
 
 
-def _make_session_nice() -> None:
+def make_session_nice() -> None:
     for _ in range(SESSION_TRIES):
         try:
             SESSION.write_text(str(os.nice(0)))

@@ -108,7 +108,7 @@ class Kernels(NamedTuple):
 def load_kernels() -> Kernels:
     """The kernels, compiled before their first use on this machine."""
     try:
-        compiled = {one.name: one for one in _compiled()}
+        compiled = {one.name: one for one in compiled_kernels()}
         return Kernels(**{kernel.name: _LoadedKernel(kernel, compiled[kernel.name]) for kernel in KERNELS})
     except (UnsupportedObject, OSError, subprocess.SubprocessError, msgspec.DecodeError) as problem:
         _log.info("The kernels are run by numba: %s", problem)
@@ -146,14 +146,14 @@ class _LoadedKernel:
         return results[0] if len(results) == 1 else tuple(results)
 
 
-def _compiled() -> list[Compiled]:
+def compiled_kernels() -> list[Compiled]:
     """The kernels' object files, from the first folder that has them.
 
     Raises: OSError, subprocess.SubprocessError, msgspec.DecodeError (something else was printed beside them).
     """
     name = f"kernels-{_key()}.msgpack"
-    for folder in _folders():
-        kept = _kept(folder / name)
+    for folder in cache_folders():
+        kept = kept_code(folder / name)
         if kept is not None:
             return kept
     # Not from the directory that a task happens to run in (-P), and with the packages that Spark has brought to it.
@@ -166,7 +166,7 @@ def _compiled() -> list[Compiled]:
         timeout=COMPILE_DEADLINE_S,
     )
     compiled = msgspec.msgpack.decode(done.stdout, type=list[Compiled])
-    _keep(done.stdout, name)
+    keep_code(done.stdout, name)
     return compiled
 
 
@@ -186,7 +186,7 @@ def _key() -> str:
     return digest.hexdigest()[:32]
 
 
-def _folders() -> list[Path]:
+def cache_folders() -> list[Path]:
     """Where code may be kept: executors often run from an image that cannot be written, and without a home."""
     home = Path(os.path.expanduser("~"))
     return [
@@ -196,7 +196,7 @@ def _folders() -> list[Path]:
     ]
 
 
-def _kept(path: Path) -> list[Compiled] | None:
+def kept_code(path: Path) -> list[Compiled] | None:
     """What a file of code has, unless it is not there, not whole, or somebody else may have put it there."""
     try:
         with path.open("rb") as file:
@@ -211,9 +211,9 @@ def _kept(path: Path) -> list[Compiled] | None:
     return msgspec.msgpack.decode(code, type=list[Compiled])
 
 
-def _keep(code: bytes, name: str) -> None:
+def keep_code(code: bytes, name: str) -> None:
     """Write a file of code where the next process will look; it is there whole or not at all."""
-    for folder in _folders():
+    for folder in cache_folders():
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:

@@ -410,7 +410,7 @@ class FirnStreamWriter(Shipped, DataSourceStreamArrowWriter):
                     return
                 run_id = next((one.slot.run_id for one in messages if one.slot is not None), "")
                 own = Intent(batch_id, opened, run_id, slots)
-                intent = await self._intend(cluster, query_id, own, is_known=is_known)
+                intent = await self.intend(cluster, query_id, own, is_known=is_known)
             for transaction in opened:
                 if transaction not in intent.transactions:
                     await self._abandon(cluster, transaction)
@@ -424,7 +424,7 @@ class FirnStreamWriter(Shipped, DataSourceStreamArrowWriter):
             failures: list[FirnError] = []
             for transaction in intent.transactions:
                 try:
-                    await self._finish(cluster, transaction, batch_id)
+                    await self.finish(cluster, transaction, batch_id)
                 except FirnError as error:
                     failures.append(error)
             if failures:
@@ -438,11 +438,11 @@ class FirnStreamWriter(Shipped, DataSourceStreamArrowWriter):
         newest = await read_intent(cluster, self._options.commit_topic, query_id, settled=settled)
         return None if newest is None or newest.batch_id < batch_id else newest
 
-    async def _intend(self, cluster: ClusterClient, query_id: str, own: Intent, *, is_known: bool) -> Intent:
+    async def intend(self, cluster: ClusterClient, query_id: str, own: Intent, *, is_known: bool) -> Intent:
         """Make ``own`` the intent of its batch, and answer it; or the one that is there.
 
         It was looked for before, so that a driver which is batches behind does not take the id from the one ahead.
-        ``is_known``: a task has seen one. Raises: CorruptionError if that is gone, and as ``_check_open`` and ``_write_intent``.
+        ``is_known``: a task has seen one. Raises: CorruptionError if that is gone, and as ``check_open`` and ``write_intent``.
         """
         await ensure_commit_topic(cluster, self._options.commit_topic)
         timeout_ms = min(INTENT_TIMEOUT_MS, self._options.transaction_timeout_ms)
@@ -455,12 +455,12 @@ class FirnStreamWriter(Shipped, DataSourceStreamArrowWriter):
                 f"The intent of batch {own.batch_id} of query {query_id} was there when its tasks began, and is gone from topic"
                 f" '{self._options.commit_topic}': what it named cannot be told any more."
             )
-        await self._check_open(cluster, own)
-        await self._write_intent(cluster, query_id, own, writer)
+        await self.check_open(cluster, own)
+        await self.write_intent(cluster, query_id, own, writer)
         return own
 
     @staticmethod
-    async def _check_open(cluster: ClusterClient, intent: Intent) -> None:
+    async def check_open(cluster: ClusterClient, intent: Intent) -> None:
         """Raises: ConfigError if one is over: no intent may name what cannot be committed; RequestRejected, BrokerUnavailable."""
         for transaction in intent.transactions:
             if not await is_open(cluster, transaction):
@@ -470,7 +470,7 @@ class FirnStreamWriter(Shipped, DataSourceStreamArrowWriter):
                     " transactionTimeout, raise that or make the batches smaller."
                 )
 
-    async def _write_intent(self, cluster: ClusterClient, query_id: str, intent: Intent, writer: Transaction) -> None:
+    async def write_intent(self, cluster: ClusterClient, query_id: str, intent: Intent, writer: Transaction) -> None:
         """Have the intent in the topic, committed by its transaction ``writer``.
 
         Raises: FencedError (another start has the query now; it is there only if the answer to its end was lost), BrokerUnavailable
@@ -494,7 +494,7 @@ class FirnStreamWriter(Shipped, DataSourceStreamArrowWriter):
             ) from error
 
     @staticmethod
-    async def _finish(cluster: ClusterClient, transaction: Transaction, batch_id: int) -> None:
+    async def finish(cluster: ClusterClient, transaction: Transaction, batch_id: int) -> None:
         try:
             await end_transaction(cluster, transaction, commit=True)
         except RequestRejected as error:

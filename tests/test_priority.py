@@ -79,7 +79,7 @@ def test_a_session_becomes_nice_though_another_has_just_become_so(monkeypatch: p
     waited: list[float] = []
     monkeypatch.setattr(Path, "write_text", refuse_twice)
     monkeypatch.setattr(priority.time, "sleep", waited.append)
-    priority._make_session_nice()
+    priority.make_session_nice()
     assert written == [str(os.nice(0))] * 3
     assert waited == [priority.SESSION_WAIT_S] * 2
 

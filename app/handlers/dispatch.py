@@ -82,7 +82,7 @@ class Apis(Mapping[int, Api]):
     def __getitem__(self, key: int) -> Api:
         api = self._loaded.get(key)
         if api is None:
-            self._load(self._family_of[key])
+            self.load(self._family_of[key])
             api = self._loaded[key]
         return api
 
@@ -95,10 +95,10 @@ class Apis(Mapping[int, Api]):
     async def load_all(self) -> None:
         """Import what is left, one family at a time, before somebody has to wait for it."""
         for family in FAMILIES:
-            self._load(family)
+            self.load(family)
             await asyncio.sleep(LOAD_PAUSE_S)
 
-    def _load(self, family: str) -> None:
+    def load(self, family: str) -> None:
         table: ApiTable = import_module(f"app.handlers.{family}").APIS
         assert set(table) == set(FAMILIES[family]), family
         self._loaded.update((int(key), api) for key, api in table.items())

@@ -94,7 +94,7 @@ class Sending:
             return
         connection = self._connection
         try:
-            self._push()
+            self.send_burst()
         except (ConnectionError, TimeoutError):
             connection.abort()
         except OSError as error:
@@ -102,8 +102,8 @@ class Sending:
                 f"closing the connection of {connection.peer}: cannot send what a response promised: {error.strerror}"
             )
 
-    def _push(self) -> None:
-        """Raises: OSError."""
+    def send_burst(self) -> None:
+        """Send one burst of the parts, at most ``SEND_BURST_BYTES``. Raises: OSError."""
         connection, parts = self._connection, self.parts
         sent = 0
         self.full = False

@@ -499,9 +499,9 @@ class LogManager:
                 async with asyncio.timeout(TICK_MS / 1000):
                     await directory.trash_added.wait()
             directory.trash_added.clear()
-            await self._take_out_trash(self._clock.now_ms())
+            await self.take_out_trash(self._clock.now_ms())
 
-    async def _take_out_trash(self, now_ms: int) -> None:
+    async def take_out_trash(self, now_ms: int) -> None:
         fs, pool, trash = self._fs, self._pool, self.log_directory.trash
         due = [doomed for doomed in self._doomed if doomed.due_ms <= now_ms and not _in_use(doomed.log)]
         try:

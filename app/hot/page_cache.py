@@ -52,10 +52,10 @@ def all_pages_cached(descriptor: int, position: int, length: int) -> bool:
     return cached >= wanted
 
 
-_sync_file_range = getattr(_libc, "sync_file_range", None)
+sync_file_range = getattr(_libc, "sync_file_range", None)
 """Only Linux has it."""
-if _sync_file_range is not None:
-    _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+if sync_file_range is not None:
+    sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _WAIT_BEFORE: Final = 1
 _WRITE: Final = 2
 _WAIT_AFTER: Final = 4
@@ -77,7 +77,7 @@ def finish_write_back(descriptor: int, position: int, length: int) -> None:
 
 
 def _write_back(descriptor: int, position: int, length: int, flags: int) -> None:
-    if _sync_file_range is None or not _sync_file_range(descriptor, position, length, flags):
+    if sync_file_range is None or not sync_file_range(descriptor, position, length, flags):
         return
     error = ctypes.get_errno()
     if error not in _NOT_HERE:

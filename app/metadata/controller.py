@@ -529,11 +529,11 @@ class Controller:
         bound = image.brokers.get(mine.broker_id)
         if bound is None or (bound.directory_id, bound.incarnation) != (mine.directory_id, mine.incarnation):
             directory = f"data directory {bound.directory_id}" if bound is not None else "nobody"
-            raise self._fence(f"Node id {mine.broker_id} has been taken over by {directory}; this broker stops.")
+            raise self.fence(f"Node id {mine.broker_id} has been taken over by {directory}; this broker stops.")
         if self._log.writer.writer_id != self.writer_id:
-            raise self._fence(f"{self._log.writer.writer_id} has taken over the cluster; this broker stops.")
+            raise self.fence(f"{self._log.writer.writer_id} has taken over the cluster; this broker stops.")
 
-    def _fence(self, reason: str) -> FencedError:
+    def fence(self, reason: str) -> FencedError:
         if self._fenced is None:
             self._fenced = FencedError(reason)
             self._refuse_waiting(self._fenced)
@@ -598,7 +598,7 @@ class Controller:
         except FencedError:
             self._queue.extendleft(change for change, _ in reversed(planned))
             planned.clear()
-            raise self._fence("Another broker has taken over the cluster; this broker stops.") from None
+            raise self.fence("Another broker has taken over the cluster; this broker stops.") from None
         except (StorageUnavailable, CorruptionError, LimitExceeded) as error:
             for change, _ in planned:
                 _refuse(change.done, error)

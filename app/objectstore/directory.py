@@ -37,7 +37,7 @@ class DirectoryStore:
     def __init__(self, root: Path | str, pool: BlockingPool | None = None) -> None:
         self.root = Path(root).absolute()
         self._pool: BlockingPool = pool if pool is not None else DirectPool()
-        self._work = DirectoryWork(self.root)
+        self.work = DirectoryWork(self.root)
 
     async def open(self) -> int:
         """Make the root and remove what crashed processes left over; other live ones are not disturbed.
@@ -45,14 +45,14 @@ class DirectoryStore:
         Returns how many leftovers there were. Not needed to use the store: leftovers are invisible anyway.
         Raises: StorageUnavailable.
         """
-        return await self._pool.run(self._work.prepare)
+        return await self._pool.run(self.work.prepare)
 
     async def check(self) -> None:
         """Whether conditional writes can work here.
 
         Raises: ConfigError (the file system has no hard links), StorageUnavailable (it cannot be written now).
         """
-        await self._pool.run(self._work.check_links)
+        await self._pool.run(self.work.check_links)
 
     def local_path(self, key: str) -> Path:
         """Where the object's bytes are, to serve them without a copy. The object need not exist; it never changes in place
@@ -62,74 +62,74 @@ class DirectoryStore:
 
     async def get(self, key: str) -> bytes:
         check_key(key)
-        return await self._pool.run(lambda: self._work.read(key, 0, None))
+        return await self._pool.run(lambda: self.work.read(key, 0, None))
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         check_key(key)
         check_range(start, end)
-        return await self._pool.run(lambda: self._work.read(key, start, end))
+        return await self._pool.run(lambda: self.work.read(key, start, end))
 
     def get_range_now(self, key: str, start: int, end: int) -> bytes:
         """As ``get_range``, on the caller's thread, for readers without a loop to keep free."""
         check_key(key)
         check_range(start, end)
-        return self._work.read(key, start, end)
+        return self.work.read(key, start, end)
 
     def expect_range(self, key: str, start: int, end: int) -> None:
         """Have the kernel bring a range that is soon asked for into the page cache, without waiting for it."""
         check_key(key)
         check_range(start, end)
-        self._work.read_ahead(key, start, end)
+        self.work.read_ahead(key, start, end)
 
     async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
         check_key(key)
         check_range(0, length)
-        return await self._pool.run(lambda: self._work.read_tail(key, length))
+        return await self._pool.run(lambda: self.work.read_tail(key, length))
 
     async def head(self, key: str) -> ObjectInfo:
         check_key(key)
-        return await self._pool.run(lambda: self._work.head(key))
+        return await self._pool.run(lambda: self.work.head(key))
 
     async def put(self, key: str, data: Buffer) -> None:
         check_key(key)
-        await self._pool.run(lambda: self._work.put(key, data))
+        await self._pool.run(lambda: self.work.put(key, data))
 
     async def put_if_absent(self, key: str, data: Buffer) -> None:
         check_key(key)
-        await self._pool.run(lambda: self._work.put_if_absent(key, data))
+        await self._pool.run(lambda: self.work.put_if_absent(key, data))
 
     async def delete(self, key: str) -> None:
         check_key(key)
-        await self._pool.run(lambda: self._work.delete([key]))
+        await self._pool.run(lambda: self.work.delete([key]))
 
     async def delete_many(self, keys: list[str]) -> None:
         assert len(keys) <= LIST_LIMIT_MAX, len(keys)
         for key in keys:
             check_key(key)
-        await self._pool.run(lambda: self._work.delete(keys))
+        await self._pool.run(lambda: self.work.delete(keys))
 
     async def list_objects(
         self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX
     ) -> list[ObjectInfo]:
         check_prefix(prefix)
         assert 0 < limit <= LIST_LIMIT_MAX, limit
-        return await self._pool.run(lambda: self._work.list_objects(prefix, start_after, limit))
+        return await self._pool.run(lambda: self.work.list_objects(prefix, start_after, limit))
 
     async def begin_upload(self, key: str) -> DirectoryUpload:
         check_key(key)
-        upload_id = await self._pool.run(lambda: self._work.begin_upload(key))
-        return DirectoryUpload(self._work, self._pool, key, upload_id)
+        upload_id = await self._pool.run(lambda: self.work.begin_upload(key))
+        return DirectoryUpload(self.work, self._pool, key, upload_id)
 
     async def list_uploads(self, prefix: str) -> list[UploadInfo]:
         check_prefix(prefix)
-        return await self._pool.run(lambda: self._work.list_uploads(prefix))
+        return await self._pool.run(lambda: self.work.list_uploads(prefix))
 
     async def abort_upload(self, key: str, upload_id: str) -> None:
         check_key(key)
-        await self._pool.run(lambda: self._work.abort_upload(key, upload_id))
+        await self._pool.run(lambda: self.work.abort_upload(key, upload_id))
 
     async def close(self) -> None:
-        await self._pool.run(self._work.close)
+        await self._pool.run(self.work.close)
 
 
 class DirectoryUpload:
@@ -140,14 +140,14 @@ class DirectoryUpload:
         self.upload_id = upload_id
         self._store_work = work
         self._pool = pool
-        self._work = UploadWork(work, key, upload_id)
+        self.work = UploadWork(work, key, upload_id)
 
     async def put_part(self, number: int, data: Buffer) -> None:
         assert 1 <= number <= PART_NUMBER_MAX, number
-        await self._pool.run(lambda: self._work.put_part(number, data))
+        await self._pool.run(lambda: self.work.put_part(number, data))
 
     async def complete(self) -> None:
-        await self._pool.run(self._work.complete)
+        await self._pool.run(self.work.complete)
 
     async def abort(self) -> None:
         await self._pool.run(lambda: self._store_work.abort_upload(self.key, self.upload_id))

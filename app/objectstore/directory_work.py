@@ -162,7 +162,7 @@ class DirectoryWork:
     def put(self, key: str, data: Buffer) -> None:
         path = self.path(key)
         try:
-            temporary = self._write_temporary(os.path.dirname(path), data)
+            temporary = self.write_temporary(os.path.dirname(path), data)
             try:
                 os.rename(temporary, path)
             except OSError:
@@ -178,7 +178,7 @@ class DirectoryWork:
             if os.path.lexists(path):
                 self._sync_entry(path)
                 raise AlreadyExists(f"{key} exists")
-            temporary = self._write_temporary(os.path.dirname(path), data)
+            temporary = self.write_temporary(os.path.dirname(path), data)
             try:
                 self._link(temporary, path, key)
             except BaseException:
@@ -211,7 +211,7 @@ class DirectoryWork:
         except OSError as error:
             raise storage_error(error, f"could not delete from {self.root}") from error
 
-    def _write_temporary(self, directory: str, data: Buffer) -> str:
+    def write_temporary(self, directory: str, data: Buffer) -> str:
         """A synced temporary file in ``directory``, which is made if need be; its path. Leaves nothing when it fails."""
         temporary = f"{directory}/.{self.instance()}-{next(self._counter)}.tmp"
         descriptor = self._create(directory, temporary)

@@ -203,7 +203,7 @@ class RemoteReader:
         """
         at = TopicIdPartition(topic_id, partition)
         manifest = self._served(at)
-        stream = self._stream(at, offset)
+        stream = self.stream_at(at, offset)
         ranges: list[RemoteRange] = []
         aborted: dict[AbortedTransaction, None] = {}
         left = max_bytes
@@ -497,7 +497,7 @@ class RemoteReader:
 
     # --- read-ahead -------------------------------------------------------------------------------------------------
 
-    def _stream(self, at: TopicIdPartition, offset: Offset) -> _Stream:
+    def stream_at(self, at: TopicIdPartition, offset: Offset) -> _Stream:
         stream = self._streams.get((at, offset))
         now_s = _now_s()
         if stream is None:
@@ -517,7 +517,7 @@ class RemoteReader:
             stream.stalled = True
             self._stalls.value += 1
             if stream.is_full:
-                self._grow(stream, stream.window_bytes)
+                self.grow(stream, stream.window_bytes)
 
     def _note_served(self, stream: _Stream, at: TopicIdPartition, end: Offset) -> None:
         if stream.place != (at, end):
@@ -532,7 +532,7 @@ class RemoteReader:
         while stream.ahead and stream.ahead[0][0] <= end:
             stream.ahead_bytes -= stream.ahead.popleft()[1]
 
-    def _grow(self, stream: _Stream, by_bytes: int) -> None:
+    def grow(self, stream: _Stream, by_bytes: int) -> None:
         while self._window_bytes + by_bytes > self._read_ahead_bytes:
             oldest = next(iter(self._streams))
             idle = self._streams[oldest]
@@ -584,7 +584,7 @@ class RemoteReader:
                 chunk = footer.chunks[index]
                 stream.window_bytes_min = 2 * chunk.raw_bytes
                 if stream.window_bytes < stream.window_bytes_min:
-                    self._grow(stream, stream.window_bytes_min - stream.window_bytes)
+                    self.grow(stream, stream.window_bytes_min - stream.window_bytes)
                 stream.is_full = stream.ahead_bytes + chunk.raw_bytes > stream.window_bytes
                 if stream.is_full:
                     return

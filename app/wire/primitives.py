@@ -96,16 +96,16 @@ UVARINTS: Final = tuple(uvarint(value) for value in range(1024))
 
 # --- uuids ----------------------------------------------------------------------------------------------------------
 
-_uuids: Final[dict[bytes, UUID]] = {bytes(16): ZERO_UUID}
+uuids_kept: Final[dict[bytes, UUID]] = {bytes(16): ZERO_UUID}
 
 
 def uuid_of(raw: bytes) -> UUID:
     """The uuid of 16 bytes. Building one costs a microsecond, so those seen lately are kept."""
-    found = _uuids.get(raw)
+    found = uuids_kept.get(raw)
     if found is None:
-        if len(_uuids) >= UUIDS_KEPT_MAX:
-            _uuids.clear()
-        found = _uuids[raw] = UUID(bytes=raw)
+        if len(uuids_kept) >= UUIDS_KEPT_MAX:
+            uuids_kept.clear()
+        found = uuids_kept[raw] = UUID(bytes=raw)
     return found
 
 

@@ -193,7 +193,7 @@ def replay(request: ReplayRequest, *, progress: Progress | None = None) -> Repla
             starts={int(one.partition.partition): one.start for one in ranges},
             log_starts={int(one.partition.partition): one.start for one in snapshot.partitions},
         )
-        return asyncio.run(_Replay(request, parsed, source, session, progress).run())
+        return asyncio.run(Replay(request, parsed, source, session, progress).run())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +207,7 @@ class _Source:
     log_starts: Mapping[int, int]
 
 
-class _Replay:
+class Replay:
     def __init__(
         self,
         request: ReplayRequest,
@@ -337,7 +337,7 @@ class _Replay:
                 since_state >= STATE_EVERY_RECORDS or max(due_s, loop.time()) - written_s > STATE_EVERY_S
             ):
                 # Before a long pause, not after it: whoever looks or starts again knows how far this is.
-                await self._note(producer, state, sent)
+                await self.note(producer, state, sent)
                 since_state, written_s = 0, loop.time()
             if due_s > loop.time():
                 await asyncio.sleep(due_s - loop.time())
@@ -361,9 +361,9 @@ class _Replay:
             since_state += 1
         # Without an end time the next start goes on with what has come since, and must miss what has come and gone.
         state.finished = bool(self._request.end)
-        await self._note(producer, state, sent)
+        await self.note(producer, state, sent)
 
-    async def _note(self, producer: Producer, state: ReplayState, sent: Mapping[int, int]) -> None:
+    async def note(self, producer: Producer, state: ReplayState, sent: Mapping[int, int]) -> None:
         """Wait for every acknowledgement and write down how far that is.
 
         Raises: RequestRejected, BrokerUnavailable if a record was not taken; then nothing is written down.

@@ -71,7 +71,7 @@ class ScriptedBroker:
         for writer in self.writers:
             writer.transport.abort()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         self.writers.add(writer)
         try:
@@ -157,7 +157,7 @@ async def scripted_broker(**topics: int) -> AsyncIterator[ScriptedBroker]:
     tasks: set[asyncio.Task[None]] = set()
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(broker._serve(reader, writer))
+        task = asyncio.create_task(broker.serve(reader, writer))
         tasks.add(task)
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0)

@@ -164,7 +164,7 @@ async def test_the_topics_of_one_request_are_made_by_few_entries() -> None:
 
 async def test_a_controller_that_was_replaced_says_that_it_is_none() -> None:
     async with admin_bench() as bench:
-        bench.controller._fence("another broker took over")
+        bench.controller.fence("another broker took over")
         [result] = await create(bench, topic("t"))
         assert result.error_code == ErrorCode.NOT_CONTROLLER
 

@@ -118,14 +118,14 @@ async def test_many_slow_readers_of_one_file_get_all_of_it(start, connect, tmp_p
 
 async def test_other_connections_get_their_turn_while_one_is_sent_much(start, connect, tmp_path, sent, monkeypatch):
     at_once: list[int] = []
-    push = sending.Sending._push
+    send_burst = sending.Sending.send_burst
 
     def counted(self: sending.Sending) -> None:
         before = sum(sent)
-        push(self)
+        send_burst(self)
         at_once.append(sum(sent) - before)
 
-    monkeypatch.setattr(sending.Sending, "_push", counted)
+    monkeypatch.setattr(sending.Sending, "send_burst", counted)
     monkeypatch.setattr(sending, "SEND_BURST_BYTES", 1 << 20)
     bench = await start()
     client = await connect(bench)

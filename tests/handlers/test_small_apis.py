@@ -40,7 +40,7 @@ async def test_families_are_imported_before_they_are_asked_for():
     apis = Apis()
     await apis.load_all()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Apis, "_load", None)
+        patch.setattr(Apis, "load", None)
         assert all(apis[key] for key in apis)
 
 

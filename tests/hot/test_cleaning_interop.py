@@ -151,7 +151,7 @@ async def test_kafkas_own_cleaner_makes_the_same_of_the_same_log(tmp_path: Path,
         log.cleaned_end_offset = None
         async with running(manager):
             assert await cleaner_over(manager, PosixFileSystem(), clock=clock).clean_next()
-            await manager._take_out_trash(clock.now)
+            await manager.take_out_trash(clock.now)
         await manager.close()
         assert (await kafka).strip() == str(dirty_end)
         assert content(f"{ours}/t-0") == content(f"{theirs}/t-0")
@@ -168,7 +168,7 @@ async def test_kafkas_dump_tool_finds_what_was_compacted_in_order(tmp_path: Path
         await fill(log, 3, now)
         assert await cleaner_over(manager, PosixFileSystem(), clock=clock).clean_next()
         await log.flush()
-        await manager._take_out_trash(clock.now)
+        await manager.take_out_trash(clock.now)
     await manager.close()
     suffixes = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
     files = sorted(f"{log.path}/{name}" for name in os.listdir(log.path) if name.endswith(suffixes))

@@ -143,7 +143,7 @@ class CompactionMachine(RuleBasedStateMachine):
                 )
                 while await cleaner.clean_next():
                     await self._check_cleaned()
-                await self.manager._take_out_trash(self.clock.now)
+                await self.manager.take_out_trash(self.clock.now)
 
         self.runner.run(work())
 

@@ -175,11 +175,11 @@ async def test_a_deleted_log_goes_at_once_and_its_files_later() -> None:
         return [name for name in fs.list_dir(DATA) if name.endswith("-delete")]
 
     assert len(doomed()) == 1
-    await manager._take_out_trash(clock.now + 999)
-    await manager._take_out_trash(clock.now + 1000)
+    await manager.take_out_trash(clock.now + 999)
+    await manager.take_out_trash(clock.now + 1000)
     assert len(doomed()) == 1  # a copy is outstanding
     hold.release()
-    await manager._take_out_trash(clock.now + 1000)
+    await manager.take_out_trash(clock.now + 1000)
     assert doomed() == []
 
 
@@ -192,13 +192,13 @@ async def test_a_deleted_log_that_is_still_being_synced_keeps_its_name_however_s
     await settle()
     manager.delete("t", 0)
     manager._pool = InlinePool()
-    await manager._take_out_trash(clock.now)
+    await manager.take_out_trash(clock.now)
     with pytest.raises(StorageUnavailable, match="still being written to"):
         new_log(manager)
     pool.gate.set()
     await asyncio.wait([flushing])
     assert isinstance(flushing.exception(), StorageUnavailable)
-    await manager._take_out_trash(clock.now)
+    await manager.take_out_trash(clock.now)
     new_log(manager)
     assert [name for name in fs.list_dir(DATA) if name.startswith("t-0")] == ["t-0"]
 
@@ -212,7 +212,7 @@ async def test_deleted_directories_of_an_earlier_life_are_removed() -> None:
     again = manager_over(fs)
     report = await again.load_all()
     assert report.logs == 0
-    await again._take_out_trash(NOW)
+    await again.take_out_trash(NOW)
     assert [name for name in fs.list_dir(DATA) if name.endswith("-delete")] == []
 
 

@@ -76,7 +76,7 @@ def test_an_early_write_back_fails_where_the_disk_does_and_not_where_there_is_no
         ctypes.set_errno(code)
         return -1
 
-    monkeypatch.setattr(page_cache, "_sync_file_range", refused)
+    monkeypatch.setattr(page_cache, "sync_file_range", refused)
     file = PosixFileSystem().open(str(tmp_path / "file"), create=True)
     for write_back in (file.start_write_back, file.finish_write_back):
         if code in (errno.EIO, errno.ENOSPC):

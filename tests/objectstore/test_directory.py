@@ -29,7 +29,7 @@ from app.objectstore.directory import DirectoryStore
 async def main(root):
     store = DirectoryStore(root)
     await store.put_if_absent("data/kept", b"kept")
-    store._work._write_temporary(root + "/data", b"half written")
+    store.work.write_temporary(root + "/data", b"half written")
     upload = await store.begin_upload("data/parts")
     await upload.put_part(1, b"x" * 1000)
     await store.begin_upload("data/begun")
@@ -71,7 +71,7 @@ async def test_opening_leaves_the_work_of_a_living_store_alone(tmp_path: Path) -
     living = DirectoryStore(root)
     upload = await living.begin_upload("data/slow")
     await upload.put_part(1, b"first")
-    half = living._work._write_temporary(f"{root}/data", b"half")
+    half = living.work.write_temporary(f"{root}/data", b"half")
 
     other = DirectoryStore(root)
     assert await other.open() == 3

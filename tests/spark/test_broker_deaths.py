@@ -81,7 +81,7 @@ def attempt(broker: Served, start: int, end: int, name: str) -> OpenTransaction:
     return asyncio.run(writer_to(broker).write_attempt(rows(start, end), "query", 0, name))
 
 
-@pytest.mark.parametrize("step", ["_check_open", "_write_intent", "_finish"])
+@pytest.mark.parametrize("step", ["check_open", "write_intent", "finish"])
 def test_a_batch_whose_broker_dies_under_its_commit_is_there_once_when_it_is_repeated(
     broker: Served, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -94,13 +94,13 @@ def test_a_batch_whose_broker_dies_under_its_commit_is_there_once_when_it_is_rep
         await whole(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(FirnStreamWriter, step, die if step == "_write_intent" else staticmethod(die))
+        patched.setattr(FirnStreamWriter, step, die if step == "write_intent" else staticmethod(die))
         with pytest.raises(BrokerUnavailable):
             asyncio.run(writer_to(broker).commit_batch(opened, 0))
     broker.start()
     asyncio.run(writer_to(broker).abort_batch(opened, 0))
     again = [attempt(broker, n, n + 5, f"{n}-2") for n in (0, 5)]
-    assert {one.already_intended for one in again} == {step == "_finish"}
+    assert {one.already_intended for one in again} == {step == "finish"}
     asyncio.run(writer_to(broker).commit_batch(again, 0))
     assert committed(broker) == values(0, 10)
 

@@ -378,7 +378,7 @@ class DyingWriter(writing.FirnStreamWriter):
             die("sent", batch_id)
         return left
 
-    async def _write_intent(self, cluster, query_id, intent, writer):
+    async def write_intent(self, cluster, query_id, intent, writer):
         die("before the intent", intent.batch_id)
         end_transaction = writing.end_transaction
 
@@ -387,13 +387,13 @@ class DyingWriter(writing.FirnStreamWriter):
             await end_transaction(cluster, transaction, commit=commit)
 
         writing.end_transaction = end
-        await super()._write_intent(cluster, query_id, intent, writer)
+        await super().write_intent(cluster, query_id, intent, writer)
         writing.end_transaction = end_transaction
         die("after the intent", intent.batch_id)
 
     @staticmethod
-    async def _finish(cluster, transaction, batch_id):
-        await writing.FirnStreamWriter._finish(cluster, transaction, batch_id)
+    async def finish(cluster, transaction, batch_id):
+        await writing.FirnStreamWriter.finish(cluster, transaction, batch_id)
         die("between two ends", batch_id)
 
     async def commit_batch(self, messages, batch_id):

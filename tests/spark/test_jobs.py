@@ -37,7 +37,7 @@ from pyspark_firn import count
 from pyspark_firn.jobs.audit_report import MENDS, write_report
 from pyspark_firn.jobs.compact import compact
 from pyspark_firn.jobs.inspection import inspect
-from pyspark_firn.jobs.replay import ReplayRequest, ReplayState, _Replay, replay
+from pyspark_firn.jobs.replay import Replay, ReplayRequest, ReplayState, replay
 from pyspark_firn.jobs.running import ProcessRunner
 from pyspark_firn.jobs.targets import Folder
 from tests.spark.conftest import Topic
@@ -441,9 +441,9 @@ async def test_a_replay_that_died_goes_on_without_gap_or_double(
             pass
 
         noted = 0
-        note = _Replay._note
+        note = Replay.note
 
-        async def die(self: _Replay, producer: Any, state: ReplayState, sent: Any) -> None:
+        async def die(self: Replay, producer: Any, state: ReplayState, sent: Any) -> None:
             nonlocal noted
             noted += 1
             await producer.flush()
@@ -454,7 +454,7 @@ async def test_a_replay_that_died_goes_on_without_gap_or_double(
         monkeypatch.setattr("pyspark_firn.jobs.replay.STATE_EVERY_RECORDS", 70)
         monkeypatch.setattr("pyspark_firn.jobs.replay.STATE_EVERY_S", 3600)  # however slow the machine is
         with monkeypatch.context() as patched:
-            patched.setattr(_Replay, "_note", die)
+            patched.setattr(Replay, "note", die)
             with pytest.raises(Died):
                 await asyncio.to_thread(replay, request)
         summary = await asyncio.to_thread(replay, request)

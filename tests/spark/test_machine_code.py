@@ -35,7 +35,7 @@ def table_of(kernels: Kernels, raw: bytes) -> tuple[tuple[int, ...], list[list[i
 @pytest.fixture(scope="module")
 def scan() -> Compiled:
     """The smallest kernel's object file."""
-    return next(one for one in machine_code._compiled() if one.name == "scan_batches")
+    return next(one for one in machine_code.compiled_kernels() if one.name == "scan_batches")
 
 
 @needs_x86
@@ -44,7 +44,7 @@ def test_machine_code_answers_what_numba_answers(monkeypatch: pytest.MonkeyPatch
         raise UnsupportedObject("for this test")
 
     loaded = load_kernels()
-    monkeypatch.setattr(machine_code, "_compiled", refuse)
+    monkeypatch.setattr(machine_code, "compiled_kernels", refuse)
     by_numba = load_kernels.__wrapped__()
     assert "numba" in type(by_numba.scan_batches).__module__
     assert "numba" not in type(loaded.scan_batches).__module__
@@ -86,30 +86,30 @@ def test_code_is_kept_for_the_next_process_and_for_nobody_elses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
-    monkeypatch.setattr(machine_code, "_folders", lambda: [tmp_path / "file" / "none", tmp_path / "kept"])
+    monkeypatch.setattr(machine_code, "cache_folders", lambda: [tmp_path / "file" / "none", tmp_path / "kept"])
     code = [Compiled("scan_batches", "symbol", b"code")]
-    machine_code._keep(msgspec.msgpack.encode(code), "name")
+    machine_code.keep_code(msgspec.msgpack.encode(code), "name")
     kept = tmp_path / "kept" / "name"
     assert os.listdir(tmp_path / "kept") == ["name"]
-    assert machine_code._kept(kept) == code
-    assert machine_code._kept(tmp_path / "file" / "none" / "name") is None
+    assert machine_code.kept_code(kept) == code
+    assert machine_code.kept_code(tmp_path / "file" / "none" / "name") is None
     kept.chmod(0o622)
-    assert machine_code._kept(kept) is None
+    assert machine_code.kept_code(kept) is None
     kept.chmod(0o600)
     whole = kept.read_bytes()
     for damaged in (whole[:-1], whole[:-4] + bytes(4), b""):
         kept.write_bytes(damaged)
-        assert machine_code._kept(kept) is None
+        assert machine_code.kept_code(kept) is None
 
 
 def test_kept_code_is_not_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = machine_code._compiled()
+    compiled = machine_code.compiled_kernels()
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise subprocess.SubprocessError("compiled again")
 
     monkeypatch.setattr(subprocess, "run", refuse)
-    assert [one.name for one in machine_code._compiled()] == [one.name for one in compiled]
-    monkeypatch.setattr(machine_code, "_folders", lambda: [tmp_path])
+    assert [one.name for one in machine_code.compiled_kernels()] == [one.name for one in compiled]
+    monkeypatch.setattr(machine_code, "cache_folders", lambda: [tmp_path])
     with pytest.raises(subprocess.SubprocessError, match="compiled again"):
-        machine_code._compiled()
+        machine_code.compiled_kernels()

@@ -24,7 +24,7 @@ from tests.spark.test_writing import WriteOptions, committed, rows, served, valu
 from tests.support.broker import RunningBroker
 
 WAIT_S = 60.0
-STEPS = ("_intend", "_check_open", "_write_intent", "_finish")
+STEPS = ("intend", "check_open", "write_intent", "finish")
 """Of a driver's commit; it may be held up before each."""
 
 
@@ -40,7 +40,7 @@ class HeldUp:
             await self._go_on.wait()
             return await whole(*arguments, **named)
 
-        is_static = step in ("_check_open", "_finish")
+        is_static = step in ("check_open", "finish")
         held = type("HeldWriter", (FirnStreamWriter,), {step: staticmethod(wait) if is_static else wait})
         self._work = asyncio.create_task(held(options).commit_batch(opened, batch_id))
 
@@ -85,10 +85,10 @@ async def test_a_driver_that_was_held_up_while_its_successor_committed_the_batch
         late = HeldUp(options, step, first, batch_id)
         await late.reached()
         successor = await part(options, 0, 5, batch_id, "second")
-        assert successor[0].already_intended is (step == "_finish")
+        assert successor[0].already_intended is (step == "finish")
         await FirnStreamWriter(options).commit_batch(successor, batch_id)
         intent = await newest_intent(broker, options)
-        if step in ("_intend", "_finish"):  # It finds the successor's, or the successor has found its own.
+        if step in ("intend", "finish"):  # It finds the successor's, or the successor has found its own.
             await late.goes_on()
         else:
             with pytest.raises(FencedError, match="another start of the query"):
@@ -98,7 +98,7 @@ async def test_a_driver_that_was_held_up_while_its_successor_committed_the_batch
         assert sorted(await committed(broker)) == sorted(values(0, 5) + values(100, 103) * with_older)  # type: ignore[type-var]
 
 
-@pytest.mark.parametrize("step", ["_check_open", "_write_intent"])
+@pytest.mark.parametrize("step", ["check_open", "write_intent"])
 async def test_an_intent_that_comes_after_its_successors_is_not_found_by_the_start_after_that(
     tmp_path: Path, step: str
 ) -> None:
@@ -107,7 +107,7 @@ async def test_an_intent_that_comes_after_its_successors_is_not_found_by_the_sta
         late = HeldUp(options, step, await part(options, 0, 5, 0, "first"), 0)
         await late.reached()
         second = await part(options, 0, 5, 0, "second")
-        dying = HeldUp(options, "_finish", second, 0)
+        dying = HeldUp(options, "finish", second, 0)
         await dying.reached()
         with pytest.raises(FencedError):
             await late.goes_on()
@@ -136,7 +136,7 @@ async def test_an_intent_that_was_written_while_the_batch_was_repeated_is_finish
     async with served(tmp_path) as (broker, options):
         first = await part(options, 0, 5, 0, "first")
         second = await part(options, 0, 5, 0, "second")
-        late = HeldUp(options, "_finish", first, 0)
+        late = HeldUp(options, "finish", first, 0)
         await late.reached()
         third = await part(options, 5, 9, 0, "third")
         await FirnStreamWriter(options).commit_batch([*second, *third], 0)
@@ -152,7 +152,7 @@ async def test_a_driver_that_is_batches_behind_stops_and_does_not_hurt_the_one_a
             await FirnStreamWriter(options).commit_batch(
                 await part(options, 5 * batch_id, 5 * batch_id + 5, batch_id, "ahead"), batch_id
             )
-        ahead = HeldUp(options, "_write_intent", await part(options, 10, 15, 2, "ahead"), 2)
+        ahead = HeldUp(options, "write_intent", await part(options, 10, 15, 2, "ahead"), 2)
         await ahead.reached()
         with pytest.raises(FencedError, match="has gone on to batch 1"):
             await FirnStreamWriter(options).commit_batch(first, 0)
@@ -188,7 +188,7 @@ async def test_what_another_query_leaves_open_hides_no_intent_from_a_commit(tmp_
     """Its transaction holds the last stable offset of the topic that they share before this query's newest intent."""
     async with served(tmp_path) as (broker, options), clustered(broker) as cluster:
         await FirnStreamWriter(options).commit_batch(await part(options, 100, 103, 0, "old"), 0)
-        held = HeldUp(options, "_write_intent", await part(options, 0, 5, 1, "first"), 1)
+        held = HeldUp(options, "write_intent", await part(options, 0, 5, 1, "first"), 1)
         await held.reached()
         other = await begin_transaction(cluster, "firn-other-driver", timeout_ms=60_000)
         async with Producer(cluster, SystemClock(), transaction=other) as producer:

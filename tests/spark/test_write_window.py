@@ -122,7 +122,7 @@ def test_a_driver_that_comes_back_after_the_time_out_stops_and_says_which_batch_
 ) -> None:
     writer = writer_to(broker)
     opened = [asyncio.run(writer.write_attempt(rows(n, n + 5), "query", 4, f"{n}-1")) for n in (0, 5)]
-    finish, left = FirnStreamWriter._finish, ended
+    finish, left = FirnStreamWriter.finish, ended
 
     class Died(Exception):
         pass
@@ -135,7 +135,7 @@ def test_a_driver_that_comes_back_after_the_time_out_stops_and_says_which_batch_
         await finish(cluster, transaction, batch_id)
 
     with monkeypatch.context() as patched:
-        patched.setattr(FirnStreamWriter, "_finish", staticmethod(die))
+        patched.setattr(FirnStreamWriter, "finish", staticmethod(die))
         with pytest.raises(Died):
             asyncio.run(writer.commit_batch(opened, 4))
     wait_for_time_out(broker, *opened[ended:])

@@ -164,7 +164,7 @@ async def test_a_batch_that_is_repeated_after_its_intent_is_finished_and_not_wri
         class Died(Exception):
             pass
 
-        finish, ended = FirnStreamWriter._finish, 0
+        finish, ended = FirnStreamWriter.finish, 0
 
         async def die(cluster: ClusterClient, transaction: object, batch_id: int) -> None:
             nonlocal ended
@@ -174,7 +174,7 @@ async def test_a_batch_that_is_repeated_after_its_intent_is_finished_and_not_wri
             await finish(cluster, transaction, batch_id)  # type: ignore[arg-type]
 
         with monkeypatch.context() as patched:
-            patched.setattr(FirnStreamWriter, "_finish", staticmethod(die))
+            patched.setattr(FirnStreamWriter, "finish", staticmethod(die))
             with pytest.raises(Died):
                 await writer.commit_batch([one, other], 7)
         repeated = [await writer.write_attempt(rows(0, 9), "query", 7, "0-9")]
@@ -252,14 +252,14 @@ async def test_a_commit_after_the_time_out_stops_the_stream_says_so_and_ends_the
     async with served(tmp_path) as (broker, options):
         writer = FirnStreamWriter(options)
         opened = [await writer.write_attempt(rows(n, n + 5), "query", 0, f"{n}-1") for n in (0, 5)]
-        write_intent = FirnStreamWriter._write_intent
+        write_intent = FirnStreamWriter.write_intent
 
         async def late(*arguments: Any) -> None:
             await write_intent(*arguments)
             await time_out(broker, opened[0])
 
         with monkeypatch.context() as patched:
-            patched.setattr(FirnStreamWriter, "_write_intent", late)
+            patched.setattr(FirnStreamWriter, "write_intent", late)
             with pytest.raises(ConfigError, match=r"0-0-1 of batch 0 .* its time-out had passed"):
                 await writer.commit_batch(opened, 0)
         assert await committed(broker) == values(5, 10)
@@ -286,22 +286,22 @@ async def test_a_refused_commit_is_called_a_time_out_only_if_it_is_one(
         assert await committed(broker) == values(0, 5)
 
 
-@pytest.mark.parametrize("died_in", ["_write_intent", "_finish"])
+@pytest.mark.parametrize("died_in", ["write_intent", "finish"])
 async def test_a_commit_that_failed_after_its_intent_is_not_aborted_but_finished_when_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, died_in: str
 ) -> None:
     async with served(tmp_path) as (broker, options):
         writer = FirnStreamWriter(options)
         opened = [await writer.write_attempt(rows(n, n + 5), "query", 3, f"{n}-1") for n in (0, 5)]
-        write_intent = FirnStreamWriter._write_intent
+        write_intent = FirnStreamWriter.write_intent
 
         async def fail(*arguments: Any) -> None:
-            if died_in == "_write_intent":  # It is stored; the acknowledgement is what was lost.
+            if died_in == "write_intent":  # It is stored; the acknowledgement is what was lost.
                 await write_intent(*arguments)
             raise BrokerUnavailable("the broker went away")
 
         with monkeypatch.context() as patched:
-            patched.setattr(FirnStreamWriter, died_in, fail if died_in == "_write_intent" else staticmethod(fail))
+            patched.setattr(FirnStreamWriter, died_in, fail if died_in == "write_intent" else staticmethod(fail))
             with pytest.raises(BrokerUnavailable):
                 await writer.commit_batch(opened, 3)
         await writer.abort_batch(opened, 3)
@@ -402,7 +402,7 @@ async def test_the_topic_of_intents_stays_small(tmp_path: Path) -> None:
             for batch in range(40):
                 query_id = f"query {batch % 2}"
                 driver = await begin_transaction(cluster, query_id, timeout_ms=60_000)
-                await writer._write_intent(cluster, query_id, Intent(batch, transactions), driver)
+                await writer.write_intent(cluster, query_id, Intent(batch, transactions), driver)
             written = 40 * len(Intent(0, transactions).encode())
             log = broker.log(options.commit_topic)
             async with asyncio.timeout(60):

@@ -358,8 +358,8 @@ def test_windows_leave_half_of_the_cache_to_what_is_being_served(tmp_path: Path)
             registry=Registry(),
             read_ahead_bytes=100 * world.cache.capacity_bytes,
         )
-        stream = reader._stream(TopicIdPartition(TOPIC, P0), Offset(0))
-        reader._grow(stream, 100 * world.cache.capacity_bytes)
+        stream = reader.stream_at(TopicIdPartition(TOPIC, P0), Offset(0))
+        reader.grow(stream, 100 * world.cache.capacity_bytes)
         assert stream.window_bytes == reader._window_bytes == world.cache.capacity_bytes // 2
 
     run_world(tmp_path, scenario)
@@ -379,7 +379,7 @@ def test_a_reader_that_has_left_does_not_keep_its_window_from_the_next(tmp_path:
 
         await read(0, end // 4)
         reader = world.reader
-        reader._grow(next(reversed(reader._streams.values())), 4000)
+        reader.grow(next(reversed(reader._streams.values())), 4000)
         assert reader._window_bytes == 4000
         await asyncio.sleep(3)
         assert await read(end // 2, end) > 500
@@ -420,7 +420,7 @@ def test_a_reader_that_comes_while_others_hold_all_windows_gets_its_share(tmp_pa
             return at
 
         first = await read_on(0, 4)
-        reader._grow(next(reversed(reader._streams.values())), budget)
+        reader.grow(next(reversed(reader._streams.values())), budget)
         assert window_at(first) == reader._window_bytes == budget
         second = end // 2
         for _ in range(10):

@@ -12,7 +12,6 @@ from app.errors import ErrorCode, ProtocolError
 from app.wire.primitives import (
     UUIDS_KEPT_MAX,
     UVARINTS,
-    _uuids,
     explain,
     next_tagged_field,
     put_compact_string,
@@ -20,6 +19,7 @@ from app.wire.primitives import (
     read_uvarint,
     skip_tagged_fields,
     uuid_of,
+    uuids_kept,
     uvarint,
 )
 from tests.wire import reference
@@ -118,4 +118,4 @@ def test_strings_are_written_in_both_forms() -> None:
 def test_uuids_kept_for_reuse_are_bounded() -> None:
     for number in range(UUIDS_KEPT_MAX + 100):
         assert uuid_of(number.to_bytes(16, "big")).int == number
-    assert len(_uuids) <= UUIDS_KEPT_MAX
+    assert len(uuids_kept) <= UUIDS_KEPT_MAX
