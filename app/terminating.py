@@ -1,12 +1,41 @@
-"""SIGTERM as an exception, for programs that have to clean up behind themselves and run no event loop that listens for it."""
+"""How processes end that run no event loop for it: a child with its parent, and a program by SIGTERM as by an exception."""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import select
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Final
+
+_PR_SET_PDEATHSIG: Final = 1
+_ORPHANED: Final = 1
+"""Exit code of a child that began after its parent had ended. Nobody reads it."""
+
+
+def end_with_parent(descriptor: int) -> None:
+    """From now on Linux kills this process as soon as its parent ends, whatever this process does then.
+
+    ``descriptor`` is this process's end of a socket pair whose other end the parent alone holds. It tells a parent that ended
+    before Linux was asked: then this process ends here. A computation that leaves its event loop no turn would notice the end of
+    the socket pair only afterwards, and until then hold what it inherited, such as the lock of a data directory. Elsewhere than
+    on Linux the end of the socket pair stays the only sign.
+
+    The parent's death means that of the thread that started this process, which for the broker is that of its event loop.
+    """
+    if sys.platform != "linux":
+        return
+    if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), *[ctypes.c_ulong(0)] * 3) != 0:
+        return  # refused by a sandbox: the end of the socket pair is seen, if later
+    poll = select.poll()
+    poll.register(descriptor, select.POLLHUP)
+    if any(event & select.POLLHUP for _, event in poll.poll(0)):
+        os._exit(_ORPHANED)
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """The broker's child processes: started by exec, watched, started again with back-off.
 
-A child inherits one end of a socket pair and ends when it reads end-of-file from it, however the broker went. It also
-inherits the data directory's lock, so that no new broker starts beside what an old one left running.
+A child inherits one end of a socket pair. However the broker went, the child ends: Linux kills it (``end_with_parent``), and
+elsewhere it reads end-of-file. It also inherits the data directory's lock, so that no new broker starts beside what an old one
+left running.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 from app.broker.children import Child
 from app.broker.runtime import SystemClock, ThreadPool, log_line, raise_descriptor_limit, settle_memory
 from app.configs import BrokerConfig
-from app.errors import ConfigError, StorageUnavailable
-from app.hot.files import DirectoryLock, PosixFileSystem, claim_directory
+from app.errors import ConfigError, ConflictError, StorageUnavailable
+from app.hot.files import DirectoryLock, FileSystem, PosixFileSystem, claim_directory
 from app.metrics import Sample
 from app.objectstore.rpc import RpcClient
 from app.objectstore.url import parse_store_url
@@ -43,6 +43,9 @@ STORE_START_S: Final = 30.0
 """How long a store process may take to answer for the first time."""
 STORE_ASK_S: Final = 0.25
 HTTP_ADDRESS_WAIT_S: Final = 3.0
+LOCK_WAIT_S: Final = 3.0
+"""How long a start waits for the data directory: children of a broker that was killed just now may still be on their way out."""
+LOCK_ASK_S: Final = 0.05
 SAMPLES_TIMEOUT_S: Final = 2.0
 
 
@@ -81,7 +84,7 @@ class Broker:
         """
         parse_store_url(self.store_url)
         fs = PosixFileSystem()
-        self._lock = lock = claim_directory(fs, self.config.data_dir)
+        self._lock = lock = await claim_when_free(fs, self.config.data_dir)
         self._store = Child(
             "store",
             lambda descriptor: (
@@ -263,6 +266,19 @@ class Broker:
         if self._store is not None:
             await self._store.stop()
         self._pool.close()
+
+
+async def claim_when_free(fs: FileSystem, directory: str, wait_s: float = LOCK_WAIT_S) -> DirectoryLock:
+    """``claim_directory``, repeated for ``wait_s`` while another process has the lock. Raises: as it does."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + wait_s
+    while True:
+        try:
+            return claim_directory(fs, directory)
+        except ConflictError as error:
+            if loop.time() >= deadline_s:
+                raise ConflictError(f"{error} (the start waited {wait_s:g} s for it to end)") from None
+        await asyncio.sleep(LOCK_ASK_S)
 
 
 def _reachable(host: str) -> str:

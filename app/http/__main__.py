@@ -8,6 +8,7 @@ import sys
 from app.errors import FirnError
 from app.http.gateway import HttpSettings
 from app.http.server import run
+from app.terminating import end_with_parent
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -23,6 +24,8 @@ def main() -> int:
     parser.add_argument("--listen", type=_address, required=True, help="HOST:PORT")
     parser.add_argument("--parent-fd", type=int, help="end when this inherited descriptor reads end-of-file")
     arguments = parser.parse_args()
+    if arguments.parent_fd is not None:
+        end_with_parent(arguments.parent_fd)
     bootstrap = tuple(_address(part) for part in arguments.bootstrap.split(","))
     host, port = arguments.listen
     try:

@@ -3,8 +3,8 @@
     python -m app.tiering.store_process --store URL --socket FD
 
 It is started by exec, inherits one end of a socket pair (``FD``) and whatever else its parent lets it inherit (the lock of
-the data directory), and answers ``store.*`` and ``tier.*`` calls. At end-of-file of the socket it exits at once, without
-finishing anything: all it does can be done again, and what it leaves in the store is swept.
+the data directory), and answers ``store.*`` and ``tier.*`` calls. It ends with the broker, and at end-of-file of the socket,
+at once and without finishing anything: all it does can be done again, and what it leaves in the store is swept.
 
 It imports only the adapter that it needs, so that with a directory store it answers within a third of a second.
 """
@@ -35,6 +35,7 @@ from app.objectstore.proxy import store_handlers
 from app.objectstore.rpc import Handler, RpcServer
 from app.objectstore.url import DirectoryLocation, open_store, parse_store_url
 from app.priority import give_way
+from app.terminating import end_with_parent
 from app.tiering.store_proxy import store_work_handlers
 from app.tiering.store_work import InlineStoreWork
 
@@ -107,6 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--store", required=True, help="URL of the object store")
     parser.add_argument("--socket", required=True, type=int, help="inherited descriptor of a Unix stream socket")
     options = parser.parse_args(arguments)
+    end_with_parent(options.socket)
     gc.disable()  # until the store is open: what is made before stays
     # Ctrl-C in a terminal reaches the whole group; the end of the socket is what ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import signal
+import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +17,10 @@ from typing import Any
 import psutil
 import pytest
 
+from app.broker.process import LOCK_ASK_S, claim_when_free
 from app.client.firn_api import MetricsRequest, MetricsResponse, pack, unpack
+from app.errors import ConflictError
+from app.hot.files import PosixFileSystem, claim_directory
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest
 from tests.broker.test_node import fetch_all, produce
@@ -144,12 +149,42 @@ async def test_after_kill_9_nothing_acknowledged_is_gone_and_no_child_is_left(tm
             await make_topic(client, "t", retention_ms="-1")
             await produce(client, "t", *[batch(2, value=b"%d" % n) for n in range(50)])
             sent = await fetch_all(client, "t", end=100)
+            store.suspend()  # it reads no end-of-file then, as a child would not that computes
             os.kill(running.pid, signal.SIGKILL)
             await running.process.wait()
             await gone(store)
     async with broker(tmp_path) as running, talk(running.port) as client:
         assert await fetch_all(client, "t", end=100) == sent
         assert await produce(client, "t", batch(1)) == [100]
+
+
+async def test_a_start_waits_for_a_data_directory_that_is_still_held(tmp_path: Path):
+    fs = PosixFileSystem()
+    held = claim_directory(fs, str(tmp_path))
+    waiting = asyncio.create_task(claim_when_free(fs, str(tmp_path), wait_s=60))
+    await asyncio.wait([waiting], timeout=3 * LOCK_ASK_S)
+    assert not waiting.done()
+    held.close()
+    (await waiting).close()
+
+
+async def test_a_start_refuses_in_a_sentence_a_data_directory_that_stays_held(tmp_path: Path):
+    held = claim_directory(PosixFileSystem(), str(tmp_path))
+    with pytest.raises(ConflictError, match=r"in use by another process; stop that one first \(the start waited 0.1 s"):
+        await claim_when_free(PosixFileSystem(), str(tmp_path), wait_s=0.1)
+    held.close()
+
+
+def test_a_child_that_begins_after_its_parent_has_gone_ends_at_once():
+    ours, theirs = socket.socketpair()
+    ours.sendall(b"a call that came before")
+    ours.close()
+    program = f"from app.terminating import end_with_parent; end_with_parent({theirs.fileno()}); print('goes on')"
+    with theirs:
+        done = subprocess.run(
+            [sys.executable, "-c", program], pass_fds=[theirs.fileno()], capture_output=True, check=False
+        )
+    assert (done.returncode, done.stdout) == (1, b""), done
 
 
 async def test_a_killed_store_process_is_replaced_and_nobody_notices(tmp_path: Path):

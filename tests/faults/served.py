@@ -223,6 +223,7 @@ class Served:
 
 STORE_PROCESS = "app.tiering.store_process"
 HTTP_PROCESS = "app.http"
+CLEANER_PROCESS = "app.hot.cleaning.process"
 
 
 @contextmanager

@@ -8,20 +8,34 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.faults.producing import EARLIEST_LOCAL, Producer, check_all_kept, link
-from tests.faults.served import SMALL_SEGMENTS, STORE_PROCESS, Served, firn, serving, until
+from app.records.builder import build_batch
+from tests.faults.producing import EARLIEST_LOCAL, LATEST, Link, Producer, check_all_kept, link
+from tests.faults.served import (
+    CLEANER_PROCESS,
+    HTTP_PROCESS,
+    SMALL_SEGMENTS,
+    STORE_PROCESS,
+    Served,
+    firn,
+    serving,
+    until,
+)
+from tests.support.ports import free_port
 
 TOPIC = "kept"
 PARTITIONS = 3
 FEW = 3
 MANY = 50
 STORE_KILLS_PER_START = 5
+CLEANED = "firn_log_cleaner_rounds_total"
 STORE_ENDED = "the store process ended (killed by signal 9); starting it again"
 
 
@@ -115,6 +129,48 @@ async def test_a_killed_broker_has_lost_doubled_and_reordered_nothing(tmp_path: 
 
 async def test_a_killed_store_process_disturbs_no_producer_and_loses_nothing(tmp_path: Path) -> None:
     await kill_store_processes(tmp_path, FEW, 2)
+
+
+@pytest.mark.slow
+async def test_a_restart_right_after_kill_9_is_served_though_children_were_at_work(tmp_path: Path) -> None:
+    """The cleaner, the store and the HTTP process stand still: they would notice nothing but that Linux ends them."""
+    http_port = free_port()
+    compacted = {"cleanup.policy": "compact", "remote.storage.enable": "false", "segment.bytes": "1048576"}
+    settings = {"log.cleaner.backoff.ms": 10}
+    with serving(tmp_path, http=f"127.0.0.1:{http_port}", settings=settings) as broker:
+        for round_ in range(2):
+            async with link(broker.port) as connection:
+                if round_ == 0:
+                    await connection.create_topic(TOPIC, 1, {"min.cleanable.dirty.ratio": "0.01", **compacted})
+                await asyncio.to_thread(until, lambda: answers(http_port), "HTTP is served")
+                await produce_keyed(connection)
+                async with asyncio.timeout(240):  # numba may have to compile the kernels first
+                    while not await connection.metric(CLEANED):
+                        await asyncio.sleep(0.05)
+                children = [broker.child(module) for module in (CLEANER_PROCESS, STORE_PROCESS, HTTP_PROCESS)]
+                for child in children:
+                    child.suspend()
+                await produce_keyed(connection)  # work that the cleaner does not get done
+                kept = await connection.offset(TOPIC, 0, LATEST)
+            assert broker.process is not None
+            broker.process.kill()
+            broker.process.wait()
+            await asyncio.to_thread(broker.start)
+            assert not [child for child in children if child.is_running()]
+            async with link(broker.port) as connection:
+                assert await connection.offset(TOPIC, 0, LATEST) == kept
+
+
+async def produce_keyed(connection: Link) -> None:
+    for n in range(4):
+        batch = build_batch([(int(time.time() * 1000), b"key", b"%d" % n + bytes(400_000), ())])
+        assert (await connection.produce(TOPIC, 0, batch)).error_code == 0
+
+
+def answers(port: int) -> bool:
+    """Whether something listens there."""
+    with socket.socket() as asked:
+        return asked.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.slow

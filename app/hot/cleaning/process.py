@@ -2,8 +2,8 @@
 
     python -m app.hot.cleaning.process --socket FD --cache DIRECTORY
 
-It inherits one end of a socket pair (``FD``) and answers ``clean.*`` calls, one job at a time. At end-of-file of the socket it
-exits at once: what it was writing ends in ``.cleaned``, and whoever comes next removes it.
+It inherits one end of a socket pair (``FD``) and answers ``clean.*`` calls, one job at a time. It ends with the broker, and at
+end-of-file of the socket, at once: what it was writing ends in ``.cleaned``, and whoever comes next removes it.
 
 numba compiles the kernels once for an installation, which takes some ten seconds and a lot of memory; then the process starts
 itself anew and reads them from numba's cache: beside the package, or in ``DIRECTORY`` where nothing may be written there. LLVM,
@@ -31,6 +31,7 @@ from app.interpreter import python_command
 from app.objectstore.api import Buffer
 from app.objectstore.rpc import RpcServer
 from app.priority import give_way
+from app.terminating import end_with_parent
 
 T = TypeVar("T")
 
@@ -130,6 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--cache", required=True, help="directory for compiled kernels if the package's cannot be written"
     )
     options = parser.parse_args(arguments)
+    end_with_parent(options.socket)
     # Ctrl-C in a terminal reaches the whole group; the end of the socket is what ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if _COMPILED not in os.environ:
