@@ -136,8 +136,12 @@ class TierReplaceRequest(msgspec.Struct, array_like=True, frozen=True):
     """``begin`` before the upload, ``finish`` after it, ``give-up`` instead."""
     inputs: list[bytes]
     """Ids of the segments to replace, in order."""
-    output: bytes
-    """The new segment as its manifest record's value."""
+    segment_id: bytes
+    """Of the new segment, 16 bytes. An older form had the segment's whole record here, key included, and no range after it:
+    a broker refuses that form in a sentence, as a broker that is older refuses this one."""
+    base_offset: int = -1
+    end_offset: int = -1
+    """The range of the new segment. The leader builds the object's key, and its record from the object's footer."""
 
 
 class TierReplaceResponse(msgspec.Struct, array_like=True, frozen=True):

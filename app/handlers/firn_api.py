@@ -25,7 +25,6 @@ from app.client.firn_api import (
 )
 from app.errors import (
     ConflictError,
-    CorruptionError,
     ErrorCode,
     FirnError,
     ProtocolError,
@@ -35,12 +34,14 @@ from app.errors import (
 )
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
-from app.metadata.manifest_state import decode_segment
 from app.metrics import Sample
 from app.tiering import replacement
 from app.tiering import tier_status as tier
-from app.units import TopicIdPartition
+from app.units import Offset, SegmentId, TopicIdPartition
 from app.wire.apikeys import ApiKey
+
+SEGMENT_ID_BYTES: Final = 16
+OFFSET_MAX: Final = 2**63 - 1
 
 
 async def handle_metrics(context: Context, request: Request, message: bytes) -> bytes:
@@ -167,20 +168,34 @@ async def _replace(context: Context, asked: TierReplaceRequest) -> None:
         raise RequestRejected(
             ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{asked.topic}-{asked.partition} is not led by this broker."
         )
-    try:
-        output = decode_segment(asked.output)
-        inputs = [UUID(bytes=one) for one in asked.inputs]
-    except (CorruptionError, ValueError) as error:
-        raise ProtocolError(f"not segments to replace: {error}") from error
+    wanted = _replacement(asked)
     match asked.step:
         case "begin":
-            await replacement.begin(manifest, output, inputs, local_start_offset=log.local_log_start_offset)
+            await replacement.begin(manifest, wanted, local_start_offset=log.local_log_start_offset)
         case "finish":
-            await replacement.finish(manifest, output, inputs)
+            await context.remote_log_manager.finish_replacement(manifest, wanted)
         case "give-up":
-            await replacement.give_up(manifest, output)
+            await replacement.give_up(manifest, wanted.segment_id)
         case step:
             raise ProtocolError(f"there is no step {step!r} of a replacement")
+
+
+def _replacement(asked: TierReplaceRequest) -> replacement.Replacement:
+    """What a request says of the segments. Raises: ProtocolError, RequestRejected (it is of the older form)."""
+    if asked.base_offset < 0 and len(asked.segment_id) != SEGMENT_ID_BYTES:
+        raise RequestRejected(
+            ErrorCode.UNSUPPORTED_VERSION,
+            "The request is of an older version of Firn, which sends the new segment's whole record. Nothing was changed. "
+            "Upgrade whoever asks: the http process, or the package with the job.",
+        )
+    try:
+        segment_id = SegmentId(UUID(bytes=asked.segment_id))
+        inputs = tuple(UUID(bytes=one) for one in asked.inputs)
+    except ValueError as error:
+        raise ProtocolError(f"a segment's id has {SEGMENT_ID_BYTES} bytes: {error}") from error
+    if not 0 <= asked.base_offset < asked.end_offset <= OFFSET_MAX:
+        raise ProtocolError(f"[{asked.base_offset}, {asked.end_offset}) is no range of offsets")
+    return replacement.Replacement(segment_id, Offset(asked.base_offset), Offset(asked.end_offset), inputs)
 
 
 def _segment(one: tier.SegmentStatus) -> SegmentInfo:

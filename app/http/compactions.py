@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Annotated, Final, Literal
 from uuid import UUID
 
@@ -21,12 +20,20 @@ router = APIRouter(prefix="/firn/v1", default_response_class=Response)
 
 _DONE: Final = 204
 _CONFLICT: Final = 409
+_INVALID: Final = 422
+OFFSET_MAX: Final = 2**63 - 1
+SEGMENTS_REPLACED_MAX: Final = 9_999
+"""As many as the leader replaces at a time."""
 
 
 class _StepIn(msgspec.Struct):
     step: Literal["begin", "finish", "give-up"]
-    inputs: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=10_000)]
-    output: str
+    inputs: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=SEGMENTS_REPLACED_MAX)]
+    segment_id: UUID | None = None
+    base_offset: Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX)] = 0
+    end_offset: Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX)] = 0
+    output: str | msgspec.UnsetType = msgspec.UNSET
+    """What jobs of an older version send instead of the id and the range."""
 
 
 @router.post(
@@ -42,7 +49,9 @@ class _StepIn(msgspec.Struct):
                     "example": {
                         "step": "begin",
                         "inputs": ["0198c0de-0000-7000-8000-00000000000a"],
-                        "output": "base 64",
+                        "segment_id": "0198c0de-0000-4000-8000-00000000000b",
+                        "base_offset": 0,
+                        "end_offset": 1000,
                     }
                 }
             },
@@ -55,11 +64,19 @@ async def replace_segments(topic_name: str, partition_id: int, request: Request)
     wanted = await small_body(
         request, _StepIn, bytes_max=ADMIN_BODY_BYTES_MAX, idle_timeout_ms=gateway.settings.body_idle_timeout_ms
     )
-    try:
-        output = base64.b64decode(wanted.output, validate=True)
-    except ValueError:  # also its subclass binascii.Error
-        raise RestError(400, "The output is not base 64.") from None
-    asked = TierReplaceRequest(topic_name, partition_id, wanted.step, [one.bytes for one in wanted.inputs], output)
+    if wanted.segment_id is None:
+        if wanted.output is not msgspec.UNSET:
+            raise RestError(_INVALID, "The job is of an older version of Firn, whose requests are refused: upgrade it.")
+        raise RestError(_INVALID, "The body is not of the right form: it names no `segment_id`.")
+    asked = TierReplaceRequest(
+        topic_name,
+        partition_id,
+        wanted.step,
+        [one.bytes for one in wanted.inputs],
+        wanted.segment_id.bytes,
+        wanted.base_offset,
+        wanted.end_offset,
+    )
     try:
         await gateway.admin.tier_replace(TopicPartition(topic_name, PartitionIndex(partition_id)), asked)
     except RequestRejected as error:

@@ -130,6 +130,19 @@ def parse_manifest_prefix(key: str) -> TopicIdPartition | None:
     return TopicIdPartition(TopicId(uuid.UUID(found["topic"])), PartitionIndex(int(found["partition"])))
 
 
+def topic_of(key: str) -> TopicId | None:
+    """The topic that a segment object, or an entry or snapshot of a segment manifest, belongs to; None for any other key."""
+    segment = parse_segment_key(key)
+    if segment is not None:
+        return segment.topic_id
+    numbered = parse_numbered_key(key)
+    partition = parse_manifest_prefix(numbered.prefix) if numbered is not None else None
+    # The prefix itself, and nothing below it.
+    if partition is None or numbered is None or numbered.prefix != manifest_prefix(*partition):
+        return None
+    return partition.topic_id
+
+
 # --- segments -------------------------------------------------------------------------------------------------------
 
 

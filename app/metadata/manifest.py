@@ -31,7 +31,16 @@ from app.metadata.manifest_state import (
 from app.metadata.numbered_log import LogTimings, NumberedLog
 from app.objectstore.api import ObjectStore
 from app.seams import Clock
-from app.units import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, LogSequence, Offset, PartitionIndex, TopicId
+from app.units import (
+    NO_LEADER_EPOCH,
+    BrokerId,
+    LeaderEpoch,
+    LogSequence,
+    Offset,
+    PartitionIndex,
+    TopicId,
+    TopicIdPartition,
+)
 
 __all__ = ["ManifestState", "SegmentEntry", "SegmentManifest", "SegmentState"]
 
@@ -77,7 +86,7 @@ class SegmentManifest:
             writer_id=writer_id,
             rng=rng,
             clock=clock,
-            new_state=ManifestState,
+            new_state=lambda: ManifestState(TopicIdPartition(topic_id, partition)),
             epoch=max(leader_epoch, 0),
             timings=timings,
         )
@@ -182,15 +191,15 @@ class SegmentManifest:
 
     async def copy_started(self, *entries: SegmentEntry) -> None:
         """Announce copies before the first byte of theirs is uploaded."""
-        await self.change(lambda state: [self._enter(entry, SegmentState.COPY_STARTED) for entry in entries])
+        await self.change(lambda state: [self.entered(entry, SegmentState.COPY_STARTED) for entry in entries])
 
     async def copy_finished(self, entry: SegmentEntry, *, start_next: SegmentEntry | None = None) -> None:
         """Make an uploaded segment readable and, in the same entry, announce the copy of the next."""
 
         def plan(state: ManifestState) -> list[Change]:
-            changes: list[Change] = [self._enter(entry, SegmentState.COPY_FINISHED)]
+            changes: list[Change] = [self.entered(entry, SegmentState.COPY_FINISHED)]
             if start_next is not None:
-                changes.append(self._enter(start_next, SegmentState.COPY_STARTED))
+                changes.append(self.entered(start_next, SegmentState.COPY_STARTED))
             return changes
 
         await self.change(plan)
@@ -207,7 +216,7 @@ class SegmentManifest:
 
         def plan(state: ManifestState) -> list[Change]:
             deletions = [
-                self._enter(entry, SegmentState.DELETE_STARTED)
+                self.entered(entry, SegmentState.DELETE_STARTED)
                 for segment_id in segment_ids
                 if (entry := state.get(segment_id)) is not None and entry.state is not SegmentState.DELETE_STARTED
             ]
@@ -274,5 +283,6 @@ class SegmentManifest:
         except StorageUnavailable as error:
             _logger.warning("no snapshot of %s for now: %s", self._log.prefix, error)
 
-    def _enter(self, entry: SegmentEntry, state: SegmentState) -> SegmentEntry:
+    def entered(self, entry: SegmentEntry, state: SegmentState) -> SegmentEntry:
+        """``entry`` as it is when it enters ``state`` now, by the writer's clock."""
         return entry.replace(state=state, changed_ms=self._clock.now_ms())

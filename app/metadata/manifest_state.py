@@ -39,7 +39,17 @@ from app.metadata.log_format import (
     encode_key,
     encode_value,
 )
-from app.units import BrokerId, LeaderEpoch, LogSequence, Offset, PartitionIndex, SegmentId, TimestampMs, TopicId
+from app.units import (
+    BrokerId,
+    LeaderEpoch,
+    LogSequence,
+    Offset,
+    PartitionIndex,
+    SegmentId,
+    TimestampMs,
+    TopicId,
+    TopicIdPartition,
+)
 
 KIND_SEGMENT: Final = 64
 KIND_PARTITION: Final = 65
@@ -97,7 +107,7 @@ class SegmentEntry(Versioned, array_like=True, frozen=True, gc=False):
     changed_ms: TimestampMs = TimestampMs(-1)
     """When this state was entered, by the writer's clock."""
     stored_key: str = ""
-    """Where the object is, if not under the key that ``layout.segment_key`` gives."""
+    """Empty, or the key that ``layout.segment_key`` gives. Any other is damage: nobody reads or deletes what lies there."""
 
     @classmethod
     def started(
@@ -111,8 +121,14 @@ class SegmentEntry(Versioned, array_like=True, frozen=True, gc=False):
         return msgspec.structs.replace(self, **changes)
 
     def object_key(self, topic_id: TopicId, partition: PartitionIndex) -> str:
-        """Key of the segment object."""
+        """Key of the segment object, as recorded. Before the object is deleted, hold the key against ``has_own_key``."""
         return self.stored_key or layout.segment_key(topic_id, partition, self.base_offset, SegmentId(self.segment_id))
+
+    def has_own_key(self, topic_id: TopicId, partition: PartitionIndex) -> bool:
+        """Whether the recorded key is the one that the layout gives this segment of that partition."""
+        return not self.stored_key or self.stored_key == layout.segment_key(
+            topic_id, partition, self.base_offset, SegmentId(self.segment_id)
+        )
 
 
 class PartitionRecord(Versioned, array_like=True, frozen=True):
@@ -194,13 +210,16 @@ class ManifestState:
         "_pending",
         "is_blank",
         "log_start_offset",
+        "partition",
         "raw_bytes",
         "record_count",
         "size_bytes",
         "tiered_end",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, partition: TopicIdPartition | None = None) -> None:
+        """``partition``: whose manifest it is. None: keys in records are not held against the layout."""
+        self.partition = partition
         self.log_start_offset = Offset(0)
         """No reader is given an offset below it."""
         self.tiered_end = Offset(0)
@@ -220,7 +239,7 @@ class ManifestState:
 
     def copy(self) -> ManifestState:
         """A copy to try changes on; entries are shared."""
-        other = ManifestState()
+        other = ManifestState(self.partition)
         other.log_start_offset = self.log_start_offset
         other.tiered_end = self.tiered_end
         other.is_blank = self.is_blank
@@ -254,6 +273,12 @@ class ManifestState:
     def pending_deletes(self) -> list[SegmentEntry]:
         """Segments in DELETE_STARTED, whose objects may be there still."""
         return [entry for entry in self._pending.values() if entry.state is SegmentState.DELETE_STARTED]
+
+    def with_foreign_keys(self) -> list[SegmentEntry]:
+        """Segments whose record names the key of another object. None of them is readable: those are corruption at once."""
+        if self.partition is None:
+            return []
+        return [entry for entry in self._pending.values() if not entry.has_own_key(*self.partition)]
 
     def find(self, offset: int) -> SegmentEntry | None:
         """The readable segment that covers ``offset``, if any, whatever the log start."""
@@ -344,7 +369,7 @@ class ManifestState:
         if self._finished:
             self.tiered_end = max(self.tiered_end, self._finished[-1].end_offset)
         for index, entry in enumerate(self._finished):
-            reason = _range_reason(entry) or self._neighbour_reason(index)
+            reason = _range_reason(entry) or self._key_reason(entry) or self._neighbour_reason(index)
             if reason is not None:
                 raise CorruptionError(f"the manifest's snapshot is not sound: {reason}")
 
@@ -395,7 +420,7 @@ class ManifestState:
                 f"segment {new.segment_id} covers [{old.base_offset}, {old.end_offset}),"
                 f" not [{new.base_offset}, {new.end_offset})"
             )
-        reason = _range_reason(new)
+        reason = _range_reason(new) or self._key_reason(new)
         if reason is not None:
             return reason
         self._by_id[new.segment_id] = new
@@ -461,6 +486,20 @@ class ManifestState:
         self.record_count += sign * entry.record_count
         self.raw_bytes += sign * entry.raw_bytes
         self.size_bytes += sign * entry.size_bytes
+
+    def _key_reason(self, entry: SegmentEntry) -> str | None:
+        """Whether a readable segment is recorded under a key that is not its own.
+
+        The record of one that nobody reads may have such a key: an older version stored what a caller asked for. The record
+        then stays, so that it is seen, and the object under that key is left alone.
+        """
+        if (
+            self.partition is None
+            or entry.state is not SegmentState.COPY_FINISHED
+            or entry.has_own_key(*self.partition)
+        ):
+            return None
+        return f"segment {entry.segment_id} is recorded under the key {entry.stored_key!r}, which is not its own"
 
     def _neighbour_reason(self, index: int) -> str | None:
         """What is wrong between segment ``index`` and the one before it."""

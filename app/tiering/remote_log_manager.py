@@ -23,8 +23,11 @@ from app.metadata.manifest_state import ManifestState
 from app.metrics import Registry
 from app.objectstore.api import ObjectStore
 from app.seams import Clock
+from app.tiering import replacement
 from app.tiering.deadlines import DELETE_DEADLINE_S, loop_time_s, within
+from app.tiering.deletion import delete_segments
 from app.tiering.led_partition import LedPartition
+from app.tiering.replacement import Replacement
 from app.tiering.retention import Span, coverage_faults, expired_end
 from app.tiering.segment_copy import COPIES_MAX, STALL_S, SegmentCopier
 from app.tiering.store_work import StoreWork
@@ -69,7 +72,7 @@ class RemoteLogManager:
         on_manifest_change: Callable[[SegmentManifest], None] | None = None,
     ) -> None:
         """``interval_ms`` is how often expiry looks; ``on_manifest_change`` is told of every manifest worth caching anew."""
-        self._store, self._clock, self._rng = store, clock, rng
+        self._store, self._work, self._clock, self._rng = store, work, clock, rng
         self._interval_s = interval_ms / 1000
         self._poll_s = poll_s
         self._on_manifest_change = on_manifest_change
@@ -162,6 +165,10 @@ class RemoteLogManager:
             if topic_ids is None or key.topic_id in topic_ids:
                 partition.expire_at_s = partition.retry_at_s = 0.0
         self._kick.set()
+
+    async def finish_replacement(self, manifest: SegmentManifest, wanted: Replacement) -> None:
+        """``replacement.finish``, with the footer read by this broker's store work. Raises: as it."""
+        await replacement.finish(manifest, wanted, self._work)
 
     # --- the rounds -------------------------------------------------------------------------------------------------
 
@@ -385,7 +392,12 @@ class RemoteLogManager:
         manifest = partition.manifest
         delay_ms = partition.log.config.firn_remote_delete_delay_ms
         now_ms = self._clock.now_ms()
-        due = [entry for entry in manifest.state.pending_deletes() if entry.changed_ms + delay_ms <= now_ms]
+        due = [
+            entry
+            for entry in manifest.state.pending_deletes()
+            # The others stay as they are: their objects are not theirs, and ``_reconcile`` tells of them.
+            if entry.changed_ms + delay_ms <= now_ms and entry.has_own_key(*partition.key)
+        ]
         if due:
             partition.set_phase("deleting")
         for start in range(0, len(due), DELETES_PER_REQUEST):
@@ -393,7 +405,7 @@ class RemoteLogManager:
             await within(
                 DELETE_DEADLINE_S,
                 "deleting objects",
-                self._store.delete_many([manifest.object_key(entry) for entry in page]),
+                delete_segments(self._store, partition.key, [manifest.object_key(entry) for entry in page]),
             )
             await manifest.delete_finished([entry.segment_id for entry in page])
             partition.deleted_objects += len(page)
@@ -427,6 +439,11 @@ class RemoteLogManager:
             tiered_end=manifest.tiered_end,
             remote=[(entry.base_offset, entry.end_offset) for entry in manifest.finished],
         )
+        partition.faults += [
+            f"the manifest's record of segment {entry.segment_id} names {entry.stored_key!r}, which is not its object; it is"
+            " neither read nor deleted"
+            for entry in manifest.state.with_foreign_keys()
+        ]
         self._faults.value += len(partition.faults)
 
     def status(self) -> list[PartitionTierStatus]:

@@ -3,79 +3,178 @@
 The job reads and uploads; only the leader writes. It enters COPY_STARTED for the output, and when the upload is whole it looks
 once more whether every input is still readable and swaps in one entry: readers see the inputs or the output, never a mixture.
 Every step may be repeated.
+
+Whoever reaches the leader may ask for a step, so the leader takes nothing on trust. The caller gives ids and a range. The leader
+builds the output's key from the layout, and at the end reads the footer of the object under that key. The output's record is
+made of that footer and of the records of the inputs, and its times are those of the leader's clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 from uuid import UUID
 
-from app.errors import ConflictError
-from app.metadata.manifest import SegmentManifest
+from app.errors import ConflictError, CorruptionError
+from app.metadata import layout
+from app.metadata.manifest import CHANGES_PER_ENTRY_MAX, SegmentManifest
 from app.metadata.manifest_state import Change, ManifestState, SegmentEntry, SegmentState
-from app.units import Offset
+from app.objectstore.api import ObjectMissing
+from app.tiering.segment_format import SegmentFooter, decode_footer
+from app.tiering.store_work import StoreWork
+from app.units import BrokerId, LeaderEpoch, Offset, SegmentId, TimestampMs
+
+INPUTS_MAX: Final = CHANGES_PER_ENTRY_MAX - 1
+"""Segments replaced at a time: all of them and their replacement are in one entry."""
+NO_BROKER: Final = BrokerId(-1)
 
 
-async def begin(
-    manifest: SegmentManifest, output: SegmentEntry, inputs: Sequence[UUID], *, local_start_offset: Offset
-) -> None:
+class Replacement(NamedTuple):
+    """What a job wants to replace, and the id and range of what it puts there."""
+
+    segment_id: SegmentId
+    base_offset: Offset
+    end_offset: Offset
+    inputs: tuple[UUID, ...]
+    """Ids of the segments to replace, by offset."""
+
+
+async def begin(manifest: SegmentManifest, wanted: Replacement, *, local_start_offset: Offset) -> None:
     """Enter the output's COPY_STARTED. ``local_start_offset``: where the leader's local log starts.
 
-    What an earlier job has begun with the same offsets is given up: it was killed, or it finds out when it has finished.
+    The job uploads to ``layout.segment_key`` of the partition, the base offset and the segment's id; nothing else is looked at.
+    What an earlier job has begun with the same offsets is given up: that job was killed, or it finds out when it has finished.
     Raises, with nothing changed: ConflictError (the inputs are not readable neighbours that the output covers exactly, or
     some of them are local still, where a consumer would see their old records), FencedError. Raises: StorageUnavailable.
     """
-    if output.end_offset > local_start_offset:
+    if wanted.end_offset > local_start_offset:
         raise ConflictError(
-            f"[{output.base_offset}, {output.end_offset}) is local from {local_start_offset} on: compact what has left the disks"
+            f"[{wanted.base_offset}, {wanted.end_offset}) is local from {local_start_offset} on: compact what has left the disks"
         )
 
     def plan(state: ManifestState) -> list[Change]:
-        _check_inputs(state, output, inputs)
-        known = state.get(output.segment_id)
+        inputs = _check_inputs(state, wanted)
+        known = state.get(wanted.segment_id)
         if known is not None and known.state is not SegmentState.COPY_STARTED:
-            raise ConflictError(f"segment {output.segment_id} is {known.state.name} already")
+            raise ConflictError(f"segment {wanted.segment_id} is {known.state.name} already")
         overtaken = [
-            entry.replace(state=SegmentState.DELETE_STARTED, changed_ms=output.changed_ms)
+            manifest.entered(entry, SegmentState.DELETE_STARTED)
             for entry in state.pending_copies()
-            if entry.segment_id != output.segment_id
+            if entry.segment_id != wanted.segment_id
             # A copy of the leader's own is of offsets that are not tiered yet, and so of none of the inputs'.
-            and entry.base_offset < output.end_offset
-            and output.base_offset < entry.end_offset
+            and entry.base_offset < wanted.end_offset
+            and wanted.base_offset < entry.end_offset
         ]
-        return [*overtaken, output.replace(state=SegmentState.COPY_STARTED)]
+        output = SegmentEntry.started(wanted.segment_id, wanted.base_offset, wanted.end_offset, broker_id=NO_BROKER)
+        return [
+            *overtaken,
+            manifest.entered(output.replace(leader_epochs=_epochs(inputs)), SegmentState.COPY_STARTED),
+        ]
 
     await manifest.change(plan)
 
 
-async def finish(manifest: SegmentManifest, output: SegmentEntry, inputs: Sequence[UUID]) -> None:
-    """Put the uploaded output in the place of the inputs, in one entry. Raises: as ``begin``."""
+async def finish(manifest: SegmentManifest, wanted: Replacement, work: StoreWork) -> None:
+    """Put the uploaded output in the place of the inputs, in one entry. Costs a GET of the output's footer.
+
+    Raises, with nothing changed: ConflictError (as ``begin``; or the object under the output's key is missing, damaged, or does
+    not hold what was announced), FencedError. Raises: StorageUnavailable.
+    """
+    known = manifest.state.get(wanted.segment_id)
+    if known is not None and known.state is SegmentState.COPY_FINISHED:
+        return  # An answer that was lost.
+    footer, object_bytes = await _uploaded(manifest, wanted, work)
 
     def plan(state: ManifestState) -> list[Change]:
-        known = state.get(output.segment_id)
-        if known is not None and known.state is SegmentState.COPY_FINISHED:
-            return []  # An answer that was lost.
-        if known is None or known.state is not SegmentState.COPY_STARTED:
-            raise ConflictError(f"segment {output.segment_id} was given up: begin again")
-        entries = _check_inputs(state, output, inputs)
-        replaced = [entry.replace(state=SegmentState.DELETE_STARTED, changed_ms=output.changed_ms) for entry in entries]
-        return [*replaced, output.replace(state=SegmentState.COPY_FINISHED)]
+        now = state.get(wanted.segment_id)
+        if now is not None and now.state is SegmentState.COPY_FINISHED:
+            return []
+        if now is None or now.state is not SegmentState.COPY_STARTED:
+            raise ConflictError(f"segment {wanted.segment_id} was given up: begin again")
+        inputs = _check_inputs(state, wanted)
+        output = _record_of(footer, object_bytes, inputs)
+        replaced = [manifest.entered(entry, SegmentState.DELETE_STARTED) for entry in inputs]
+        return [*replaced, manifest.entered(output, SegmentState.COPY_FINISHED)]
 
     await manifest.change(plan)
 
 
-async def give_up(manifest: SegmentManifest, output: SegmentEntry) -> None:
-    """Let the sweeper have what was uploaded. Raises: FencedError, StorageUnavailable."""
-    known = manifest.state.get(output.segment_id)
-    if known is not None and known.state is SegmentState.COPY_STARTED:
-        await manifest.delete_started([output.segment_id])
+async def give_up(manifest: SegmentManifest, segment_id: UUID) -> None:
+    """Let the sweeper have what was uploaded.
+
+    Raises, with nothing changed: ConflictError (the copy is the leader's own), FencedError. Raises: StorageUnavailable.
+    """
+    known = manifest.state.get(segment_id)
+    if known is None or known.state is not SegmentState.COPY_STARTED:
+        return
+    if known.base_offset >= manifest.tiered_end:
+        raise ConflictError(
+            f"segment {segment_id} replaces nothing: the leader copies it, and nobody else gives that up"
+        )
+    await manifest.delete_started([segment_id])
 
 
-def _check_inputs(state: ManifestState, output: SegmentEntry, inputs: Sequence[UUID]) -> list[SegmentEntry]:
+async def _uploaded(manifest: SegmentManifest, wanted: Replacement, work: StoreWork) -> tuple[SegmentFooter, int]:
+    """The footer under the output's key, and the object's bytes. Raises: ConflictError, StorageUnavailable."""
+    key = layout.segment_key(manifest.topic_id, manifest.partition, wanted.base_offset, wanted.segment_id)
+    try:
+        found = await work.read_footer(key, None)
+        footer = decode_footer(found.tail, found.object_bytes, key)
+    except ObjectMissing:
+        raise ConflictError(
+            f"{key} is not in the store: upload the segment before its replacement is finished"
+        ) from None
+    except CorruptionError as error:
+        raise ConflictError(f"the segment that was uploaded cannot be used: {error}") from error
+    told = (footer.topic_id, footer.partition, footer.segment_id, footer.base_offset, footer.end_offset)
+    meant = (manifest.topic_id, manifest.partition, wanted.segment_id, wanted.base_offset, wanted.end_offset)
+    if told != meant:
+        raise ConflictError(f"{key} holds another segment: its footer says {told}, expected {meant}")
+    return footer, found.object_bytes
+
+
+def _record_of(footer: SegmentFooter, object_bytes: int, inputs: Sequence[SegmentEntry]) -> SegmentEntry:
+    """The output's manifest record. Raises: ConflictError (the output cannot have been made of the inputs)."""
+    epochs, lineage = _epochs(inputs), footer.leader_epochs
+    if epochs and (not lineage or lineage[-1].epoch != epochs[-1][0]):
+        raise ConflictError(
+            f"segment {footer.segment_id} ends in leader epoch {lineage[-1].epoch if lineage else None}, what it replaces in"
+            f" {epochs[-1][0]}"
+        )
+    if footer.record_count > sum(entry.record_count for entry in inputs):
+        raise ConflictError(
+            f"segment {footer.segment_id} has {footer.record_count} records, more than what it replaces"
+        )
+    return SegmentEntry.started(footer.segment_id, footer.base_offset, footer.end_offset, broker_id=NO_BROKER).replace(
+        leader_epochs=epochs,
+        min_timestamp=TimestampMs(footer.min_timestamp),
+        max_timestamp=TimestampMs(footer.max_timestamp),
+        record_count=footer.record_count,
+        raw_bytes=footer.raw_bytes,
+        size_bytes=object_bytes,
+        footer_position=footer.stored_bytes,
+        footer_bytes=object_bytes - footer.stored_bytes,
+        chunk_count=len(footer.chunks),
+        aborted_transaction_count=len(footer.aborted),
+    )
+
+
+def _epochs(entries: Iterable[SegmentEntry]) -> tuple[tuple[LeaderEpoch, Offset], ...]:
+    """Leader epochs of neighbours as those of one segment."""
+    merged: dict[LeaderEpoch, Offset] = {}
+    for entry in entries:
+        for epoch, start in entry.leader_epochs:
+            merged.setdefault(epoch, start)
+    return tuple(sorted(merged.items()))
+
+
+def _check_inputs(state: ManifestState, wanted: Replacement) -> list[SegmentEntry]:
     """The entries of the inputs. Raises: ConflictError."""
+    if len(wanted.inputs) > INPUTS_MAX:
+        raise ConflictError(f"{len(wanted.inputs)} segments are more than the {INPUTS_MAX} that are replaced at a time")
     entries: list[SegmentEntry] = []
-    at = output.base_offset
-    for segment_id in inputs:
+    at = wanted.base_offset
+    for segment_id in wanted.inputs:
         entry = state.get(segment_id)
         if entry is None or entry.state is not SegmentState.COPY_FINISHED:
             raise ConflictError(f"segment {segment_id} was deleted or replaced")
@@ -83,6 +182,6 @@ def _check_inputs(state: ManifestState, output: SegmentEntry, inputs: Sequence[U
             raise ConflictError(f"segment {segment_id} starts at {entry.base_offset}, not at {at}")
         at = entry.end_offset
         entries.append(entry)
-    if at != output.end_offset or not entries:
-        raise ConflictError(f"the inputs end at {at}, their replacement at {output.end_offset}")
+    if at != wanted.end_offset or not entries:
+        raise ConflictError(f"the inputs end at {at}, their replacement at {wanted.end_offset}")
     return entries

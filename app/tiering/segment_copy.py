@@ -24,6 +24,7 @@ from app.metrics import Registry
 from app.objectstore.api import ObjectMissing, ObjectStore
 from app.seams import Clock
 from app.tiering.deadlines import DELETE_DEADLINE_S, loop_time_s, within
+from app.tiering.deletion import delete_segments
 from app.tiering.led_partition import LedPartition
 from app.tiering.segment_format import SegmentFooter, decode_footer, encode_footer
 from app.tiering.store_work import StoreWork, UploadedSegment, UploadJob
@@ -299,8 +300,8 @@ class SegmentCopier:
         try:
             await partition.manifest.refresh()
             if partition.manifest.state.get(entry.segment_id) is None:
-                key = partition.manifest.object_key(entry)
-                await within(DELETE_DEADLINE_S, "deleting an object", self._store.delete(key))
+                keys = [partition.manifest.object_key(entry)]
+                await within(DELETE_DEADLINE_S, "deleting an object", delete_segments(self._store, partition.key, keys))
         except FirnError as error:
             partition.last_error = f"left to the sweeper: {error}"
 

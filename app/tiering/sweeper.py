@@ -20,6 +20,7 @@ from app.errors import StorageUnavailable
 from app.metadata import layout
 from app.metadata.manifest import ManifestState, SegmentState
 from app.objectstore.api import ObjectStore
+from app.tiering.deletion import delete_of_topics, delete_segments
 from app.tiering.discovery import manifest_begun_ms
 from app.units import PartitionIndex, TopicId, TopicIdPartition
 
@@ -68,14 +69,18 @@ async def sweep_partition(
     orphans = []
     for info in objects:
         named = layout.parse_segment_key(info.key)
-        if named is not None and state.get(named.segment_id) is None:
+        if (
+            named is not None
+            and (named.topic_id, named.partition) == tuple(partition)
+            and state.get(named.segment_id) is None
+        ):
             orphans.append(info)
     if orphans:
         begun_ms = await manifest_begun_ms(store, partition)
         orphans = [info for info in orphans if begun_ms is not None and info.modified_ms >= begun_ms]
     for start in range(0, len(orphans), PAGE_KEYS):
         page = orphans[start : start + PAGE_KEYS]
-        await store.delete_many([info.key for info in page])
+        await delete_segments(store, partition, [info.key for info in page])
         swept.objects += len(page)
         swept.bytes += sum(info.size_bytes for info in page)
     for upload in uploads:
@@ -104,7 +109,8 @@ async def sweep_unknown_topics(store: ObjectStore, known_topics: Callable[[], Aw
                 known = await known_topics()
                 orphans = [info for info in page if _is_of_unknown(info.key, known)]
                 if orphans:
-                    await store.delete_many([info.key for info in orphans])
+                    topics = {topic for info in orphans if (topic := layout.topic_of(info.key)) is not None}
+                    await delete_of_topics(store, topics, [info.key for info in orphans])
                     swept.add(Swept(len(orphans), sum(info.size_bytes for info in orphans)))
             if len(page) < PAGE_KEYS:
                 break
@@ -120,33 +126,41 @@ async def sweep_unknown_topics(store: ObjectStore, known_topics: Callable[[], Aw
 
 
 def _is_of_unknown(key: str, known: frozenset[TopicId]) -> bool:
-    named = layout.parse_segment_key(key) or layout.parse_manifest_prefix(key)
-    return named is not None and named.topic_id not in known
+    topic_id = layout.topic_of(key)
+    return topic_id is not None and topic_id not in known
 
 
 async def delete_topic(store: ObjectStore, topic_id: TopicId, partition_count: int) -> Swept:
-    """Delete everything of a topic: segment objects and uploads first, then its manifests, until the prefixes LIST empty.
+    """Delete everything of a topic: segment objects and uploads first, then its manifests, until the prefixes LIST nothing of it.
 
     Only then may the cluster log forget the topic. May be called again after any failure.
     Raises: StorageUnavailable (also if there is still something after many rounds: an old leader is still writing).
     """
     swept = Swept()
     for partition in range(partition_count):
-        swept.add(await _delete_prefix(store, layout.data_prefix(topic_id, PartitionIndex(partition))))
-    swept.add(await _delete_prefix(store, layout.topic_prefix(topic_id)))
+        swept.add(await _delete_prefix(store, topic_id, layout.data_prefix(topic_id, PartitionIndex(partition))))
+    swept.add(await _delete_prefix(store, topic_id, layout.topic_prefix(topic_id)))
     return swept
 
 
-async def _delete_prefix(store: ObjectStore, prefix: str) -> Swept:
+async def _delete_prefix(store: ObjectStore, topic_id: TopicId, prefix: str) -> Swept:
+    """Delete what is the topic's under a prefix. What Firn did not make stays: it is somebody else's."""
     swept = Swept()
     for upload in await store.list_uploads(prefix):
-        await store.abort_upload(upload.key, upload.upload_id)
-        swept.uploads += 1
+        if layout.topic_of(upload.key) == topic_id:
+            await store.abort_upload(upload.key, upload.upload_id)
+            swept.uploads += 1
     # A writer that has not heard yet may add objects while we delete: bounded by what was there and then some.
+    after = ""
     for _ in range(DELETE_PAGES_MAX):
-        page = await store.list_objects(prefix, limit=PAGE_KEYS)
-        if not page:
+        page = await store.list_objects(prefix, start_after=after, limit=PAGE_KEYS)
+        ours = [info for info in page if layout.topic_of(info.key) == topic_id]
+        if ours:
+            await delete_of_topics(store, [topic_id], [info.key for info in ours])
+            swept.add(Swept(len(ours), sum(info.size_bytes for info in ours)))
+            after = ""
+        elif len(page) < PAGE_KEYS:
             return swept
-        await store.delete_many([info.key for info in page])
-        swept.add(Swept(len(page), sum(info.size_bytes for info in page)))
+        else:
+            after = page[-1].key
     raise StorageUnavailable(f"{prefix} does not become empty")

@@ -36,6 +36,7 @@ class FindingKind(StrEnum):
 
     MANIFEST_UNREADABLE = "manifest unreadable"
     MANIFEST_MISSING = "manifest missing"
+    FOREIGN_KEY = "foreign key recorded"
     OBJECT_MISSING = "object missing"
     OBJECT_DAMAGED = "object damaged"
     OFFSET_GAP = "offset gap"
@@ -283,10 +284,16 @@ def missing_object(partition: TopicIdPartition, entry: SegmentEntry) -> Finding:
 
 
 def check_ranges(partition: TopicIdPartition, state: ManifestState) -> list[Finding]:
-    """No gap and no overlap from the log start to the tiered end (INV-4). Pure."""
+    """No gap and no overlap from the log start to the tiered end (INV-4), and no record with a key of another object. Pure."""
     found = []
     at = state.log_start_offset
     prefix = layout.manifest_prefix(*partition)
+    for entry in state.with_foreign_keys():
+        message = (
+            f"the record of segment {entry.segment_id} ({entry.state.name}) names {entry.stored_key!r}, which is not its object; no"
+            " broker reads or deletes that object"
+        )
+        found.append(Finding(FindingKind.FOREIGN_KEY, partition, prefix, message))
     previous_end = None
     for entry in state.finished:
         if previous_end is not None and entry.base_offset < previous_end:

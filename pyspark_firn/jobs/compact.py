@@ -12,7 +12,6 @@ any point, the job leaves an output that nobody reads, which the next leader giv
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import http.client
 import json
@@ -23,7 +22,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -37,14 +36,14 @@ from app.limits import MIB
 from app.metadata import layout
 from app.metadata.cluster import ClusterImage
 from app.metadata.liveness import SILENCE_MS_MAX, ObjectLiveness
-from app.metadata.log_format import encode_value
-from app.metadata.manifest import SegmentEntry, SegmentManifest, SegmentState
+from app.metadata.manifest import SegmentEntry, SegmentManifest
 from app.objectstore.api import ObjectMissing
 from app.objectstore.directory import DirectPool
 from app.records.batch import LOG_APPEND_TIME, BatchHeader, iter_headers, parse_header
 from app.records.builder import build_batch
 from app.records.record import Record, iter_records
 from app.tiering import replacement
+from app.tiering.replacement import Replacement
 from app.tiering.segment_format import AbortedTransaction, SegmentFooter, check_stored_chunk
 from app.tiering.store_work import InlineStoreWork, UploadJob, unfold_chunk
 from app.tiering.verify import read_checked_footer
@@ -252,15 +251,15 @@ class ManifestWriter(Protocol):
     Each raises, with nothing changed: ConflictError (the inputs are not readable neighbours any more).
     """
 
-    def begin(self, output: SegmentEntry, inputs: Sequence[SegmentEntry]) -> None:
+    def begin(self, wanted: Replacement) -> None:
         """COPY_STARTED of the output is durable when this returns."""
         ...
 
-    def finish(self, output: SegmentEntry, inputs: Sequence[SegmentEntry]) -> None:
-        """The output is in the place of the inputs when this returns."""
+    def finish(self, wanted: Replacement) -> None:
+        """The output, whose object is whole in the store, is in the place of the inputs when this returns."""
         ...
 
-    def give_up(self, output: SegmentEntry, inputs: Sequence[SegmentEntry]) -> None:
+    def give_up(self, wanted: Replacement) -> None:
         """The output will not come."""
         ...
 
@@ -270,6 +269,7 @@ class OfflineManifest:
 
     def __init__(self, session: StoreSession, partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> None:
         self._session = session
+        self._work = _work_of(session)
         self._manifest = SegmentManifest(
             session.store,
             *partition,
@@ -281,15 +281,14 @@ class OfflineManifest:
         )
         session.run(self._manifest.load())
 
-    def begin(self, output: SegmentEntry, inputs: Sequence[SegmentEntry]) -> None:
-        ids = [entry.segment_id for entry in inputs]
-        self._session.run(replacement.begin(self._manifest, output, ids, local_start_offset=Offset(output.end_offset)))
+    def begin(self, wanted: Replacement) -> None:
+        self._session.run(replacement.begin(self._manifest, wanted, local_start_offset=wanted.end_offset))
 
-    def finish(self, output: SegmentEntry, inputs: Sequence[SegmentEntry]) -> None:
-        self._session.run(replacement.finish(self._manifest, output, [entry.segment_id for entry in inputs]))
+    def finish(self, wanted: Replacement) -> None:
+        self._session.run(replacement.finish(self._manifest, wanted, self._work))
 
-    def give_up(self, output: SegmentEntry, inputs: Sequence[SegmentEntry]) -> None:
-        self._session.run(replacement.give_up(self._manifest, output))
+    def give_up(self, wanted: Replacement) -> None:
+        self._session.run(replacement.give_up(self._manifest, wanted.segment_id))
 
 
 class LeaderManifest:
@@ -298,22 +297,24 @@ class LeaderManifest:
     def __init__(self, address: str, topic: str, partition: PartitionIndex) -> None:
         self._url = f"{address.rstrip('/')}/firn/v1/topics/{quote(topic)}/partitions/{partition}/replacements"
 
-    def begin(self, output: SegmentEntry, inputs: Sequence[SegmentEntry]) -> None:
-        self._ask("begin", output, inputs)
+    def begin(self, wanted: Replacement) -> None:
+        self._ask("begin", wanted)
 
-    def finish(self, output: SegmentEntry, inputs: Sequence[SegmentEntry]) -> None:
-        self._ask("finish", output, inputs)
+    def finish(self, wanted: Replacement) -> None:
+        self._ask("finish", wanted)
 
-    def give_up(self, output: SegmentEntry, inputs: Sequence[SegmentEntry]) -> None:
-        self._ask("give-up", output, inputs)
+    def give_up(self, wanted: Replacement) -> None:
+        self._ask("give-up", wanted)
 
-    def _ask(self, step: str, output: SegmentEntry, inputs: Sequence[SegmentEntry]) -> None:
+    def _ask(self, step: str, wanted: Replacement) -> None:
         """Raises: ConflictError, BrokerUnavailable, ConfigError."""
         body = json.dumps(
             {
                 "step": step,
-                "inputs": [str(entry.segment_id) for entry in inputs],
-                "output": base64.b64encode(encode_value(output)).decode(),
+                "inputs": [str(segment_id) for segment_id in wanted.inputs],
+                "segment_id": str(wanted.segment_id),
+                "base_offset": wanted.base_offset,
+                "end_offset": wanted.end_offset,
             }
         ).encode()
         request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"}, method="POST")
@@ -326,6 +327,11 @@ class LeaderManifest:
                 message = _message_of(error)
                 if error.code == HTTPStatus.CONFLICT:
                     raise ConflictError(message) from None
+                if error.code == HTTPStatus.UNPROCESSABLE_ENTITY and "`output`" in message:
+                    raise ConfigError(
+                        f"{self._url} is served by an older version of Firn, which asks for the whole record of the new segment."
+                        " Nothing was changed. Upgrade the brokers and the http process."
+                    ) from None
                 if error.code < HTTPStatus.INTERNAL_SERVER_ERROR:
                     raise ConfigError(f"{self._url} refuses: {message}") from None
                 failure = BrokerUnavailable(f"{self._url}: {message}")
@@ -471,23 +477,23 @@ class _Compaction:
             self._upload_and_swap(inputs, Path(f"/dev/fd/{file.fileno()}"), written)
 
     def _upload_and_swap(self, inputs: Sequence[_Input], path: Path, log_bytes: int) -> None:
-        segment_id = SegmentId(uuid.uuid4())
-        first, last = inputs[0], inputs[-1]
-        started = SegmentEntry.started(
-            segment_id, first.entry.base_offset, last.entry.end_offset, broker_id=BrokerId(-1)
-        ).replace(leader_epochs=_epochs(one.entry for one in inputs), changed_ms=SystemClock().now_ms())
-        replaced = [one.entry for one in inputs]
+        wanted = Replacement(
+            SegmentId(uuid.uuid4()),
+            inputs[0].entry.base_offset,
+            inputs[-1].entry.end_offset,
+            tuple(one.entry.segment_id for one in inputs),
+        )
         try:
-            self._writer.begin(started, replaced)
+            self._writer.begin(wanted)
         except ConflictError as error:
             # Some of it is still on a local disk, or was deleted: another run will find it as it is then.
             self._skip(error)
             return
         try:
-            finished = self._session.run(self._upload(started, inputs, path, log_bytes))
-            self._writer.finish(finished, replaced)
+            self._session.run(self._upload(wanted, inputs, path, log_bytes))
+            self._writer.finish(wanted)
         except (ConflictError, CorruptionError, StorageUnavailable) as error:
-            self._writer.give_up(started, replaced)
+            self._writer.give_up(wanted)
             if not isinstance(error, ConflictError):
                 raise
             self._skip(error)
@@ -496,23 +502,20 @@ class _Compaction:
         self._done.groups_skipped += 1
         _logger.warning("%s: %s", self._partition, reason)
 
-    async def _upload(
-        self, started: SegmentEntry, inputs: Sequence[_Input], path: Path, log_bytes: int
-    ) -> SegmentEntry:
-        """Upload the output; answers its finished entry. Raises: CorruptionError, StorageUnavailable."""
-        segment_id, last = SegmentId(started.segment_id), inputs[-1]
+    async def _upload(self, wanted: Replacement, inputs: Sequence[_Input], path: Path, log_bytes: int) -> None:
+        """Upload the output. Raises: CorruptionError, StorageUnavailable."""
+        last = inputs[-1]
         aborted = sorted({transaction for one in inputs for transaction in one.footer.aborted}, key=_first_offset)
-        work = InlineStoreWork(self._session.store, PosixFileSystem(), DirectPool(), random.Random())
-        uploaded = await work.upload_segment(
+        await _work_of(self._session).upload_segment(
             UploadJob(
-                key=layout.segment_key(*self._partition, started.base_offset, segment_id),
-                segment_id=segment_id.bytes,
+                key=layout.segment_key(*self._partition, wanted.base_offset, wanted.segment_id),
+                segment_id=wanted.segment_id.bytes,
                 topic_id=self._partition.topic_id.bytes,
                 partition=self._partition.partition,
                 path=str(path),
                 log_bytes=log_bytes,
-                base_offset=started.base_offset,
-                end_offset=started.end_offset,
+                base_offset=wanted.base_offset,
+                end_offset=wanted.end_offset,
                 leader_epochs=[(one.epoch, one.start_offset) for one in last.footer.leader_epochs],
                 aborted=[
                     (one.producer_id, one.first_offset, one.last_offset, one.last_stable_offset) for one in aborted
@@ -523,11 +526,10 @@ class _Compaction:
                 created_ms=SystemClock().now_ms(),
             )
         )
-        return uploaded.recorded_in(started).replace(
-            state=SegmentState.COPY_FINISHED,
-            aborted_transaction_count=len(aborted),
-            changed_ms=SystemClock().now_ms(),
-        )
+
+
+def _work_of(session: StoreSession) -> InlineStoreWork:
+    return InlineStoreWork(session.store, PosixFileSystem(), DirectPool(), random.Random())
 
 
 class Superseded:
@@ -600,12 +602,3 @@ def _empty_end(last: _Input) -> bytes:
         last_offset_delta=0,
         leader_epoch=last.footer.leader_epochs[-1].epoch if last.footer.leader_epochs else NO_LEADER_EPOCH,
     )
-
-
-def _epochs(entries: Iterable[SegmentEntry]) -> tuple[tuple[LeaderEpoch, Offset], ...]:
-    """Leader epochs of neighbours as those of one segment."""
-    merged: dict[LeaderEpoch, Offset] = {}
-    for entry in entries:
-        for epoch, start in entry.leader_epochs:
-            merged.setdefault(epoch, start)
-    return tuple(sorted(merged.items()))

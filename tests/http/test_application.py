@@ -199,9 +199,12 @@ async def test_a_body_without_a_length_is_read_as_it_comes(
 @pytest.mark.parametrize(
     ("partition", "changes", "status", "said"),
     [
-        (0, {"output": "\u00e9"}, 400, "The output is not base 64."),
-        (0, {"output": "AAA"}, 400, "The output is not base 64."),
-        (0, {"output": ""}, 400, "a segment record cannot be read"),
+        (0, {"segment_id": "../../cluster/log"}, 422, "`$.segment_id`"),
+        (0, {"segment_id": None, "output": "AAAA"}, 422, "The job is of an older version of Firn"),
+        (0, {"segment_id": None}, 422, "it names no `segment_id`"),
+        (0, {"end_offset": 0}, 400, "no range of offsets"),
+        (0, {"base_offset": -1}, 422, "`$.base_offset`"),
+        (0, {"end_offset": 1 << 63}, 422, "`$.end_offset`"),
         (0, {"inputs": []}, 422, "`$.inputs`"),
         (0, {"step": "begun"}, 422, "`$.step`"),
         (-1, {}, 404, "no partition -1"),
@@ -212,7 +215,8 @@ async def test_what_cannot_be_a_replacement_is_refused_in_a_sentence(
     http: httpx.AsyncClient, cluster: str, partition: int, changes: dict[str, Any], status: int, said: str
 ) -> None:
     await http.post(f"{cluster}/topics", json={"topic_name": "orders", "partitions_count": 2})
-    body = {"step": "begin", "inputs": ["0198c0de-0000-7000-8000-00000000000a"], "output": "AAAA"} | changes
+    one = "0198c0de-0000-7000-8000-00000000000a"
+    body = {"step": "begin", "inputs": [one], "segment_id": one, "base_offset": 0, "end_offset": 10} | changes
     answer = await http.post(f"/firn/v1/topics/orders/partitions/{partition}/replacements", json=body)
     assert answer.status_code == status
     assert said in answer.json()["message"]

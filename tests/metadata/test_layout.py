@@ -85,3 +85,19 @@ def test_wal_key_round_trips(broker: int, incarnation: uuid.UUID, sequence: int)
 
 def test_partitions_spread_over_many_prefixes() -> None:
     assert len({layout.spread(TOPIC, partition) for partition in range(1000)}) > 200
+
+
+def test_only_segments_and_entries_of_a_manifest_are_of_a_topic() -> None:
+    topic = TopicId(uuid.UUID(int=7))
+    manifest = layout.manifest_prefix(topic, 3)
+    segment = layout.segment_key(topic, 3, 5, SegmentId(uuid.UUID(int=1)))
+    for key in (segment, layout.entry_key(manifest, 4), layout.snapshot_key(manifest, 4)):
+        assert layout.topic_of(key) == topic
+    for key in (
+        "cluster/log/00000000000000000001",
+        f"{manifest}/notes.txt",
+        f"{manifest}/deeper/log/00000000000000000001",
+        layout.data_prefix(topic, 3),
+        f"{segment}.bak",
+    ):
+        assert layout.topic_of(key) is None

@@ -25,7 +25,7 @@ from app.metadata.manifest_state import (
     decode_change,
     encode_change,
 )
-from app.units import BrokerId, LeaderEpoch, LogSequence, Offset, PartitionIndex, TimestampMs, TopicId
+from app.units import BrokerId, LeaderEpoch, LogSequence, Offset, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
 from tests.metadata.support import uuid_of
 
 STARTED, FINISHED, DELETING, GONE = SegmentState
@@ -227,6 +227,37 @@ def test_the_object_key_is_the_layouts_unless_stored() -> None:
     entry = segment(1, 7, 10)
     assert entry.object_key(topic_id, PartitionIndex(2)) == layout.segment_key(topic_id, 2, 7, entry.segment_id)  # type: ignore[arg-type]
     assert entry.replace(stored_key="elsewhere").object_key(topic_id, PartitionIndex(2)) == "elsewhere"
+
+
+def test_a_readable_segment_under_the_key_of_another_object_is_corruption() -> None:
+    partition = TopicIdPartition(TopicId(uuid_of(5)), PartitionIndex(2))
+    own = segment(1, 0, 10)
+    own = own.replace(stored_key=own.object_key(*partition))
+    for key, is_own in ((own.stored_key, True), ("cluster/log/00000000000000000001", False)):
+        entry = own.replace(stored_key=key)
+        state = ManifestState(partition)
+        put(state, entry, STARTED)
+        if is_own:
+            apply(state, entry)
+        else:
+            assert "which is not its own" in refused(state, entry)
+        loaded = ManifestState(partition)
+        loaded.load([(key, value) for key, value in [encode_change(entry)] if value is not None])
+        if is_own:
+            loaded.loaded(LogSequence(5))
+        else:
+            with pytest.raises(CorruptionError, match="which is not its own"):
+                loaded.loaded(LogSequence(5))
+
+
+def test_records_that_nobody_reads_may_name_other_objects_and_are_told_of() -> None:
+    state = ManifestState(TopicIdPartition(TopicId(uuid_of(5)), PartitionIndex(2)))
+    foreign = segment(1, 0, 10, STARTED).replace(stored_key="cluster/log/00000000000000000001")
+    apply(state, foreign)
+    apply(state, foreign.replace(state=DELETING))
+    put(state, segment(2, 0, 10), STARTED)
+    assert [entry.segment_id for entry in state.with_foreign_keys()] == [uuid_of(1)]
+    assert [entry.segment_id for entry in state.copy().with_foreign_keys()] == [uuid_of(1)]
 
 
 # --- lookups against a plain model ----------------------------------------------------------------------------------

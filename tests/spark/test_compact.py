@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import io
 import random
 import socket
+import urllib.error
 import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -30,8 +32,8 @@ from app.objectstore.directory import DirectoryStore
 from app.records.builder import build_batch
 from app.records.control import ControlType, control_key, control_value
 from app.records.record import Record
+from app.tiering.replacement import Replacement
 from app.units import (
-    BrokerId,
     Offset,
     PartitionIndex,
     ProducerEpoch,
@@ -253,7 +255,7 @@ async def test_beside_a_running_cluster_the_leader_swaps_and_consumers_see_one_o
             assert {key: value for _, key, value in before} == {key: value for _, key, value in after}
             with pytest.raises(ConfigError, match="refuses"):
                 await asyncio.to_thread(
-                    LeaderManifest(address, "nowhere", PartitionIndex(0)).begin, *nothing_to_replace()
+                    LeaderManifest(address, "nowhere", PartitionIndex(0)).begin, nothing_to_replace()
                 )
 
 
@@ -269,7 +271,7 @@ async def test_a_run_of_which_something_expires_under_the_job_is_left_as_it_is(
         before = await consumed(broker.port)
         upload, expired = _Compaction._upload, False
 
-        async def late(self: _Compaction, started: SegmentEntry, inputs: Any, *rest: Any) -> SegmentEntry:
+        async def late(self: _Compaction, wanted: Replacement, inputs: Any, *rest: Any) -> None:
             nonlocal expired
             first = inputs[0].entry
             if not expired and offline:
@@ -281,7 +283,7 @@ async def test_a_run_of_which_something_expires_under_the_job_is_left_as_it_is(
                     while (await self._session.metadata.manifest(self._partition)).finished[0] == first:
                         await asyncio.sleep(0.02)
             expired = True
-            return await upload(self, started, inputs, *rest)
+            await upload(self, wanted, inputs, *rest)
 
         monkeypatch.setattr(_Compaction, "_upload", late)
         store = (tmp_path / "store").as_uri()
@@ -299,7 +301,7 @@ async def test_a_run_of_which_something_expires_under_the_job_is_left_as_it_is(
 
 
 def test_what_is_not_replaced_is_not_counted_as_dropped(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def too_late(self: _Compaction, *arguments: Any) -> SegmentEntry:
+    async def too_late(self: _Compaction, *arguments: Any) -> None:
         raise ConflictError("expired meanwhile")
 
     monkeypatch.setattr(_Compaction, "_upload", too_late)
@@ -331,9 +333,9 @@ def test_what_lies_on_the_local_disk_meanwhile_has_no_name(
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
 
-    async def noted(self: _Compaction, *arguments: Any) -> SegmentEntry:
+    async def noted(self: _Compaction, *arguments: Any) -> None:
         lying.append(list((tmp_path / "tmp").iterdir()))
-        return await upload(self, *arguments)
+        await upload(self, *arguments)
 
     monkeypatch.setattr(_Compaction, "_upload", noted)
     compact(topic.store, "t", target_bytes=3000)
@@ -366,7 +368,7 @@ def test_what_does_not_speak_http_is_told_in_a_sentence(monkeypatch: pytest.Monk
     monkeypatch.setattr("urllib.request.urlopen", urlopen)
     monkeypatch.setattr("pyspark_firn.jobs.compact.ATTEMPTS", 1)
     with pytest.raises(BrokerUnavailable, match="cannot be reached"):
-        LeaderManifest("http://127.0.0.1:1", "t", PartitionIndex(0)).begin(*nothing_to_replace())
+        LeaderManifest("http://127.0.0.1:1", "t", PartitionIndex(0)).begin(nothing_to_replace())
 
 
 async def delete_records(port: int, offset: int) -> None:
@@ -374,9 +376,21 @@ async def delete_records(port: int, offset: int) -> None:
         await AdminClient(cluster).delete_records(TopicPartition("t", PartitionIndex(0)), Offset(offset))
 
 
-def nothing_to_replace() -> Any:
-    entry = SegmentEntry.started(SegmentId(uuid.uuid4()), Offset(0), Offset(1), broker_id=BrokerId(1))
-    return entry, [entry]
+def nothing_to_replace() -> Replacement:
+    return Replacement(SegmentId(uuid.uuid4()), Offset(0), Offset(1), (uuid.uuid4(),))
+
+
+def test_a_cluster_that_is_older_than_the_job_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = b'{"message": "The body is not of the right form: Object missing required field `output`."}'
+
+    def urlopen(*arguments: Any, **named: Any) -> Any:
+        raise urllib.error.HTTPError(
+            "http://broker", 422, "Unprocessable", http.client.HTTPMessage(), io.BytesIO(message)
+        )
+
+    monkeypatch.setattr("urllib.request.urlopen", urlopen)
+    with pytest.raises(ConfigError, match=r"an older version of Firn.*Nothing was changed\. Upgrade the brokers"):
+        LeaderManifest("http://127.0.0.1:1", "t", PartitionIndex(0)).begin(nothing_to_replace())
 
 
 @asynccontextmanager

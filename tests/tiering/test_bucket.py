@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from app.errors import CorruptionError
 from app.metadata import layout
 from app.metadata.cluster import ClusterImage, PartitionImage, TopicImage
 from app.metadata.manifest import ManifestState, SegmentEntry, SegmentState
 from app.objectstore.memory import Fault, FaultKind
+from app.tiering.deletion import delete_of_topics, delete_segments
 from app.tiering.discovery import discover, list_manifests, longest_chains
 from app.tiering.rebuild import plan_restore
 from app.tiering.segment_format import SegmentFooter
@@ -185,6 +187,67 @@ def test_a_deleted_topic_leaves_nothing_and_an_unknown_one_is_swept(tmp_path: Pa
         assert await world.store.list_objects("") == []
         assert await world.store.list_uploads("") == []
         await delete_topic(world.store, TOPIC, 1)
+
+    run_world(tmp_path, scenario)
+
+
+def test_nothing_is_deleted_whose_key_is_not_that_of_a_segment_of_the_partition(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await _tiered(world)
+        before = await world.store.list_objects("")
+        own = world.manifest.object_key(world.manifest.finished[0])
+        for foreign in (
+            "cluster/log/00000000000000000001",
+            layout.entry_key(layout.manifest_prefix(*KEY), 0),
+            layout.segment_key(TOPIC, 1, 0, SegmentId(world.manifest.finished[0].segment_id)),
+            layout.segment_key(TopicId(uuid.UUID(int=99)), 0, 0, SegmentId(uuid.UUID(int=1))),
+            f"{own}/../../../x",
+            "",
+        ):
+            with pytest.raises(CorruptionError, match="is not a segment of"):
+                await delete_segments(world.store, KEY, [own, foreign])
+            with pytest.raises(CorruptionError, match="is of no topic that is"):
+                await delete_of_topics(world.store, [uuid.UUID(int=5)], [own, foreign])
+        assert await world.store.list_objects("") == before
+
+    run_world(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("state", [SegmentState.COPY_STARTED, SegmentState.DELETE_STARTED])
+def test_what_a_record_of_an_older_version_wrongly_names_is_never_deleted_and_told_of(
+    tmp_path: Path, state: SegmentState
+) -> None:
+    async def scenario(world: World) -> None:
+        await _tiered(world)
+        victim = "cluster/log/00000000000000000001"
+        await world.store.put(victim, b"an entry of the cluster log")
+        planted = SegmentEntry.started(SegmentId(uuid.UUID(int=7)), Offset(0), Offset(4), broker_id=BrokerId(-1))
+        planted = planted.replace(stored_key=victim, changed_ms=TimestampMs(0))
+        await world.manifest.change(lambda _: [planted])
+        if state is SegmentState.DELETE_STARTED:
+            await world.manifest.change(lambda _: [planted.replace(state=state)])
+        await world.crash()
+        await world.start()
+        await asyncio.sleep(100)  # of virtual time: both the delay of deletions and a look at the partition have passed
+        assert await world.store.get(victim) == b"an entry of the cluster log"
+        [fault] = world.status().faults
+        assert f"names {victim!r}, which is not its object" in fault
+        [finding] = await _findings(world)
+        assert (finding.kind, finding.is_damage) == (FindingKind.FOREIGN_KEY, True)
+        await world.check()
+
+    run_world(tmp_path, scenario)
+
+
+def test_what_firn_did_not_make_stays_when_a_topic_is_deleted(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await _tiered(world)
+        world.tier.detach(*KEY)
+        notes = [f"{layout.data_prefix(TOPIC, 0)}notes.txt", f"{layout.manifest_prefix(TOPIC, 0)}/notes.txt"]
+        for key in notes:
+            await world.store.put(key, b"somebody's")
+        await delete_topic(world.store, TOPIC, 1)
+        assert [info.key for info in await world.store.list_objects("")] == notes
 
     run_world(tmp_path, scenario)
 

@@ -2,97 +2,229 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from app.errors import ConflictError
+from app.hot.files import PosixFileSystem
+from app.metadata import layout
 from app.metadata.manifest import SegmentEntry, SegmentManifest, SegmentState
+from app.objectstore.directory import DirectPool
 from app.records.builder import build_batch
 from app.tiering import replacement
-from app.units import BrokerId, Offset, SegmentId, TimestampMs
-from tests.support.buckets import BucketBuilder
+from app.tiering.replacement import Replacement
+from app.tiering.store_work import InlineStoreWork, UploadJob
+from app.units import BrokerId, Offset, SegmentId
+from tests.support.buckets import CREATED_MS, BucketBuilder
 
 
-async def three_segments(path: Path) -> SegmentManifest:
-    bucket = await BucketBuilder.open(path)
+class Leader(NamedTuple):
+    """A partition of three segments of ten records, and what its leader reads footers with."""
+
+    bucket: BucketBuilder
+    manifest: SegmentManifest
+    work: InlineStoreWork
+    scratch: Path
+
+    def ids(self) -> list[uuid.UUID]:
+        return [entry.segment_id for entry in self.manifest.finished]
+
+    def key(self, wanted: Replacement) -> str:
+        return layout.segment_key(
+            self.manifest.topic_id, self.manifest.partition, wanted.base_offset, wanted.segment_id
+        )
+
+    async def begin(self, wanted: Replacement) -> None:
+        await replacement.begin(self.manifest, wanted, local_start_offset=Offset(30))
+
+    async def finish(self, wanted: Replacement) -> None:
+        await replacement.finish(self.manifest, wanted, self.work)
+
+    async def upload(
+        self, wanted: Replacement, *, records: int | None = None, epoch: int = 0, **otherwise: int
+    ) -> None:
+        """Upload what a job would; ``otherwise`` are fields of the footer that are not what was announced."""
+        told = wanted._asdict() | {"partition": 0} | otherwise
+        start, end = told["base_offset"], told["end_offset"]
+        count = end - start if records is None else records
+        data = build_batch(
+            [(1, b"k", b"v", ())] * count, base_offset=Offset(start), last_offset_delta=end - start - 1, leader_epoch=0
+        )
+        (self.scratch / "output").write_bytes(data)
+        await self.work.upload_segment(
+            UploadJob(
+                key=self.key(wanted),
+                segment_id=wanted.segment_id.bytes,
+                topic_id=self.manifest.topic_id.bytes,
+                partition=told["partition"],
+                path=str(self.scratch / "output"),
+                log_bytes=len(data),
+                base_offset=start,
+                end_offset=end,
+                leader_epochs=[(epoch, 0)],
+                aborted=[],
+                producer_snapshot=b"",
+                compression="none",
+                chunk_bytes=1 << 20,
+                created_ms=CREATED_MS,
+            )
+        )
+
+
+async def three_segments(path: Path) -> Leader:
+    bucket = await BucketBuilder.open(path / "bucket")
     topic_id = await bucket.create_topic("t")
     for first in (0, 10, 20):
         records: list[tuple[int, bytes, bytes, Sequence[tuple[str, bytes]]]] = [(1, b"k", b"v", ())] * 10
         await bucket.add_segment(topic_id, 0, [build_batch(records, base_offset=Offset(first))])
-    return await bucket.manifest(topic_id, 0)
+    work = InlineStoreWork(bucket.store, PosixFileSystem(), DirectPool(), random.Random(1))
+    return Leader(bucket, await bucket.manifest(topic_id, 0), work, path)
 
 
-def output_of(number: int, start: int, end: int) -> SegmentEntry:
-    segment_id = SegmentId(uuid.UUID(int=number))
-    started = SegmentEntry.started(segment_id, Offset(start), Offset(end), broker_id=BrokerId(-1))
-    return started.replace(changed_ms=TimestampMs(5), size_bytes=50, footer_position=20, footer_bytes=30, chunk_count=1)
-
-
-def ids_of(manifest: SegmentManifest) -> list[uuid.UUID]:
-    return [entry.segment_id for entry in manifest.finished]
-
-
-async def begin(manifest: SegmentManifest, output: SegmentEntry, inputs: Sequence[uuid.UUID]) -> None:
-    await replacement.begin(manifest, output, inputs, local_start_offset=Offset(30))
+def output_of(number: int, start: int, end: int, inputs: Sequence[uuid.UUID]) -> Replacement:
+    return Replacement(SegmentId(uuid.UUID(int=number)), Offset(start), Offset(end), tuple(inputs))
 
 
 async def test_the_output_takes_the_place_of_its_inputs_once(tmp_path: Path) -> None:
-    manifest = await three_segments(tmp_path)
-    first, second, third = ids_of(manifest)
-    output = output_of(1, 0, 20)
+    leader = await three_segments(tmp_path)
+    first, second, third = leader.ids()
+    output = output_of(1, 0, 20, [first, second])
     for _ in range(2):
-        await begin(manifest, output, [first, second])
+        await leader.begin(output)
+    await leader.upload(output)
     for _ in range(2):
-        await replacement.finish(manifest, output, [first, second])
-    assert ids_of(manifest) == [output.segment_id, third]
-    assert {entry.segment_id for entry in manifest.state.pending_deletes()} == {first, second}
+        await leader.finish(output)
+    assert leader.ids() == [output.segment_id, third]
+    assert {entry.segment_id for entry in leader.manifest.state.pending_deletes()} == {first, second}
+
+
+async def test_the_outputs_record_is_made_of_its_footer_and_of_the_leaders_own_knowledge(tmp_path: Path) -> None:
+    leader = await three_segments(tmp_path)
+    output = output_of(1, 0, 20, leader.ids()[:2])
+    await leader.begin(output)
+    await leader.upload(output, records=15)
+    await leader.finish(output)
+    entry = leader.manifest.finished[0]
+    [info] = [one for one in await leader.bucket.store.list_objects("data/") if one.key == leader.key(output)]
+    assert (entry.record_count, entry.size_bytes, entry.chunk_count) == (15, info.size_bytes, 1)
+    assert entry.footer_position + entry.footer_bytes == info.size_bytes
+    assert entry.leader_epochs == ((0, 0),)
+    assert (entry.stored_key, entry.changed_ms) == ("", CREATED_MS)
+    assert leader.manifest.object_key(entry) == leader.key(output)
+
+
+async def test_nothing_is_replaced_by_what_is_not_in_the_store(tmp_path: Path) -> None:
+    leader = await three_segments(tmp_path)
+    before = leader.ids()
+    output = output_of(1, 0, 20, before[:2])
+    await leader.begin(output)
+    with pytest.raises(ConflictError, match=r"is not in the store: upload the segment"):
+        await leader.finish(output)
+    assert leader.ids() == before
+    await leader.upload(output)
+    await leader.finish(output)
+    assert leader.ids() == [output.segment_id, before[2]]
+
+
+@pytest.mark.parametrize(
+    ("otherwise", "sentence"),
+    [
+        ({"partition": 1}, "holds another segment"),
+        ({"end_offset": 19}, "holds another segment"),
+        ({"epoch": 7}, "ends in leader epoch 7"),
+        ({"records": 21}, "has 21 records, more than what it replaces"),
+    ],
+)
+async def test_an_object_that_is_not_the_replacement_replaces_nothing(
+    tmp_path: Path, otherwise: dict[str, int], sentence: str
+) -> None:
+    leader = await three_segments(tmp_path)
+    before = leader.ids()
+    output = output_of(1, 0, 20, before[:2])
+    await leader.begin(output)
+    await leader.upload(output, **otherwise)
+    with pytest.raises(ConflictError, match=sentence):
+        await leader.finish(output)
+    assert leader.ids() == before
+
+
+async def test_another_segment_or_a_damaged_one_under_the_key_replaces_nothing(tmp_path: Path) -> None:
+    leader = await three_segments(tmp_path)
+    before = leader.ids()
+    output = output_of(1, 0, 20, before[:2])
+    await leader.begin(output)
+    await leader.upload(output)
+    path = tmp_path / "bucket" / leader.key(output)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-40] + bytes([whole[-40] ^ 1]) + whole[-39:])
+    with pytest.raises(ConflictError, match=r"cannot be used: .* wrong CRC of the footer"):
+        await leader.finish(output)
+    path.write_bytes((tmp_path / "bucket" / leader.manifest.object_key(leader.manifest.finished[0])).read_bytes())
+    with pytest.raises(ConflictError, match="holds another segment"):
+        await leader.finish(output)
+    assert leader.ids() == before
+
+
+async def test_a_copy_of_the_leaders_own_is_given_up_by_nobody_else(tmp_path: Path) -> None:
+    leader = await three_segments(tmp_path)
+    own = SegmentEntry.started(SegmentId(uuid.UUID(int=4)), Offset(30), Offset(40), broker_id=BrokerId(1))
+    await leader.manifest.copy_started(own)
+    with pytest.raises(ConflictError, match="the leader copies it"):
+        await replacement.give_up(leader.manifest, own.segment_id)
+    assert [entry.segment_id for entry in leader.manifest.state.pending_copies()] == [own.segment_id]
 
 
 async def test_an_input_that_expires_before_the_swap_keeps_the_output_out(tmp_path: Path) -> None:
-    manifest = await three_segments(tmp_path)
-    first, second, third = ids_of(manifest)
-    output = output_of(1, 0, 20)
-    await begin(manifest, output, [first, second])
-    await manifest.delete_started([first], log_start_offset=10)
+    leader = await three_segments(tmp_path)
+    first, second, third = leader.ids()
+    output = output_of(1, 0, 20, [first, second])
+    await leader.begin(output)
+    await leader.upload(output)
+    await leader.manifest.delete_started([first], log_start_offset=10)
     with pytest.raises(ConflictError, match="was deleted or replaced"):
-        await replacement.finish(manifest, output, [first, second])
-    assert ids_of(manifest) == [second, third]
-    await replacement.give_up(manifest, output)
-    assert {entry.segment_id for entry in manifest.state.pending_deletes()} == {first, output.segment_id}
+        await leader.finish(output)
+    assert leader.ids() == [second, third]
+    await replacement.give_up(leader.manifest, output.segment_id)
+    assert {entry.segment_id for entry in leader.manifest.state.pending_deletes()} == {first, output.segment_id}
     with pytest.raises(ConflictError, match="was given up"):
-        await replacement.finish(manifest, output, [first, second])
-    assert ids_of(manifest) == [second, third]
+        await leader.finish(output)
+    assert leader.ids() == [second, third]
 
 
 async def test_what_a_killed_job_began_is_given_up_by_the_next(tmp_path: Path) -> None:
-    manifest = await three_segments(tmp_path)
-    first, second, third = ids_of(manifest)
-    killed, other, next_one = output_of(1, 0, 20), output_of(2, 20, 30), output_of(3, 10, 20)
-    await begin(manifest, killed, [first, second])
-    await begin(manifest, other, [third])
-    await begin(manifest, next_one, [second])
-    states = {output.segment_id: manifest.state.get(output.segment_id) for output in (killed, other, next_one)}
+    leader = await three_segments(tmp_path)
+    first, second, third = leader.ids()
+    killed = output_of(1, 0, 20, [first, second])
+    other, next_one = output_of(2, 20, 30, [third]), output_of(3, 10, 20, [second])
+    await leader.begin(killed)
+    await leader.upload(killed)
+    await leader.begin(other)
+    await leader.begin(next_one)
+    states = {output: leader.manifest.state.get(output.segment_id) for output in (killed, other, next_one)}
     assert [entry.state for entry in states.values() if entry is not None] == [
         SegmentState.DELETE_STARTED, SegmentState.COPY_STARTED, SegmentState.COPY_STARTED,
     ]  # fmt: skip
     with pytest.raises(ConflictError, match="was given up"):
-        await replacement.finish(manifest, killed, [first, second])
+        await leader.finish(killed)
 
 
 async def test_what_is_local_still_or_is_no_run_of_neighbours_is_not_replaced(tmp_path: Path) -> None:
-    manifest = await three_segments(tmp_path)
-    first, second, third = ids_of(manifest)
+    leader = await three_segments(tmp_path)
+    first, second, third = leader.ids()
     with pytest.raises(ConflictError, match="is local from 19 on"):
-        await replacement.begin(manifest, output_of(1, 0, 20), [first, second], local_start_offset=Offset(19))
+        await replacement.begin(leader.manifest, output_of(1, 0, 20, [first, second]), local_start_offset=Offset(19))
     for inputs, sentence in (
         ([first, third], "starts at 20"),
         ([first], "the inputs end at 10"),
         ([], "the inputs end"),
+        ([first] * 10_000, "more than the 9999 that are replaced at a time"),
     ):
         with pytest.raises(ConflictError, match=sentence):
-            await begin(manifest, output_of(1, 0, 20), inputs)
-    assert ids_of(manifest) == [first, second, third]
-    assert not manifest.state.pending_copies()
+            await leader.begin(output_of(1, 0, 20, inputs))
+    assert leader.ids() == [first, second, third]
+    assert not leader.manifest.state.pending_copies()

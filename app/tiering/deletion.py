@@ -1,0 +1,43 @@
+"""Deleting what a partition, or a topic, has in the store: the only place from which it is done.
+
+Keys come from records and from LISTs, and a record may be damaged or of an older version that stored what a caller asked for.
+So each key is taken apart first. A key that is not one of exactly that partition (or that topic) is refused, and then nothing
+is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from uuid import UUID
+
+from app.errors import CorruptionError
+from app.metadata import layout
+from app.objectstore.api import ObjectStore
+from app.units import TopicIdPartition
+
+
+async def delete_segments(store: ObjectStore, partition: TopicIdPartition, keys: Sequence[str]) -> None:
+    """Delete segment objects of a partition. An object that is not there is no error.
+
+    Raises: CorruptionError (a key is not that of a segment of the partition; nothing was deleted), StorageUnavailable.
+    """
+    for key in keys:
+        named = layout.parse_segment_key(key)
+        if named is None or (named.topic_id, named.partition) != tuple(partition):
+            raise CorruptionError(
+                f"{key!r} was to be deleted, but is not a segment of {partition.topic_id}/{partition.partition}; nothing was"
+                " deleted"
+            )
+    await store.delete_many(list(keys))
+
+
+async def delete_of_topics(store: ObjectStore, topic_ids: Iterable[UUID], keys: Sequence[str]) -> None:
+    """Delete segment objects and manifest entries of topics that nobody knows any more.
+
+    Raises: CorruptionError (a key is none of these topics'; nothing was deleted), StorageUnavailable.
+    """
+    topics = frozenset(topic_ids)
+    for key in keys:
+        if layout.topic_of(key) not in topics:
+            raise CorruptionError(f"{key!r} was to be deleted, but is of no topic that is; nothing was deleted")
+    await store.delete_many(list(keys))
