@@ -40,6 +40,7 @@ from app.hot.manager import LogManager
 from app.metadata.cluster import ClusterImage
 from app.metrics import Labels, Registry
 from app.seams import Clock
+from app.tiering.waiting import Waiters
 from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex
 
 LOADS_AT_ONCE: Final = 4
@@ -242,6 +243,8 @@ class Coordinator(Generic[S]):
         self._partition_count = 0
         self._to_load: deque[_Seat[S]] = deque()
         self._wake = asyncio.Event()
+        self._seats_changed = Waiters()
+        """Woken when a partition is not being read any more."""
         self._tasks: asyncio.TaskGroup | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -302,6 +305,7 @@ class Coordinator(Generic[S]):
         seat = self._seats.pop(partition, None)
         if seat is not None:
             self._unload(seat)
+            self._seats_changed.wake()
 
     def _unload(self, seat: _Seat[S]) -> None:
         shard, seat.shard = seat.shard, None
@@ -390,6 +394,36 @@ class Coordinator(Generic[S]):
     def loading(self) -> bool:
         """Whether a partition that is led does not serve yet."""
         return any(seat.state is not ShardState.ACTIVE for seat in self._seats.values())
+
+    async def when_loaded(self, partitions: Iterable[PartitionIndex] | None = None, *, timeout_s: float) -> None:
+        """Wait until none of these partitions is being read (without ``partitions``: none that is led).
+
+        Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS if that takes longer than ``timeout_s``.
+        """
+        wanted = None if partitions is None else frozenset(partitions)
+
+        def are_loaded() -> bool:
+            return all(
+                seat.state is not ShardState.LOADING
+                for index, seat in self._seats.items()
+                if wanted is None or index in wanted
+            )
+
+        if are_loaded():
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not are_loaded():
+                    changed = asyncio.Event()
+                    forget = self._seats_changed.add(changed.set)
+                    try:
+                        await changed.wait()
+                    finally:
+                        forget()
+        except TimeoutError as error:
+            raise RequestRejected(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic.name} is being read. Try again later."
+            ) from error
 
     def _seat(self, partition: PartitionIndex) -> _Seat[S]:
         seat = self._seats.get(partition)
@@ -535,6 +569,7 @@ class Coordinator(Generic[S]):
             if self._seats.get(seat.partition) is seat:
                 self._log_line(f"{self.topic.name}-{seat.partition} cannot be read, will try again: {error}")
                 seat.state = ShardState.FAILED
+                self._seats_changed.wake()
                 self._load_later(seat, RELOAD_S)
             return
         if self._seats.get(seat.partition) is not seat:
@@ -542,6 +577,7 @@ class Coordinator(Generic[S]):
         seat.shard = shard
         seat.timers = Timers()
         seat.state = ShardState.ACTIVE
+        self._seats_changed.wake()
         self._load_seconds.observe(asyncio.get_running_loop().time() - begun)
         shard.loaded(_Turn(self, seat, self._clock.now_ms()))
         self._after(seat)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, TypeVar
 
 from app.configs import BrokerConfig
 from app.coordinator.shell import Coordinator, Turn
@@ -21,6 +21,9 @@ from app.seams import Clock
 from app.units import BrokerId
 
 R = TypeVar("R")
+
+LOAD_WAIT_S: Final = 10.0
+"""How long an operator's request waits for partitions of ``__share_group_state`` that are being read."""
 
 
 class ShareCoordinator:
@@ -98,6 +101,15 @@ class ShareCoordinator:
         """
         return self.shell.perform(self.shell.partition_of(key.name), event)
 
+    async def when_loaded(self, keys: Iterable[ShareKey]) -> None:
+        """Wait until the progress of these share-partitions is known here.
+
+        When the topic has just been made, all its partitions are read, which takes a moment. Clients do not retry what operators
+        ask of offsets. Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS if it takes longer than ``LOAD_WAIT_S``.
+        """
+        if self._controller.image.topic(SHARE_GROUP_STATE.name) is not None:
+            await self.shell.when_loaded([self.shell.partition_of(key.name) for key in keys], timeout_s=LOAD_WAIT_S)
+
     def find(self, key: ShareKey) -> SharePartition | None:
         """The share-partition, if the group reads it. Raises: as ``Coordinator.look``, but not before the topic is made."""
         if self._controller.image.topic(SHARE_GROUP_STATE.name) is None:
@@ -119,13 +131,17 @@ class ShareCoordinator:
         return sorted(key for _, shard in self.shell.shards() for key in shard.partitions if wanted(key))
 
     async def forget(self, wanted: Callable[[ShareKey], bool]) -> None:
-        """Forget the progress of share-partitions.
+        """Forget the progress of share-partitions, once all progress is known: what is not known yet would come back.
 
-        Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS while some progress is not known yet, which would come back; what
-        an append raises. What was forgotten before stays so.
+        Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS if that takes longer than ``LOAD_WAIT_S``; what an append raises.
+        What was forgotten before stays so.
         """
+        await self.shell.when_loaded(timeout_s=LOAD_WAIT_S)
         if self.shell.loading:
-            raise RequestRejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "what share groups have read is being read")
+            raise RequestRejected(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                f"A part of {SHARE_GROUP_STATE.name} cannot be read; that is tried again every few seconds.",
+            )
         for partition, shard in self.shell.shards():
             keys = [key for key in shard.partitions if wanted(key)]
             if keys:

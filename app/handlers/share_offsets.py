@@ -59,7 +59,7 @@ async def describe(
         try:
             # Whoever leads the group answers for it.
             shared = context.groups.look(asked.group_id, partial(GroupShard.shared_topics, group_id=asked.group_id))
-            groups.append(_described(context, asked, shared))
+            groups.append(await _described(context, asked, shared))
         except FirnError as error:
             groups.append(
                 DescribeShareGroupOffsetsResponseGroup(
@@ -69,7 +69,7 @@ async def describe(
     return DescribeShareGroupOffsetsResponse(groups=groups)
 
 
-def _described(
+async def _described(
     context: Context, asked: DescribeShareGroupOffsetsRequestGroup, shared: SharedTopics
 ) -> DescribeShareGroupOffsetsResponseGroup:
     image = context.image
@@ -89,20 +89,22 @@ def _described(
             DescribeShareGroupOffsetsResponseTopic(
                 name,
                 ZERO_UUID if topic is None else topic.topic_id,
-                [_described_partition(context, asked.group_id, topic, index) for index in partitions],
+                [await _described_partition(context, asked.group_id, topic, index) for index in partitions],
             )
         )
     return answer
 
 
-def _described_partition(
+async def _described_partition(
     context: Context, group_id: str, topic: TopicImage | None, index: int
 ) -> DescribeShareGroupOffsetsResponsePartition:
     answer = DescribeShareGroupOffsetsResponsePartition(index, NOT_BEGUN)
     if topic is None or not 0 <= index < len(topic.partitions):
         return answer
+    key = ShareKey(group_id, topic.topic_id, index)
     try:
-        shared = context.shares.find(ShareKey(group_id, topic.topic_id, index))
+        await context.shares.when_loaded([key])
+        shared = context.shares.find(key)
     except RequestRejected as error:
         answer.error_code, answer.error_message = error.code, str(error)
         return answer
@@ -191,6 +193,7 @@ async def _altered(
             assert topic is not None
             key = ShareKey(group_id, topic.topic_id, partition.partition_index)
             start = None if partition.start_offset == NOT_BEGUN else partition.start_offset
+            await context.shares.when_loaded([key])
             begun = context.shares.perform(key, lambda shard, turn, k=key, s=start: shard.reset(turn, k, s))  # type: ignore[misc]
             if begun is not None:
                 await begun

@@ -384,7 +384,9 @@ async def test_a_group_is_deleted_after_its_progress_and_not_while_that_is_being
             partition = shares.shell.partition_of(known.name)
             shares.shell.on_resign(partition)
             shares.shell.on_leader(partition, LeaderEpoch(0))
-            assert await deleted(client) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            with monkeypatch.context() as soon:
+                soon.setattr("app.groups.share_coordinator.LOAD_WAIT_S", 0.01)
+                assert await deleted(client) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             described = await client.ask(ApiKey.SHARE_GROUP_DESCRIBE, 1, ShareGroupDescribeRequest([GROUP]))
             assert described.groups[0].group_state == "Empty"
             gate.set()
@@ -394,6 +396,56 @@ async def test_a_group_is_deleted_after_its_progress_and_not_while_that_is_being
             assert shares.keys(lambda _: True) == [known]
             assert await deleted(client) is ErrorCode.NONE
             assert shares.keys(lambda _: True) == []
+
+
+async def test_what_operators_ask_of_offsets_waits_for_progress_that_is_being_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As right after the first of them, which makes the topic of the progress."""
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 1, retention_ms="-1")
+        shell = broker.node.shares.shell
+        gate, replay = asyncio.Event(), CoordinatedLog.replay
+
+        async def held_up(log: CoordinatedLog) -> AsyncIterator[list[ReplayedBatch]]:
+            await gate.wait()
+            async for batches in replay(log):
+                yield batches
+
+        async def until_loading() -> None:
+            async with asyncio.timeout(60):
+                while not shell.loading:
+                    await asyncio.sleep(0.01)
+
+        def read_again() -> None:
+            gate.clear()
+            for partition, _ in shell.shards():
+                shell.on_resign(partition)
+                shell.on_leader(partition, LeaderEpoch(0))
+
+        async def forgotten(client: Talk) -> ErrorCode:
+            request = DeleteShareGroupOffsetsRequest(GROUP, [DeleteShareGroupOffsetsRequestTopic("t")])
+            answer = await client.ask(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, request)
+            return ErrorCode(answer.responses[0].error_code)
+
+        async with talk(broker.port) as client, talk(broker.port) as other, workers(broker, "a") as (a,):
+            await a.leave()
+            monkeypatch.setattr(CoordinatedLog, "replay", held_up)
+            altering = asyncio.create_task(altered(client, 7))
+            await until_loading()
+            await other.ask(ApiKey.LIST_GROUPS, 5, ListGroupsRequest())
+            assert not altering.done()
+            gate.set()
+            assert await altering == (ErrorCode.NONE, ErrorCode.NONE)
+            await shell.when_loaded(timeout_s=60)
+            for asked, answer in ((start_and_lag, (7, -7)), (forgotten, ErrorCode.NONE)):
+                read_again()
+                asking = asyncio.create_task(asked(client))
+                await other.ask(ApiKey.LIST_GROUPS, 5, ListGroupsRequest())
+                assert not asking.done()
+                gate.set()
+                assert await asking == answer
+                await shell.when_loaded(timeout_s=60)
 
 
 async def start_and_lag(client: Talk) -> tuple[int, int]:
