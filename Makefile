@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 KAFKA_LIBS := $(CURDIR)/.cache/kafka/libs
 export FIRN_KAFKA_LIBS ?= $(KAFKA_LIBS)
 
-.PHONY: help run spark-demo test test-slow lint bench bench-quick soak clean system-packages kafka-libs s3-servers
+.PHONY: help run spark-demo test test-slow test-new lint bench bench-quick soak clean system-packages kafka-libs s3-servers
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|'
@@ -58,6 +58,10 @@ test: $(VENV)/.test system-packages kafka-libs ## The default suite (a few minut
 
 test-slow: $(VENV)/.test system-packages kafka-libs ## The long ones: kill loops, thousands of simulation seeds, fuzzing
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m slow $(ARGS)
+
+test-new: $(VENV)/.test ## The property tests and state machines of the default suite with new examples (SEED=… draws the same again)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'hypothesis and not slow' --hypothesis-profile=new \
+		--hypothesis-seed=$(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')) $(ARGS)
 
 lint: $(VENV)/.test ## ruff, mypy --strict, import layers
 	$(BIN)/ruff format --check .

@@ -67,11 +67,20 @@ class OldConsumer:
         self.syncing = None
         if len(self.protocols) > 1:
             self.owned = frozenset()
-        self.joining = self.bench.join(
-            self.member_id,
-            instance_id=self.instance_id,
-            protocols=tuple((name, said(self.owned)) for name in self.protocols),
-        )
+        try:
+            self.joining = self.bench.join(
+                self.member_id,
+                instance_id=self.instance_id,
+                protocols=tuple((name, said(self.owned)) for name in self.protocols),
+            )
+        except RequestRejected as error:
+            self._obey(error.code)
+
+    def lose_connection(self) -> None:
+        """What it waits for is never answered, so it joins again, as the same member."""
+        if self.joining is not None or self.syncing is not None:
+            self.joining = self.syncing = None
+            self.generation = -1
 
     def live(self) -> None:
         """One step of the client: go on with what was answered, or send a heartbeat."""
@@ -124,6 +133,9 @@ class OldConsumer:
                 if code is ErrorCode.UNKNOWN_MEMBER_ID:
                     self.member_id = ""
                 self.send_join()
+            case ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
+                # A coordinator that has just loaded a classic group knows one protocol of each member, until they join again.
+                self.owned, self.generation = frozenset(), -1
             case _:
                 raise AssertionError(code)
 
@@ -163,7 +175,9 @@ class NewConsumer(Consumer):
             gone = error.code is ErrorCode.GROUP_ID_NOT_FOUND and isinstance(
                 self.bench.shard.groups[GROUP], ClassicGroup
             )
-            if error.code not in (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID) and not gone:
+            # A static member that vanished keeps its instance id for as long as its session lasts.
+            again = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.UNRELEASED_INSTANCE_ID)
+            if error.code not in again and not gone:
                 raise
             self.fenced()
 

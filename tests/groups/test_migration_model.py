@@ -111,7 +111,7 @@ class MigrationMachine(RuleBasedStateMachine):
     def the_coordinator_starts_again(self) -> None:
         self.bench.restart()
         for client in self.old:
-            client.joining = client.syncing = None  # their connections are gone
+            client.lose_connection()
 
     @rule(number=numbers)
     def an_append_fails(self, number: int) -> None:
@@ -154,3 +154,50 @@ class MigrationMachine(RuleBasedStateMachine):
 
 MigrationMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 test_groups_of_both_protocols_settle_whatever_happens = MigrationMachine.TestCase
+
+
+def test_a_static_member_of_the_classic_protocol_whose_session_is_over_joins_as_a_new_one() -> None:
+    machine = MigrationMachine()
+    machine.one_of_the_classic_protocol_comes(protocols=(COOPERATIVE,), number=1)
+    for _ in range(3):
+        machine.all_go_on(rounds=4)
+    machine.one_of_the_consumer_protocol_comes(number=0)
+    machine.one_goes_on(number=1)
+    machine.time_passes(passed_ms=20_000)
+    machine.old[0].send_join()
+    machine.teardown()
+
+
+def test_a_static_member_that_vanished_is_replaced_when_its_session_is_over() -> None:
+    machine = MigrationMachine()
+    machine.one_of_the_consumer_protocol_comes(number=1)
+    machine.all_go_on(rounds=1)
+    machine.one_leaves(number=0, says=False)
+    machine.one_of_the_consumer_protocol_comes(number=1)
+    machine.teardown()
+
+
+def test_a_member_whose_protocol_a_coordinator_that_was_just_loaded_does_not_know_joins_later() -> None:
+    machine = MigrationMachine()
+    machine.one_of_the_consumer_protocol_comes(number=1)
+    machine.all_go_on(rounds=1)
+    machine.one_leaves(number=0, says=False)
+    machine.one_of_the_classic_protocol_comes(number=0, protocols=(COOPERATIVE,))
+    machine.one_of_the_classic_protocol_comes(number=1, protocols=(RANGE, COOPERATIVE))
+    machine.one_goes_on(number=1)
+    machine.the_coordinator_starts_again()
+    machine.all_go_on(rounds=1)
+    machine.all_go_on(rounds=1)
+    machine.teardown()
+
+
+def test_a_member_of_the_classic_protocol_whose_assignment_got_lost_on_the_way_asks_for_it_again() -> None:
+    machine = MigrationMachine()
+    machine.one_of_the_consumer_protocol_comes(number=0)
+    machine.one_of_the_consumer_protocol_comes(number=0)
+    machine.one_goes_on(number=1)
+    machine.the_coordinator_starts_again()
+    machine.one_comes_back_with_the_other_protocol(number=0, protocols=(COOPERATIVE,))
+    machine.all_go_on(rounds=4)
+    machine.the_coordinator_starts_again()
+    machine.teardown()

@@ -81,9 +81,14 @@ class ShareGroupMachine(RuleBasedStateMachine):
             refused = error.code
         else:
             self.heard_ms[request.member_id] = self.turn.now_ms
+            self.subscribed |= topic_ids(self.names(), self.image)
             return ErrorCode.NONE, answer
         assert remembered(self.group) == before
         return refused, None
+
+    def names(self) -> frozenset[str]:
+        """Topics that members subscribe to."""
+        return frozenset[str]().union(*(each.subscription.topic_names for each in self.group.members.values()))
 
     @rule(target=members, topics=SUBSCRIPTIONS)
     def join(self, topics: frozenset[str]) -> Reader:
@@ -109,9 +114,8 @@ class ShareGroupMachine(RuleBasedStateMachine):
         if answer.assignment is not None:
             reader.reads = {each.topic_id: frozenset(each.partitions) for each in answer.assignment.topic_partitions}
         assert reader.reads == self.group.members[reader.member_id].current.assigned
-        names = frozenset[str]().union(*(each.subscription.topic_names for each in self.group.members.values()))
+        names = self.names()
         assert self.group.metadata_hash == metadata_hash(names, self.image), "it has seen how the topics are now"
-        self.subscribed |= topic_ids(names, self.image)
         assert self.group.topics.keys() == self.subscribed & self.image.topics_by_id.keys(), "it forgets no topic"
         for each in topic_ids(names, self.image):
             count = len(self.image.topics_by_id[each].partitions)
@@ -230,3 +234,16 @@ def remembered(group: ShareGroup) -> Any:
 
 ShareGroupMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 test_members_settle_and_every_partition_is_read = ShareGroupMachine.TestCase
+
+
+def test_a_topic_is_remembered_that_somebody_subscribed_to_whose_answers_were_lost() -> None:
+    machine = ShareGroupMachine()
+    machine.the_group_is_configured(interval_ms=0, size_max=200)
+    lost = Reader("lost", frozenset({"b"}))
+    machine.readers.append(lost)
+    machine.answers_are_lost(reader=lost, times=1)
+    machine.leave(reader=lost, arrives=False)
+    machine.time_passes(SESSION_MS - 1)
+    machine.time_passes(1000)
+    machine.join(topics=frozenset({"a"}))
+    machine.teardown()

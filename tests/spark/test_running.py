@@ -21,7 +21,7 @@ from pyspark_firn.jobs.running import ProcessRunner, WorkerLost
 DEADLINE_S = 60
 
 WAITING = """
-import fcntl, os, sys, threading
+import fcntl, os, signal, sys, threading
 from pyspark_firn.jobs.running import ProcessRunner
 
 def part(path):
@@ -31,6 +31,8 @@ def part(path):
     threading.Event().wait()
 
 if __name__ == "__main__":
+    # As at a terminal: a shell that starts the tests in the background hands an ignored SIGINT down.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         list(ProcessRunner(2).run(part, [f"{sys.argv[1]}/{number}" for number in range(3)]))
     except KeyboardInterrupt:

@@ -1,0 +1,19 @@
+"""Which examples Hypothesis draws.
+
+With ``CI`` set, Hypothesis derives its examples from the tests, so that what passes once passes again. ``make test-new`` draws new
+ones with a seed: the same seed draws the same examples again. An example that fails is kept as a test or an ``@example``.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("new", derandomize=False, database=None, print_blob=True, deadline=None)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    seed = config.getoption("--hypothesis-seed", None)
+    if seed is None:
+        return None
+    return f"hypothesis: new examples; SEED={seed} draws the same ones: make test-new SEED={seed}"
