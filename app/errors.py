@@ -19,7 +19,9 @@ An ``AssertionError`` is not in the tree: it is our own bug. ``KAFKA_CODE`` maps
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Final
+from typing import Final, TypeVar
+
+E = TypeVar("E", bound=BaseException)
 
 
 class ErrorCode(IntEnum):
@@ -273,3 +275,23 @@ def kafka_code(error: BaseException) -> ErrorCode:
         if isinstance(error, kind):
             return code
     return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+# --- errors that are kept -----------------------------------------------------------------------------------------------
+#
+# An error that was raised holds, through its traceback, the local variables of every frame that it passed, and it passes one
+# set of frames more each time that it is raised. A request that keeps such an error therefore keeps its records, and all that
+# they were decompressed to, until a garbage collection happens to find the cycle.
+
+
+def without_frames(error: E) -> E:
+    """The same error, ready to be kept: it holds the frames neither of itself nor of its causes any more."""
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+    return error
+
+
+def copy_of(error: E) -> E:
+    """A copy of an error that is kept, to be raised in its place. The copy holds no frames."""
+    copy = type(error).__new__(type(error), *error.args)
+    copy.__dict__.update(error.__dict__)
+    return copy

@@ -39,7 +39,8 @@ BATCH_OVERHEAD_BYTES: Final = 61
 """Size of a v2 record batch header, hence of the smallest batch."""
 
 DECOMPRESSED_BATCH_BYTES_MAX: Final = 256 * MIB
-"""Raw bytes that one compressed batch may unfold to; beyond it the batch is refused as a decompression bomb."""
+"""Raw bytes that one compressed batch may unfold to wherever a stored batch is read; beyond it the batch counts as damaged. What a
+producer may send to a topic that looks into its batches is bounded by ``firn.decompressed.batch.bytes.max``, which is lower."""
 
 RECORD_HEADERS_MAX: Final = 100_000
 """Headers of a single record."""

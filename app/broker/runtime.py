@@ -40,7 +40,11 @@ class ThreadPool:
         """See ``BlockingPool``: the work goes on when the caller is cancelled."""
         running = asyncio.wrap_future(self._executor.submit(work))
         running.add_done_callback(_look_at_error)
-        return await asyncio.shield(running)
+        try:
+            return await asyncio.shield(running)
+        finally:
+            # An error that the work raised holds this frame, and the future holds the error.
+            del running
 
     def close(self) -> None:
         """Wait for what is running and drop what is queued."""

@@ -20,7 +20,7 @@ from uuid import UUID
 from app import __version__
 from app.client.connection import REQUEST_TIMEOUT_MS, Dialer, KafkaConnection, dial_tcp, open_connection
 from app.client.retry import retrying
-from app.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
+from app.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected, copy_of
 from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -289,7 +289,7 @@ class ClusterClient:
         controller = BrokerId(answer.controller_id) if answer.controller_id >= 0 else None
         self.view = ClusterView(answer.cluster_id, controller, brokers, topics)
         if refused is not None:
-            raise refused
+            raise copy_of(refused)
 
     # --- offsets --------------------------------------------------------------------------------------------------
 
@@ -344,7 +344,7 @@ class ClusterClient:
                 else:
                     found[partition] = ListedOffset(part.offset, part.timestamp, part.leader_epoch)
         if refused is not None:
-            raise refused
+            raise copy_of(refused)
 
 
 def check_code(code: int, message: str | None, what: str) -> None:

@@ -18,7 +18,16 @@ from typing import Final, NamedTuple, Self
 
 from app.client.cluster import EARLIEST, LATEST, ClusterClient, refusal
 from app.client.retry import backoff_ms, is_retriable
-from app.errors import BrokerUnavailable, CorruptionError, ErrorCode, FirnError, ProtocolError, RequestRejected
+from app.errors import (
+    BrokerUnavailable,
+    CorruptionError,
+    ErrorCode,
+    FirnError,
+    ProtocolError,
+    RequestRejected,
+    copy_of,
+    without_frames,
+)
 from app.limits import MIB
 from app.records.batch import HEADER_BYTES, BatchHeader, check_stored_batch, parse_header
 from app.records.control import ControlType, parse_marker
@@ -153,7 +162,7 @@ class Consumer:
         deadline = loop.time() + timeout_ms / 1000
         if self._failure is not None:
             failure, self._failure = self._failure, None
-            raise failure
+            raise copy_of(failure)
         while True:
             await self._launch()
             left_s = deadline - loop.time()
@@ -177,7 +186,7 @@ class Consumer:
                 except FirnError as error:
                     if not batches:
                         raise
-                    self._failure, moved = error, True  # What was read before it is handed out first.
+                    self._failure, moved = without_frames(error), True  # What was read before it is handed out first.
             if moved:
                 if self._failure is None:
                     await self._launch()

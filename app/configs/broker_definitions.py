@@ -10,7 +10,7 @@ from app.configs.broker import BrokerConfig
 from app.configs.definition import ConfigType, Definition, Importance, Update, Value
 from app.configs.numbers import SHORT_MAX
 from app.configs.values import documented
-from app.limits import LOG_CLEANER_THREADS_MAX
+from app.limits import DECOMPRESSED_BATCH_BYTES_MAX, LOG_CLEANER_THREADS_MAX, MIB
 
 _BOOLEAN, _STRING, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
 _SHORT, _DOUBLE, _LIST, _PASSWORD = ConfigType.SHORT, ConfigType.DOUBLE, ConfigType.LIST, ConfigType.PASSWORD
@@ -455,6 +455,21 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 _LONG,
                 "Bytes fetched from the object store ahead of sequential readers, over all of them.",
                 minimum=0,
+            ),
+            _broker(
+                "firn.decompressed.batch.bytes.max",
+                _INT,
+                "Most bytes that a produced batch may decompress to, in topics that look into batches: compacted ones, and "
+                "those with a compression.type of their own. max.message.bytes counts compressed bytes.",
+                minimum=MIB,
+                maximum=DECOMPRESSED_BATCH_BYTES_MAX,
+            ),
+            _broker(
+                "firn.preparation.bytes.max",
+                _LONG,
+                "Memory for produced batches that are being decompressed, checked and recompressed, over all connections; "
+                "further ones wait for their turn.",
+                minimum=MIB,
             ),
             _broker(
                 "firn.log.dir.free.bytes.min",

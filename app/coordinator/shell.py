@@ -34,6 +34,7 @@ from app.errors import (
     RequestRejected,
     StorageFull,
     StorageUnavailable,
+    copy_of,
     kafka_code,
 )
 from app.hot.manager import LogManager
@@ -86,7 +87,7 @@ class Reply(Generic[R]):
 
     def refuse(self, error: FirnError) -> None:
         """There will be no answer. Only the shell calls this."""
-        self._refusal = error
+        self._refusal = copy_of(error)
         self._wake()
 
     def _wake(self) -> None:
@@ -99,7 +100,7 @@ class Reply(Generic[R]):
             self._future = asyncio.get_running_loop().create_future()
             await self._future
         if self._refusal is not None:
-            raise self._refusal
+            raise copy_of(self._refusal)
         assert self.answer is not None
         return self.answer
 

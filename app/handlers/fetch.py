@@ -16,7 +16,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
+from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code, without_frames
 from app.handlers.fetch_fan_out import SharedAnswer
 from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchPlan
 from app.handlers.fetch_shape import learn
@@ -299,7 +299,7 @@ class ParkedFetch:
         try:
             await miss.fetch(self._connection.context.pool)
         except FirnError as error:
-            self._disk_error = error
+            self._disk_error = without_frames(error)
         if not self._slot.done and not self._connection.closed:
             self._wake()
 
@@ -391,7 +391,7 @@ def look(
         except PageMiss as miss:
             assert log is not None
             if disk_error is None:
-                attempt.misses.append(miss)
+                attempt.misses.append(without_frames(miss))
                 found = Found(cached, ErrorCode.NONE, log.high_watermark, log.last_stable_offset, log.log_start_offset)
             else:
                 attempt.at_once = True
@@ -489,7 +489,7 @@ def read_partition(
     except PageMiss as miss:
         if not ranges:
             raise
-        attempt.misses.append(miss)
+        attempt.misses.append(without_frames(miss))
     except FirnError:
         if not ranges:
             raise

@@ -2,20 +2,19 @@
 
 Every partition's batch is appended before anything is answered; nothing is awaited between the checks and the write. Only
 two things make a request wait: durability that is not there yet (the answer takes a slot and later requests go on), and a
-topic that wants another compression than the producer's (the bytes are copied and recompressed on a pool thread first, and
-the connection waits, so that its order is kept).
+topic that looks into batches or wants another compression than the producer's (the bytes are copied and prepared on a pool
+thread first, in turns with other connections, and the connection waits, so that its order is kept).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.configs import Durability
-from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
+from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, copy_of, kafka_code
 from app.handlers.admission import (
     ATTRIBUTES_LOW_BYTE,
     PRODUCER,
@@ -151,11 +150,9 @@ def _serve_any(connection: Connection, version: int, correlation_id: int, reques
     refused = admit(context, version, request)
     if isinstance(refused, Awaitable) or _needs_preparation(context, request):
         slot = connection.open_slot(connection.server.produce_meter, stops_parsing=True)
-        request.topics = [
-            (topic, [(index, None if records is None else memoryview(bytearray(records))) for index, records in many])
-            for topic, many in request.topics
-        ]
-        work = _prepare_and_append(connection, slot, version, correlation_id, request, refused)
+        kept_bytes = _keep_records(request)
+        connection.server.keep(kept_bytes)
+        work = _prepare_and_append(connection, slot, version, correlation_id, request, refused, kept_bytes)
         connection.server.spawn(work, connection)
         return None
     results, waiting = append_all(context, version, request, refused)
@@ -173,6 +170,17 @@ def _needs_preparation(context: Context, request: ProduceRequest) -> bool:
             if log is not None and records is not None and log.needs_preparation(records):
                 return True
     return False
+
+
+def _keep_records(request: ProduceRequest) -> int:
+    """Give the request records of its own, which outlive the frame. Returns: their bytes."""
+    kept_bytes = 0
+    for _, partitions in request.topics:
+        for place, (index, records) in enumerate(partitions):
+            if records is not None:
+                kept_bytes += len(records)
+                partitions[place] = (index, memoryview(bytearray(records)))
+    return kept_bytes
 
 
 def _answer(
@@ -203,15 +211,14 @@ class Waiting(NamedTuple):
 
 
 def append_all(
-    context: Context, version: int, request: ProduceRequest, refused: Refused, *, checked: bool = False
+    context: Context, version: int, request: ProduceRequest, refused: Refused
 ) -> tuple[TopicResults, list[Waiting]]:
     """Append to every partition: what became of each, and what has to happen before it counts as stored.
 
-    ``refused`` says which were found wanting; ``checked`` that all were looked at, as ``check_request`` does.
+    ``refused`` says which were found wanting.
     """
     results: TopicResults = []
     waiting: list[Waiting] = []
-    metrics = context.metrics
     now_ms = context.clock.now_ms()
     for topic, partitions in request.topics:
         answered: list[PartitionResult] = []
@@ -220,33 +227,41 @@ def append_all(
             log: PartitionLog | None = None
             try:
                 log = require_log(context, topic, index)
-                check_not_internal(log.topic)
-                if (topic, index) in refused:
-                    raise refused[topic, index]
-                if records is None:
-                    raise RequestRejected(ErrorCode.INVALID_RECORD, "a partition without records")
-                if not checked:
-                    check_request(version, records)
-                check_admitted(context, version, request.transactional_id, log, records)
-                if request.acks == ALL_IN_SYNC:
-                    check_in_sync(context, log)
-                if context.no_room is not None:
-                    raise context.no_room
-                result = log.append_as_leader(records, now_ms=now_ms)
+                checked = check_produced(context, version, request, log, records, refused.get((topic, index)))
+                stored = append_one(context, request, log, index, checked, answered, now_ms)
             except FirnError as error:
                 answered.append(failure(context, log, index, error))
                 continue
-            if not result.duplicate:
-                metrics.bytes_in.value += len(records)
-                metrics.records_in.value += result.last_offset_end - result.base_offset
-            if request.acks == 0:
-                log.request_stored(result.last_offset_end)  # consumers wait for it, if the producer does not
-            else:
-                stored = log.wait_stored(result.last_offset_end)
-                if stored is not None:
-                    waiting.append(Waiting(asyncio.ensure_future(stored), len(results) - 1, len(answered)))
-            answered.append(success(log, index, result))
+            if stored is not None:
+                waiting.append(Waiting(asyncio.ensure_future(stored), len(results) - 1, len(answered) - 1))
     return results, waiting
+
+
+def append_one(
+    context: Context,
+    request: ProduceRequest,
+    log: PartitionLog,
+    index: int,
+    records: memoryview,
+    answered: list[PartitionResult],
+    now_ms: int,
+    *,
+    prepared: bool = False,
+) -> Awaitable[None] | None:
+    """Append checked records to one partition and put the result into ``answered``.
+
+    Returns: what has to happen before they count as stored; None if they are.
+    Raises: as ``append_as_leader``; nothing was appended and nothing answered.
+    """
+    result = log.append_as_leader(records, now_ms=now_ms, prepared=prepared)
+    if not result.duplicate:
+        context.metrics.bytes_in.value += len(records)
+        context.metrics.records_in.value += result.last_offset_end - result.base_offset
+    answered.append(success(log, index, result))
+    if request.acks == 0:
+        log.request_stored(result.last_offset_end)  # consumers wait for it, if the producer does not
+        return None
+    return log.wait_stored(result.last_offset_end)
 
 
 class PendingProduce:
@@ -277,8 +292,7 @@ class PendingProduce:
             one.stored.add_done_callback(self._stored)
 
     def _stored(self, stored: asyncio.Future[None]) -> None:
-        if not stored.cancelled():
-            stored.exception()  # looked at in settle(), or too late for anybody to want it
+        look_at_error(stored)
         self._left -= 1
         if self._left == 0 and not self._slot.done:
             self._finish()
@@ -324,30 +338,84 @@ async def _prepare_and_append(
     correlation_id: int,
     request: ProduceRequest,
     admission: Refused | Awaitable[Refused],
+    kept_bytes: int,
 ) -> None:
-    """Wait for the coordinator, bring batches into their topics' codecs on the pool, append, answer. The records are our own."""
-    context = connection.context
-    refused = dict(await admission if isinstance(admission, Awaitable) else admission)
-    for topic, partitions in request.topics:
-        for place, (index, records) in enumerate(partitions):
-            log = log_of(context, topic, index)
-            if log is None or records is None:
-                continue
-            try:
-                check_request(version, records)
-                if log.needs_preparation(records):
-                    prepared = await context.pool.run(partial(log.prepare_append, records))
-                    partitions[place] = (index, memoryview(prepared))
-            except FirnError as error:
-                refused.setdefault((topic, index), error)
-    results, waiting = append_all(context, version, request, refused, checked=True)
+    """Wait for the coordinator, prepare batches on the pool, append, answer. The records are our own, ``kept_bytes`` in all.
+
+    Each partition is appended as soon as it is prepared, so that a request holds what one batch of it decompressed to, not all.
+    """
+    context, server = connection.context, connection.server
+    results: TopicResults = []
+    waiting: list[Waiting] = []
+    try:
+        refused = await admission if isinstance(admission, Awaitable) else admission
+        for topic, partitions in request.topics:
+            answered: list[PartitionResult] = []
+            results.append((topic, answered))
+            for index, records in partitions:
+                log: PartitionLog | None = None
+                refusal = refused.get((topic, index))
+                try:
+                    log = require_log(context, topic, index)
+                    checked = check_produced(context, version, request, log, records, refusal)
+                    config = None
+                    if log.needs_preparation(checked):
+                        config = log.config
+                        checked = memoryview(await server.preparations.prepare(connection, log, checked))
+                        # What may be written, and where, can have changed meanwhile.
+                        log = require_log(context, topic, index)
+                        check_produced(context, version, request, log, checked, refusal)
+                    now_ms, prepared = context.clock.now_ms(), config is log.config
+                    stored = append_one(context, request, log, index, checked, answered, now_ms, prepared=prepared)
+                except FirnError as error:
+                    answered.append(failure(context, log, index, error))
+                    continue
+                if stored is not None:
+                    future = asyncio.ensure_future(stored)
+                    future.add_done_callback(look_at_error)
+                    waiting.append(Waiting(future, len(results) - 1, len(answered) - 1))
+    finally:
+        server.unreserve(kept_bytes)
     if waiting and not connection.closed:
         PendingProduce(connection, slot, version, correlation_id, request.timeout_ms, results, waiting)
     else:
         connection.complete(slot, _answer(connection, version, correlation_id, request, results))
 
 
+def look_at_error(stored: asyncio.Future[None]) -> None:
+    """``settle`` looks at it, or it is too late for anybody to want it."""
+    if not stored.cancelled():
+        stored.exception()
+
+
 # --- checks and lookups -------------------------------------------------------------------------------------------------
+
+
+def check_produced(
+    context: Context,
+    version: int,
+    request: ProduceRequest,
+    log: PartitionLog,
+    records: memoryview | None,
+    refusal: FirnError | None,
+) -> memoryview:
+    """All that can be refused without a look into the batch. Whether the client is authorised to write belongs here, too.
+
+    ``refusal``: what the coordinator of the transaction has against it. Returns: the records.
+    Raises: FirnError; it is new, so that nobody keeps it together with the frames that it passes.
+    """
+    check_not_internal(log.topic)
+    if refusal is not None:
+        raise copy_of(refusal)
+    if records is None:
+        raise RequestRejected(ErrorCode.INVALID_RECORD, "a partition without records")
+    check_request(version, records)
+    check_admitted(context, version, request.transactional_id, log, records)
+    if request.acks == ALL_IN_SYNC:
+        check_in_sync(context, log)
+    if context.no_room is not None:
+        raise copy_of(context.no_room)
+    return records
 
 
 def check_request(version: int, records: memoryview) -> None:

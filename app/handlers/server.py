@@ -15,6 +15,7 @@ from app.handlers.context import Context
 from app.handlers.listener import Listener
 from app.handlers.metrics import ApiMetrics
 from app.handlers.outlet import RoomWatch, SendBuffers, room_watch
+from app.handlers.preparations import Preparations
 from app.handlers.produce_shape import ProduceShapes
 from app.limits import KIB
 
@@ -46,6 +47,11 @@ class KafkaServer:
         self.loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]
         self.room_watch: RoomWatch | None = None
         self.send_buffers = SendBuffers(context.config.socket_send_buffer_bytes)
+        self.preparations = Preparations(
+            context.pool,
+            bytes_max=context.config.firn_preparation_bytes_max,
+            batch_bytes_max=context.config.firn_decompressed_batch_bytes_max,
+        )
         self._connections: set[Connection] = set()
         self._connections_max = connections_max
         self._frame_bytes = 0
@@ -57,8 +63,13 @@ class KafkaServer:
         context.registry.gauge("firn_connections", "Connections open.", lambda: [((), float(len(self._connections)))])
         context.registry.gauge(
             "firn_request_memory_bytes",
-            "Memory of request frames still arriving.",
+            "Memory of request frames still arriving, and of records that wait to be prepared.",
             lambda: [((), float(self._frame_bytes))],
+        )
+        context.registry.gauge(
+            "firn_preparation_memory_bytes",
+            "Memory claimed for produced batches that are being decompressed, checked or recompressed.",
+            lambda: [((), float(self.preparations.claimed_bytes))],
         )
 
     # --- life ----------------------------------------------------------------------------------------------------
@@ -164,6 +175,10 @@ class KafkaServer:
             return False
         self._frame_bytes += size_bytes
         return True
+
+    def keep(self, size_bytes: int) -> None:
+        """Count memory that a request keeps past its frame, until ``unreserve``. Nobody waits here; arriving frames do."""
+        self._frame_bytes += size_bytes
 
     def unreserve(self, size_bytes: int) -> None:
         self._frame_bytes -= size_bytes

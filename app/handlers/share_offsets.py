@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
+from app.errors import ErrorCode, FirnError, RequestRejected, copy_of, kafka_code
 from app.groups.shard import GroupShard
 from app.groups.share_records import SharedTopic, SharedTopics
 from app.groups.share_state import ShareKey
@@ -189,7 +189,7 @@ async def _altered(
         try:
             refused = _refusal(topic, partition)
             if refused is not None:
-                raise refused
+                raise copy_of(refused)
             assert topic is not None
             key = ShareKey(group_id, topic.topic_id, partition.partition_index)
             start = None if partition.start_offset == NOT_BEGUN else partition.start_offset

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
-from app.errors import FirnError, StorageFull, StorageUnavailable
+from app.errors import FirnError, StorageFull, StorageUnavailable, copy_of
 from app.hot.checkpoints import LEADER_EPOCHS_FILE, encode_leader_epochs
 from app.hot.directory import LogDirectory, run_to_end
 from app.hot.epochs import LeaderEpochs
@@ -91,11 +91,11 @@ class LogDurability:
 
     def refuse(self, error: FirnError) -> None:
         """Raise ``error`` from now on, and to everybody who waits."""
-        self._refusal = error
+        self._refusal = copy_of(error)
         while self._waiters:
             _, future = self._waiters.popleft()
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(copy_of(error))
 
     def note_new_names(self) -> None:
         """A file was made in the log's directory."""
@@ -107,7 +107,7 @@ class LogDurability:
         """What to await for everything below ``offset_end`` to be synced; it raises StorageUnavailable if that can no longer be."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._refusal is not None:
-            future.set_exception(self._refusal)
+            future.set_exception(copy_of(self._refusal))
             return future
         self._waiters.append((offset_end, future))
         self._request()
@@ -156,7 +156,7 @@ class LogDurability:
         end = self._log.log_end_offset
         while self.recovery_point < end or self._side_files_dirty():
             if self._refusal is not None:
-                raise self._refusal
+                raise copy_of(self._refusal)
             if self._syncing is not None:
                 await asyncio.shield(self._syncing)
                 continue
@@ -194,7 +194,7 @@ class LogDurability:
                 self._request()
             return
         if self._refusal is not None:
-            raise self._refusal
+            raise copy_of(self._refusal)
         loop = asyncio.get_running_loop()
         done = self._syncing = loop.create_future()
         started = loop.time()
@@ -222,7 +222,7 @@ class LogDurability:
     def _sync_failed(self, error: OSError) -> FirnError:
         """Take the directory offline. Answers what to raise."""
         if self._refusal is not None:
-            return self._refusal  # deleted meanwhile, and its directory is gone
+            return copy_of(self._refusal)  # deleted meanwhile, and its directory is gone
         # Not retried, whatever it was: the kernel may have dropped what it could not write.
         failure = storage_error(error, f"cannot sync {self._path}")
         self._directory.go_offline(str(failure))

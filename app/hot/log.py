@@ -31,6 +31,7 @@ from app.errors import (
     ProtocolError,
     RequestRejected,
     StorageUnavailable,
+    copy_of,
 )
 from app.hot.checkpoints import EpochStart
 from app.hot.cleaning.job import CleanedSegment
@@ -69,6 +70,7 @@ from app.hot.segments import (
 from app.hot.snapshots import ProducerSnapshots
 from app.hot.state_file import LogState, ProducerState
 from app.hot.syncing import SyncPlan
+from app.limits import DECOMPRESSED_BATCH_BYTES_MAX
 from app.records.batch import (
     CONTROL,
     LENGTH_PREFIX_BYTES,
@@ -331,14 +333,14 @@ class PartitionLog:
 
     def refuse(self, error: FirnError) -> None:
         """Raise ``error`` from every operation from now on, and to everybody who waits."""
-        self._refusal = error
+        self._refusal = copy_of(error)
         self._guarded = True
         self._durability.refuse(error)
         self._notify()
 
     def _check_guard(self) -> None:
         if self._refusal is not None:
-            raise self._refusal
+            raise copy_of(self._refusal)
         self._writer.mend()
         self._guarded = False
 
@@ -348,9 +350,9 @@ class PartitionLog:
         """Whether ``prepare_append`` has work to do: recompression, or keys to look at. Cheap."""
         return self._needs_preparation and needs_preparation(records, self.config, self._codec)
 
-    def prepare_append(self, records: memoryview) -> bytearray:
+    def prepare_append(self, records: memoryview, *, raw_bytes_max: int = DECOMPRESSED_BATCH_BYTES_MAX) -> bytearray:
         """As ``preparation.prepare``; run it in the pool, before ``append_as_leader``. Nothing of the log is changed."""
-        return prepare(records, self.config)
+        return prepare(records, self.config, raw_bytes_max=raw_bytes_max)
 
     def append_as_leader(self, records: memoryview, *, now_ms: int, prepared: bool = False) -> AppendResult:
         """Check, place and write produced batches. Synchronous; one write; cost per batch.
@@ -843,7 +845,7 @@ class PartitionLog:
         or a header has to be read from the disk first (``read_when_ready``); CorruptionError; StorageUnavailable.
         """
         if self._refusal is not None:
-            raise self._refusal
+            raise copy_of(self._refusal)
         if offset >= end_offset or offset > self._end_offset:
             if offset > self._end_offset:
                 raise self._out_of_range(offset)
@@ -873,7 +875,7 @@ class PartitionLog:
         Raises: CorruptionError, StorageUnavailable.
         """
         if self._refusal is not None:
-            raise self._refusal
+            raise copy_of(self._refusal)
         return await self._reader.offset_for_timestamp(timestamp, self._log_start_offset)
 
     async def max_timestamp_offset(self) -> tuple[TimestampMs, Offset] | None:
@@ -931,7 +933,7 @@ class PartitionLog:
         Raises: StorageFull (nothing was dropped), StorageUnavailable, also once the log is closed.
         """
         if self._refusal is not None:
-            raise self._refusal  # a topic made again under the same name has the same paths
+            raise copy_of(self._refusal)  # a topic made again under the same name has the same paths
         count = 0
         for segment in self._segments[:-1]:
             if segment.end_offset > offset or segment.holds:
@@ -959,7 +961,7 @@ class PartitionLog:
         Raises: ConflictError if somebody else does already; StorageUnavailable.
         """
         if self._refusal is not None:
-            raise self._refusal
+            raise copy_of(self._refusal)
         self._files.keep_for_replacement(holds)
 
     async def quiet(self) -> None:
@@ -974,7 +976,7 @@ class PartitionLog:
         Raises: StorageUnavailable; the directory is offline then, and the next start completes it.
         """
         if self._refusal is not None:
-            raise self._refusal  # a topic made again under the same name has the same paths
+            raise copy_of(self._refusal)  # a topic made again under the same name has the same paths
         self._files.replace(holds, cleaned)
 
     def advance_log_start(self, offset: int) -> None:
@@ -985,7 +987,7 @@ class PartitionLog:
         Raises: RequestRejected OFFSET_OUT_OF_RANGE past the high watermark; StorageUnavailable, also once the log is closed.
         """
         if self._refusal is not None:
-            raise self._refusal
+            raise copy_of(self._refusal)
         if offset > self._high_watermark:
             raise self._out_of_range(offset)
         if offset <= self._log_start_offset:

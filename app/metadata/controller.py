@@ -39,6 +39,8 @@ from app.errors import (
     LimitExceeded,
     RequestRejected,
     StorageUnavailable,
+    copy_of,
+    without_frames,
 )
 from app.limits import LOG_ENTRY_BYTES_MAX
 from app.metadata import changes, layout
@@ -249,7 +251,7 @@ class Controller:
         except BaseExceptionGroup as failures:
             fenced, _ = failures.split(FencedError)
             if fenced is not None and self._fenced is not None:
-                raise self._fenced from None
+                raise copy_of(self._fenced) from None
             raise
         finally:
             self._refuse_waiting(self._fenced or StorageUnavailable("the broker is stopping"))
@@ -271,7 +273,7 @@ class Controller:
     async def heartbeat(self) -> None:
         """One sign of life, and one look for a replacement. Raises: FencedError, StorageUnavailable."""
         if self._fenced is not None:
-            raise self._fenced
+            raise copy_of(self._fenced)
         silent: StorageUnavailable | None = None
         try:
             async with asyncio.timeout(self._timings.attempt_timeout_s):
@@ -279,11 +281,11 @@ class Controller:
         except TimeoutError:
             silent = StorageUnavailable(f"a sign of life was not taken within {self._timings.attempt_timeout_s:g} s")
         except StorageUnavailable as error:
-            silent = error
+            silent = without_frames(error)
         # Whether or not others hear of us, we must hear of a replacement.
         await self._catch_up()
         if silent is not None:
-            raise silent
+            raise copy_of(silent)
 
     async def leave(self) -> None:
         """After ``run`` has ended for good: let another directory start at once. A fenced broker says nothing."""
@@ -556,7 +558,7 @@ class Controller:
         self, plan: Callable[[ImageDraft, Surroundings], Planned[T]], *, validate_only: bool = False
     ) -> T:
         if self._fenced is not None:
-            raise self._fenced
+            raise copy_of(self._fenced)
         if len(self._queue) >= PENDING_CHANGES_MAX:
             raise RequestRejected(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{PENDING_CHANGES_MAX} changes of the cluster wait already."
@@ -643,7 +645,7 @@ class Controller:
             try:
                 plan = change.plan(draft, around)
             except RequestRejected as error:
-                outcome = error
+                outcome = without_frames(error)
             else:
                 outcome = plan.answer
                 if plan.records and not change.validate_only:
@@ -675,4 +677,4 @@ class Controller:
 
 def _refuse(done: asyncio.Future[Any], error: FirnError) -> None:
     if not done.done():
-        done.set_exception(error)
+        done.set_exception(copy_of(error))

@@ -32,7 +32,15 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Generic, Protocol, TypeVar, assert_never
 
-from app.errors import ConflictError, CorruptionError, FencedError, FirnError, StorageUnavailable
+from app.errors import (
+    ConflictError,
+    CorruptionError,
+    FencedError,
+    FirnError,
+    StorageUnavailable,
+    copy_of,
+    without_frames,
+)
 from app.metadata import layout
 from app.metadata.append_attempt import (
     AppendAttempt,
@@ -439,7 +447,7 @@ class NumberedLog(Generic[S]):
             try:
                 outcomes[index] = await self._read_entry(sequence)
             except FirnError as error:
-                outcomes[index] = error
+                outcomes[index] = without_frames(error)
 
         async with asyncio.TaskGroup() as group:
             for index, sequence in enumerate(sequences):
@@ -447,7 +455,7 @@ class NumberedLog(Generic[S]):
         entries: list[Entry | None] = []
         for outcome in outcomes:
             if isinstance(outcome, FirnError):
-                raise outcome
+                raise copy_of(outcome)
             entries.append(outcome)
         return entries
 
@@ -696,7 +704,10 @@ class NumberedLog(Generic[S]):
             except StorageUnavailable as caught:
                 error = caught
             if loop.time() + delay_s >= deadline_s:
-                raise error
+                try:
+                    raise error
+                finally:
+                    del error  # it holds this frame
             await self._pause(delay_s)
             delay_s = min(delay_s * 2, 2.0)
 

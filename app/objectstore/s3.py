@@ -486,7 +486,10 @@ class S3Store:
                 failure, retriable = self._failure_of_transport(operation, key, error)
             pause_s = self._rng.uniform(0, min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2**attempt))
             if not retriable or attempt >= ATTEMPTS_MAX or loop.time() + pause_s >= deadline_s:
-                raise failure
+                try:
+                    raise failure
+                finally:
+                    del failure  # it holds this frame, and that what was to be sent
             attempt += 1
             self._count_retry(operation)
             await asyncio.sleep(pause_s)

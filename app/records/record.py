@@ -74,6 +74,11 @@ def iter_records(
         data = raw_records(batch, header, max_bytes)
     except LimitExceeded as error:
         raise _bad(header, str(error)) from None
+    yield from iter_decompressed(data, header)
+
+
+def iter_decompressed(data: bytes, header: BatchHeader) -> Iterator[Record]:
+    """As ``iter_records``, for a batch whose ``raw_records`` are ``data``. Raises: CorruptionError."""
     try:
         yield from _iter_raw(data, header)
     except IndexError:

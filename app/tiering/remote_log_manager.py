@@ -259,7 +259,10 @@ class RemoteLogManager:
         if now_s >= partition.sweep_at_s and not partition.detached:
             await self._sweep(partition)
         if failure is not None:
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure  # it holds this frame
 
     def _note_failure(self, partition: LedPartition, error: FirnError) -> None:
         self._failed.value += 1

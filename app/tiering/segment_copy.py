@@ -271,7 +271,10 @@ class SegmentCopier:
             if footer is not None:
                 return _uploaded_from_footer(footer, _object_bytes_of(footer))
         partition.abandoned.append(entry.segment_id)
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # it holds this frame
 
     async def _finish(self, partition: LedPartition, entry: SegmentEntry, following: LocalSegment | None) -> None:
         """Make COPY_FINISHED durable, together with the next segment's COPY_STARTED."""

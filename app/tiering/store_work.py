@@ -417,7 +417,10 @@ class InlineStoreWork:
             except TimeoutError:
                 failure = StorageUnavailable(f"{what}: no answer within {self._part_deadline_s:g} s")
         assert failure is not None
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # it holds this frame, and that what was to be uploaded
 
     def note_progress(self, segment_id: bytes) -> None:
         self._progress[segment_id] += 1

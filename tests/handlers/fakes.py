@@ -122,7 +122,7 @@ class FakeLog:
         self.unstored = []
         return self.unstored
 
-    def append_as_leader(self, records: memoryview, *, now_ms: int) -> Appended:
+    def append_as_leader(self, records: memoryview, *, now_ms: int, prepared: bool = False) -> Appended:
         if self.refuse_with is not None:
             raise self.refuse_with
         found = check_batches(records, max_batch_bytes=self.config.max_message_bytes)
@@ -139,7 +139,7 @@ class FakeLog:
     def needs_preparation(self, records: memoryview) -> bool:
         return self.config.compression_type != "producer"
 
-    def prepare_append(self, records: memoryview) -> bytearray:
+    def prepare_append(self, records: memoryview, *, raw_bytes_max: int = 0) -> bytearray:
         check_batches(records, max_batch_bytes=self.config.max_message_bytes)
         return bytearray(recompress(bytes(records), Codec.GZIP))
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import random
 import uuid
+import weakref
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -354,3 +358,27 @@ def test_a_batch_index_names_every_so_many_bytes_a_batch_start() -> None:
     assert [5 + position // size * 3 for position in index.positions] == list(index.offsets)
     gaps = [after - before for before, after in zip(index.positions, index.positions[1:], strict=False)]
     assert all(16384 <= gap < 16384 + size for gap in gaps)
+
+
+async def test_a_request_that_is_given_up_keeps_nothing_of_what_it_carried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.tiering.store_work.RETRY_BASE_S", 0.0)
+    store = MemoryStore()
+    work = InlineStoreWork(store, PosixFileSystem(), VirtualPool(lambda: 0), random.Random(0))
+
+    class Part:
+        pass
+
+    part = Part()
+    kept = weakref.ref(part)
+
+    async def send(carried: Part) -> None:
+        raise StorageUnavailable("the store is away")
+
+    gc.disable()
+    try:
+        with contextlib.suppress(StorageUnavailable):
+            await work.attempt("a part", partial(send, part))
+        del part
+        assert kept() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,106 @@
+"""Turns for produced batches that have to be decompressed, checked or recompressed before they are appended.
+
+How far a batch decompresses is not known before it was done, and a few kilobytes may become hundreds of megabytes. So a batch
+first gets an allowance that nearly all batches keep to, and the whole limit only if that was too little. What all connections claim
+together is bounded; whoever finds no room waits in the order of arrival.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from app.hot.preparation import DecompressesTooFar
+from app.limits import MIB
+
+if TYPE_CHECKING:
+    from app.handlers.connection import Connection
+    from app.hot.log import PartitionLog
+    from app.seams import BlockingPool
+
+EXPANSION_EXPECTED: Final = 16
+"""Times its size that a batch may decompress to before it has to claim the whole limit. JSON reaches 5 to 10."""
+ALLOWANCE_BYTES_MIN: Final = 1 * MIB
+
+
+class Preparations:
+    """Who prepares batches, and who waits for that. Belongs to one event loop."""
+
+    def __init__(self, pool: BlockingPool, *, bytes_max: int, batch_bytes_max: int) -> None:
+        """``bytes_max``: over all batches in preparation; one alone may exceed it. ``batch_bytes_max``: most that one batch
+        may decompress to."""
+        self._pool = pool
+        self._bytes_max = bytes_max
+        self._batch_bytes_max = batch_bytes_max
+        self._claimed_bytes = 0
+        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+
+    @property
+    def claimed_bytes(self) -> int:
+        return self._claimed_bytes
+
+    @property
+    def waiting(self) -> int:
+        """Batches that wait for their turn."""
+        return len(self._waiting)
+
+    async def prepare(self, connection: Connection, log: PartitionLog, records: memoryview) -> bytearray:
+        """What ``log`` is to append instead of ``records``.
+
+        Raises: as ``PartitionLog.prepare_append``; CancelledError if the connection ends before the turn of the batch has come.
+        """
+        size_bytes = len(records)
+        limit = self._batch_bytes_max
+        allowance = min(limit, max(ALLOWANCE_BYTES_MIN, EXPANSION_EXPECTED * size_bytes))
+        while True:
+            # Twice: what the batch decompresses to, and what that is compressed to or copied from it.
+            claim_bytes = 2 * allowance
+            await self._claim(connection, claim_bytes)
+            try:
+                return await self._pool.run(partial(log.prepare_append, records, raw_bytes_max=allowance))
+            except DecompressesTooFar:
+                if allowance == limit:
+                    raise
+            finally:
+                self._release(claim_bytes)
+            allowance = limit
+
+    async def _claim(self, connection: Connection, claim_bytes: int) -> None:
+        if not self._waiting and self._has_room(claim_bytes):
+            self._claimed_bytes += claim_bytes
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if connection.closed:
+            turn.cancel()
+        entry = (turn, claim_bytes)
+        self._waiting.append(entry)
+        connection.on_close.add(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self._waiting.remove(entry)
+            else:
+                self._claimed_bytes -= claim_bytes  # The turn had come in the same moment.
+            self._admit_waiting()
+            raise
+        finally:
+            connection.on_close.discard(turn)
+
+    def _has_room(self, claim_bytes: int) -> bool:
+        return self._claimed_bytes == 0 or self._claimed_bytes + claim_bytes <= self._bytes_max
+
+    def _release(self, claim_bytes: int) -> None:
+        self._claimed_bytes -= claim_bytes
+        self._admit_waiting()
+
+    def _admit_waiting(self) -> None:
+        while self._waiting and self._has_room(self._waiting[0][1]):
+            turn, claim_bytes = self._waiting[0]
+            if turn.cancelled():
+                return  # It takes itself out, and comes back here.
+            self._waiting.popleft()
+            self._claimed_bytes += claim_bytes
+            turn.set_result(None)
