@@ -150,6 +150,8 @@ class Node:
         self.shares: ShareCoordinator = None  # type: ignore[assignment]
         self.transactions: TransactionCoordinator = None  # type: ignore[assignment]
         self.load_report: LoadReport | None = None
+        self._new_directory = False
+        """Nobody has used the data directory before."""
         self._sweeping: Sweeping = None  # type: ignore[assignment]
         self._apis: Apis = None  # type: ignore[assignment]
         self.cleaner: LogCleaner = None  # type: ignore[assignment]
@@ -171,6 +173,7 @@ class Node:
                 f"the data directory {config.data_dir} belongs to node {meta.node_id}, and this is node {config.node_id}: "
                 f"give --node-id {meta.node_id}, or another --data-dir"
             )
+        self._new_directory = meta is None
         if listen:
             self._bind()
         directory_id = meta.directory_id if meta is not None else uuid.UUID(bytes=around.rng.randbytes(16), version=4)
@@ -338,7 +341,9 @@ class Node:
                     tasks.create_task(self._run_controller()),
                     tasks.create_task(self.remote_reader.run()),
                 ]
-                await self.partitions.take_over_all(clean=self.load_report is not None and self.load_report.clean)
+                await self.partitions.take_over_all(
+                    clean=self.load_report is not None and self.load_report.clean, new_directory=self._new_directory
+                )
                 self._leads = True
                 # Not earlier: syncing what a kill left unsynced would compete with what clients wait for.
                 background.append(tasks.create_task(self.logs.run()))

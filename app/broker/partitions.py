@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
+from app.broker.lost_directory import BegunAnew, lost_with_the_directory
 from app.broker.manifest_copies import READ_AT_ONCE, ManifestCopies, ManifestEnds
 from app.configs import BrokerConfig, Durability
 from app.errors import ConflictError, CorruptionError, FencedError, FirnError, StorageFull, StorageUnavailable
@@ -116,11 +117,11 @@ class Partitions:
                 if await manifest.restore(copy, end.version):
                     self._prepared[key] = manifest
 
-    async def take_over_all(self, *, clean: bool) -> None:
+    async def take_over_all(self, *, clean: bool, new_directory: bool) -> None:
         """Make logs and image agree, hold every led log against its manifest, and become the leader of all.
 
         ``clean``: the logs were closed in order. Otherwise records that were read may be gone, so every leader epoch rises,
-        by which clients find out (KIP-320).
+        by which clients find out (KIP-320). ``new_directory``: nobody has used the data directory before.
 
         Raises: StorageUnavailable, CorruptionError, FencedError.
         """
@@ -168,6 +169,8 @@ class Partitions:
                 group.create_task(check(log, manifest, log in foreign))
         self._prepared, self._listed = {}, {}
         self._unattached.clear()
+        if new_directory:
+            self._tell_what_is_lost(image, manifests)
         for log, plan in sorted(restored, key=lambda one: (one[0].topic, one[0].partition)):
             at_end = plan.next_offset == plan.tiered_end
             where = f"its tiered end {plan.tiered_end}" if at_end else f"its log start {plan.next_offset}"
@@ -183,6 +186,22 @@ class Partitions:
             self._end_transactions(log, lost)
         self._controller.on_change(self._follow)
         self._controller.before_answering(self.followed)
+
+    def _tell_what_is_lost(self, image: ClusterImage, manifests: Mapping[PartitionLog, SegmentManifest]) -> None:
+        logs: dict[str, list[PartitionLog]] = {}
+        for log in sorted(manifests, key=lambda log: log.partition):
+            logs.setdefault(log.topic, []).append(log)
+        begun = [
+            BegunAnew(
+                name,
+                self._controller.effective_config(image.topics_by_name[name]),
+                [int(log.partition) for log in of_topic],
+                [int(log.partition) for log in of_topic if not manifests[log].finished],
+            )
+            for name, of_topic in sorted(logs.items())
+        ]
+        for line in lost_with_the_directory(self._config.data_dir, begun):
+            self._log_line(line)
 
     async def _check_manifest_is_there(self, log: PartitionLog, manifest: SegmentManifest) -> None:
         """Refuse to lead a partition whose history has lost its manifest. Raises: CorruptionError, StorageUnavailable."""

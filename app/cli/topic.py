@@ -357,6 +357,7 @@ def _status_json(status: PartitionTierStatus | None) -> dict[str, Any]:
         "remote_raw_bytes": status.remote_raw_bytes,
         "remote_segments": status.remote_segments,
         "tier_lag_bytes": status.lag_bytes,
+        "tiered": status.tiered,
     }
 
 
@@ -369,7 +370,7 @@ def _status_row(status: PartitionTierStatus | None) -> tuple[str, ...]:
         count_text(status.high_watermark - status.log_start_offset),
         bytes_text(status.local_bytes),
         bytes_text(status.remote_bytes),
-        bytes_text(status.lag_bytes),
+        bytes_text(status.lag_bytes) if status.tiered else "never is",
     )
 
 

@@ -45,6 +45,10 @@ class TierStatusRequest(msgspec.Struct, array_like=True, frozen=True):
     """Empty is all."""
 
 
+NOT_TIERED: Final = "off"
+"""``PartitionTierStatus.state`` of a partition whose topic is not tiered."""
+
+
 class PartitionTierStatus(msgspec.Struct, array_like=True, frozen=True):
     """One partition: offsets, bytes and lag by tier. Half-open ranges; times in ms, -1 is none."""
 
@@ -67,9 +71,9 @@ class PartitionTierStatus(msgspec.Struct, array_like=True, frozen=True):
     """As Kafka would count them."""
     remote_segments: int
     lag_bytes: int
-    """Rolled bytes that are not in the object store yet."""
+    """Bytes of local segments that are not in the object store yet, the active one too; 0 if the topic is not tiered."""
     lag_ms: int
-    """Age of the oldest record that is not in the object store yet."""
+    """Time since the first write to the oldest of these segments; 0 if there is none."""
     state: str
     """What the copier does or waits for, in a word."""
     last_error: str = ""
@@ -81,6 +85,11 @@ class PartitionTierStatus(msgspec.Struct, array_like=True, frozen=True):
     """Rounds that failed since the broker started."""
     faults: list[str] = []
     """Gaps and overlaps that a check found; always empty but for a bug or a damaged bucket."""
+
+    @property
+    def tiered(self) -> bool:
+        """Whether the topic's segments go to the object store."""
+        return self.state != NOT_TIERED
 
 
 class TierStatusResponse(msgspec.Struct, array_like=True, frozen=True):

@@ -8,6 +8,7 @@ from typing import Final
 from uuid import UUID
 
 from app.client.firn_api import (
+    NOT_TIERED,
     SEGMENTS_PER_ANSWER_MAX,
     MetricSample,
     MetricsRequest,
@@ -115,7 +116,7 @@ def _status(context: Context, one: tier.PartitionTierStatus) -> PartitionTierSta
         remote_segments=one.remote_segments,
         lag_bytes=one.lag_bytes,
         lag_ms=one.lag_ms,
-        state=one.phase if one.enabled else "off",
+        state=one.phase if one.enabled else NOT_TIERED,
         last_error=one.last_error,
         copied_segments=one.copied_segments,
         pending_deletes=one.pending_deletes,

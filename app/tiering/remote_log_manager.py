@@ -102,7 +102,11 @@ class RemoteLogManager:
         self._deleted = count("firn_tier_deleted_objects_total", "Segment objects deleted")
         self._swept = count("firn_tier_swept_objects_total", "Orphan objects removed")
         self._faults = count("firn_tier_coverage_faults_total", "Breaches of no gap, no overlap that a check found")
-        registry.gauge("firn_tier_lag_bytes", "Bytes of rolled segments not yet in the store", self._read_lag)
+        registry.gauge(
+            "firn_tier_lag_bytes",
+            "Bytes of tiered topics on the local disk that are not in the store yet, active segments too",
+            self._read_lag,
+        )
         registry.gauge("firn_tier_remote_bytes", "Bytes of readable segment objects", self._read_remote_bytes)
 
     # --- partitions -------------------------------------------------------------------------------------------------

@@ -24,9 +24,10 @@ class PartitionTierStatus:
     log_end_offset: Offset
     tiered_end: Offset
     lag_bytes: int
-    """Of rolled local segments that are not in the store."""
+    """Of local segments that are not in the store, the active one too: what the loss of the disk would take. 0 if the topic
+    is not tiered."""
     lag_ms: int
-    """Age of the oldest record batch file among them; 0 if there is none."""
+    """Time since the first write to the oldest of them; 0 if there is none."""
     remote_segments: int
     remote_raw_bytes: int
     remote_stored_bytes: int
@@ -70,7 +71,7 @@ class SegmentStatus:
 def partition_status(partition: LedPartition, now_ms: int) -> PartitionTierStatus:
     """How the tier of a partition does at ``now_ms``."""
     log, state = partition.log, partition.manifest.state
-    lagging = [segment for segment in log.segments() if not segment.active and segment.end_offset > state.tiered_end]
+    lagging = [segment for segment in log.segments() if segment.end_offset > max(state.tiered_end, segment.base_offset)]
     lag_ms = 0
     if lagging and log.config.tiered:
         known = [segment.first_append_ms for segment in lagging if segment.first_append_ms >= 0]

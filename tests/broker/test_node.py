@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from app.broker.partitions import LOGS_AT_ONCE, Partitions
+from app.coordinator.topics import INTERNAL
 from app.errors import ConfigError, ConflictError, CorruptionError, FirnError, StorageFull, StorageUnavailable
 from app.handlers.fetch import RANGES_MAX
 from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE
@@ -122,7 +123,7 @@ async def test_leader_epochs_rise_though_the_first_start_after_a_kill_is_given_u
         await broker.create_topic("t", 1, retention_ms="-1")
     (tmp_path / "data" / CLEAN_SHUTDOWN_FILE).unlink()
 
-    async def without_a_store(self: Partitions, *, clean: bool) -> None:
+    async def without_a_store(self: Partitions, *, clean: bool, new_directory: bool) -> None:
         raise StorageUnavailable("no manifest can be read")
 
     with monkeypatch.context() as patch:
@@ -216,6 +217,38 @@ async def test_an_empty_data_directory_is_rebuilt_from_the_store(tmp_path: Path)
             assert await fetch_all(client, "t", end=40) == sent
             assert await produce(client, "t", batch(1)) == [40]
             assert await produce(client, "t", batch(1), partition=1) == [0]
+
+
+async def test_a_new_data_directory_tells_by_name_and_count_what_is_lost_with_the_former_one(tmp_path: Path):
+    async with running_broker(tmp_path) as broker:
+        assert not [line for line in broker.lines if "lost" in line], "a new cluster has lost nothing"
+        await broker.create_topic("t", 2, retention_ms="-1")
+        await broker.create_topic("newest", 3, cleanup_policy="compact")
+        await broker.create_topic("here", 1, remote_storage_enable="false")
+        for internal in INTERNAL:
+            await broker.create_topic(internal, 4, cleanup_policy="compact")
+        async with talk(broker.port) as client:
+            await produce(client, "t", batch(10))
+            await tier_everything(broker, "t")
+    async with running_broker(tmp_path) as broker:
+        assert not [line for line in broker.lines if "lost" in line], "the data directory is the one it was"
+    shutil.rmtree(tmp_path / "data")
+    async with running_broker(tmp_path, take_over=True) as broker:
+        told = [line for line in broker.lines if "lost" in line]
+    assert told == [
+        f"the data directory {tmp_path}/data is new, and the cluster has 6 topics with 18 partitions here: what only the "
+        "former data directory held is lost",
+        "lost with the former data directory: the committed offsets of every consumer group, so groups begin where "
+        "auto.offset.reset says (__consumer_offsets, 4 partitions)",
+        "lost with the former data directory: the progress of every share group, so share groups begin where "
+        "share.auto.offset.reset says (__share_group_state, 4 partitions)",
+        "lost with the former data directory: every transactional id, so its next producer gets a new producer id "
+        "(__transaction_state, 4 partitions)",
+        "lost with the former data directory: the records of 2 topics not tiered: here (1 partition, "
+        "remote.storage.enable=false), newest (3 partitions, compacted)",
+        "lost with the former data directory: of 1 tiered topic what was not in the store yet; nothing is there of "
+        "1 partition: t-1",
+    ]
 
 
 @pytest.mark.parametrize("lost", ["the data directory", "the local copies of what is remote"])

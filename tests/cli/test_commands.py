@@ -222,6 +222,22 @@ async def test_tiers_are_shown_for_people_and_for_programs(firn: Firn, tmp_path:
     assert "no partition 3" in (await firn("tier", "segments", "t", "-p", "3")).err
 
 
+async def test_what_the_loss_of_the_disk_would_take_is_shown(firn: Firn, broker: RunningBroker, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("x\n" * 10)
+    await broker.create_topic("t")
+    await broker.create_topic("local", cleanup_policy="compact")
+    await firn("produce", "t", str(tmp_path / "lines"))
+    described = (await firn("topic", "describe", "t", "--json")).json
+    (partition,) = described["partitions"]
+    assert partition["tiered"]
+    assert described["tier_lag_bytes"] == partition["tier_lag_bytes"] == partition["local_bytes"] > 0
+    (partition,) = (await firn("topic", "describe", "local", "--json")).json["partitions"]
+    assert not partition["tiered"]
+    heads, row = (await firn("topic", "describe", "local")).out.splitlines()[1:3]
+    assert heads.endswith("NOT TIERED YET")
+    assert row.endswith("never is")
+
+
 async def test_verify_proves_a_store_and_finds_damage(firn: Firn, broker: RunningBroker, tmp_path: Path) -> None:
     await broker.create_topic("t", 1, retention_ms="-1")
     (tmp_path / "lines").write_text("some text\n" * 5_000)

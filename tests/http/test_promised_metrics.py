@@ -48,7 +48,7 @@ PROMISED: tuple[tuple[str, str, dict[str, str], str, str, float | None], ...] = 
     ("local size", "firn_log_local_bytes", {"topic": "t"}, "empty", "produced", BYTES),
     ("local size, dropped", "firn_log_local_bytes", {"topic": "t"}, "waiting", "tiered", -BYTES),
     ("tiered size", "firn_tier_remote_bytes", {"topic": "t"}, "waiting", "tiered", RISES),
-    ("lag", "firn_tier_lag_bytes", {"topic": "t"}, "consumed", "waiting", BYTES),
+    ("lag, of the active segment too", "firn_tier_lag_bytes", {"topic": "t"}, "empty", "produced", BYTES),
     ("lag made up for", "firn_tier_lag_bytes", {"topic": "t"}, "waiting", "tiered", -BYTES),
     ("upload", "firn_store_bytes_total", {"direction": "up"}, "waiting", "tiered", RISES),
     ("download", "firn_store_bytes_total", {"direction": "down"}, "tiered", "replayed", RISES),

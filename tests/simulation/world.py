@@ -666,7 +666,14 @@ class World:
         status = node.remote_log_manager.status()
         led = {(one.topic_id, int(one.partition)) for one in status}
         wanted = {key for key, history in self.histories.items() if not history.deleting}
-        return wanted <= led and all(one.lag_bytes == 0 and not one.copying for one in status)
+        rolled_end = {
+            (log.topic_id, log.partition): max((one.end_offset for one in log.segments() if not one.active), default=0)
+            for log in node.logs.logs()
+        }
+        return wanted <= led and all(
+            not one.enabled or (one.tiered_end >= rolled_end.get((one.topic_id, one.partition), 0) and not one.copying)
+            for one in status
+        )
 
     async def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
         end_s = self.loop.time() + seconds

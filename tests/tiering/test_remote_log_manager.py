@@ -37,7 +37,8 @@ def test_rolled_segments_go_to_the_store_and_leave_the_disk(tmp_path: Path) -> N
         await world.until(lambda: len(world.log.segments()) == 1)
         assert [entry.state for entry in world.manifest.entries] == [SegmentState.COPY_FINISHED] * rolled
         status = world.status()
-        assert (status.copied_segments, status.remote_segments, status.lag_bytes) == (rolled, rolled, 0)
+        assert (status.copied_segments, status.remote_segments) == (rolled, rolled)
+        assert status.lag_bytes == world.log.size_bytes > 0, "the active segment is not in the store"
         assert status.tiered_end == world.log.local_log_start_offset
         assert world.log.log_start_offset == 0
         await world.check()
@@ -54,6 +55,20 @@ def test_finish_and_next_start_share_a_manifest_entry(tmp_path: Path) -> None:
             one for one in world.store.history if one.operation == "put_if_absent" and one.key.startswith("topics/")
         ]
         assert len(puts) <= copied + 2, "one entry per segment, but for the first and the last"
+
+    run_world(tmp_path, scenario)
+
+
+def test_what_lies_in_the_active_segment_is_counted_as_not_in_the_store_with_its_age(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        assert (world.status().lag_bytes, world.status().lag_ms) == (0, 0)
+        world.append(1)
+        await asyncio.sleep(60)
+        assert len(world.log.segments()) == 1
+        assert (world.status().lag_bytes, world.status().lag_ms) == (world.log.size_bytes, pytest.approx(60_000, abs=1))
+        world.log.roll()
+        await world.until(lambda: world.status().tiered_end == world.log.log_end_offset)
+        assert (world.status().lag_bytes, world.status().lag_ms) == (0, 0)
 
     run_world(tmp_path, scenario)
 

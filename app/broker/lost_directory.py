@@ -1,0 +1,76 @@
+"""What is gone when a broker begins on a new data directory beside a bucket that knows topics: told by name and count.
+
+The bucket has what was tiered. Compacted topics are not tiered, and the coordinators' topics are compacted, so committed
+offsets, transactional ids and the state of share groups were on the former disk alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from app.configs import TopicConfig
+from app.coordinator.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
+
+NAMED_MAX: Final = 10
+"""Topics or partitions in one line of the log."""
+
+LOST_WITH: Final = "lost with the former data directory:"
+
+COORDINATED: Final = {
+    CONSUMER_OFFSETS.name: "the committed offsets of every consumer group, so groups begin where auto.offset.reset says",
+    TRANSACTION_STATE.name: "every transactional id, so its next producer gets a new producer id",
+    SHARE_GROUP_STATE.name: "the progress of every share group, so share groups begin where share.auto.offset.reset says",
+}
+"""By topic: what its records were."""
+
+
+class BegunAnew(NamedTuple):
+    """A topic of which this broker leads partitions, with logs that it made at this start."""
+
+    name: str
+    config: TopicConfig
+    partitions: Sequence[int]
+    untiered: Sequence[int]
+    """Those of them of which nothing is in the store."""
+
+
+def lost_with_the_directory(data_dir: str, topics: Sequence[BegunAnew]) -> list[str]:
+    """Lines for the operator; none if there was nothing to lose."""
+    if not topics:
+        return []
+    partitions = sum(len(topic.partitions) for topic in topics)
+    lines = [
+        f"the data directory {data_dir} is new, and the cluster has {_count(len(topics), 'topic')} with "
+        f"{_count(partitions, 'partition')} here: what only the former data directory held is lost"
+    ]
+    lines += [
+        f"{LOST_WITH} {COORDINATED[topic.name]} ({topic.name}, {_count(len(topic.partitions), 'partition')})"
+        for topic in topics
+        if topic.name in COORDINATED
+    ]
+    local = [topic for topic in topics if not topic.config.tiered and topic.name not in COORDINATED]
+    if local:
+        named = [f"{topic.name} ({_count(len(topic.partitions), 'partition')}, {_why_local(topic)})" for topic in local]
+        lines.append(f"{LOST_WITH} the records of {_count(len(local), 'topic')} not tiered: {_some(named)}")
+    tiered = [topic for topic in topics if topic.config.tiered]
+    if tiered:
+        begin = [f"{topic.name}-{index}" for topic in tiered for index in topic.untiered]
+        lines.append(
+            f"{LOST_WITH} of {_count(len(tiered), 'tiered topic')} what was not in the store yet"
+            + (f"; nothing is there of {_count(len(begin), 'partition')}: {_some(begin)}" if begin else "")
+        )
+    return lines
+
+
+def _why_local(topic: BegunAnew) -> str:
+    return "compacted" if topic.config.compacted else "remote.storage.enable=false"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return ", ".join(names[:NAMED_MAX]) + more
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
