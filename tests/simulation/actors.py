@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from app.errors import ErrorCode
-from app.records.batch import iter_headers
 from app.records.builder import build_batch
 from app.units import ProducerEpoch, ProducerId
 from app.wire.apikeys import ApiKey
@@ -25,7 +24,7 @@ from app.wire.apis.incremental_alter_configs import (
 from app.wire.apis.init_producer_id import InitProducerIdRequest
 from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from app.wire.produce import encode_produce_request
-from tests.simulation.checkers import CRC_POSITION
+from tests.simulation.checkers import CRC_POSITION, served_batches
 from tests.simulation.history import Batch, PartitionHistory, Violation
 from tests.simulation.machine import Machine, Unreachable
 from tests.simulation.network import Wire
@@ -398,7 +397,8 @@ class Consumer(Actor):
         ends: list[int] = []
         at = offset
         records = memoryview(part.records or b"")
-        for position, header in iter_headers(records):
+        rotten = history.rotten_from is not None or (machine is not None and machine.rotten)
+        for position, header in served_batches(records, history.name, rotten=rotten):
             if header.end_offset <= offset or (header.base_offset != at and ends) or header.base_offset > at:
                 if machine is not None and machine.rotten:
                     return None  # offsets are no part of a batch's CRC

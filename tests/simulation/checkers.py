@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -16,7 +17,7 @@ from app.metadata.follower import MetadataFollower
 from app.metadata.log_format import NO_NONCE, Entry, decode_entry
 from app.metadata.manifest import SegmentManifest
 from app.metadata.manifest_state import ManifestState, SegmentEntry, SegmentState, decode_change
-from app.records.batch import iter_headers
+from app.records.batch import BatchHeader, check_stored_batch, iter_headers
 from app.tiering.chunk_cache import ENTRIES_MAX, QUEUE_MAX, READ_BYTES_MAX, READS_MAX
 from app.tiering.remote_reader import FOOTER_CACHE_BYTES_MAX, STREAMS_MAX
 from app.tiering.segment_format import check_stored_chunk, decode_footer
@@ -30,6 +31,20 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 CRC_POSITION = 17
+
+
+def served_batches(records: memoryview, name: str, *, rotten: bool = False) -> Iterator[tuple[int, BatchHeader]]:
+    """INV-6: (position, header) of each batch of an answer, whole and with the CRC that a client would check.
+
+    ``rotten``: the local disk has changed bytes by itself, which a hot read does not look for.
+    """
+    try:
+        for position, header in iter_headers(records):
+            if not rotten:
+                check_stored_batch(records, position)
+            yield position, header
+    except CorruptionError as error:
+        raise Violation("INV-6", f"{name}: damaged bytes were served: {error}") from error
 
 
 class AckedMeansKept:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from app.errors import ErrorCode
-from app.records.batch import BatchHeader, iter_headers
+from app.records.batch import BatchHeader
 from app.records.builder import build_batch
 from app.records.control import ControlType, parse_marker
 from app.units import ProducerEpoch, ProducerId
@@ -37,7 +37,7 @@ from app.wire.apis.txn_offset_commit import (
 )
 from app.wire.produce import encode_produce_request
 from tests.simulation.actors import EXPECTED, LOST_PRODUCER, Actor, Consumer
-from tests.simulation.checkers import CRC_POSITION
+from tests.simulation.checkers import CRC_POSITION, served_batches
 from tests.simulation.groups import COORDINATOR_TROUBLE, Commit, Place
 from tests.simulation.history import Batch, PartitionHistory, Violation
 from tests.simulation.machine import Unreachable
@@ -469,7 +469,7 @@ class CommittedReader(Consumer):
         begin = {one.first_offset: one.producer_id for one in part.aborted_transactions or ()}
         starts = sorted(begin)
         records = memoryview(part.records or b"")
-        for position, header in iter_headers(records):
+        for position, header in served_batches(records, history.name):
             if header.end_offset <= offset:
                 continue
             if header.end_offset > part.last_stable_offset:

@@ -641,7 +641,7 @@ class World:
         await self.until(
             lambda: not any(one.up for one in self.machines if one is not self.owner), 60, "fenced brokers to end"
         )
-        await self.until(self._is_stable, 60, "the last transactions to end")
+        await self.until(self._is_stable, 60, "the last transactions to end", "INV-9")
         rotten = any(history.rotten_from is not None for history in self.histories.values())
         if not rotten:
             # A copy that met bytes that were not what they should be is tried again after five minutes.
@@ -675,11 +675,14 @@ class World:
             for one in status
         )
 
-    async def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
+    async def until(
+        self, condition: Callable[[], bool], seconds: float, what: str, invariant: str = "liveness"
+    ) -> None:
+        """Raises: Violation of ``invariant`` if the time is up."""
         end_s = self.loop.time() + seconds
         while not condition():
             if self.loop.time() > end_s:
-                raise Violation("liveness", f"waited {seconds:g} s in vain for {what}")
+                raise Violation(invariant, f"waited {seconds:g} s in vain for {what}")
             await asyncio.sleep(0.2)
 
     async def _read_all(self) -> None:
@@ -747,7 +750,7 @@ class World:
                 if await reader.read_all():
                     return
             await asyncio.sleep(0.5)
-        raise Violation("liveness", "the compacted topic cannot be read to its end")
+        raise Violation("INV-10", "the compacted topic cannot be read to its end")
 
     async def _read_one(self, reader: Consumer, history: PartitionHistory) -> bool:
         acked = history.log_start_acked
