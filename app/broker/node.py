@@ -123,6 +123,8 @@ class Node:
             registry=self.registry,
             broker_id=BrokerId(config.node_id),
             interval_ms=min(config.remote_log_manager_task_interval_ms, config.log_retention_check_interval_ms),
+            retention_interval_ms=config.log_retention_check_interval_ms,
+            log_line=around.log_line,
             on_manifest_change=self._manifest_copies.note_change,
         )
         self.chunk_cache = ChunkCache(

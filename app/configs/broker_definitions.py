@@ -387,8 +387,9 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "log.retention.check.interval.ms",
                 _LONG,
-                "Time between two looks for segments that are past their retention. One look is at both tiers: it comes after this "
-                "time or after remote.log.manager.task.interval.ms, whichever is shorter.",
+                "Time between two looks for segments that are past retention.ms, in both tiers. A partition is not looked at "
+                "before this time has passed since the broker began to lead it, and a segment stays for this time after it rolled. "
+                "retention.bytes is also looked at every remote.log.manager.task.interval.ms, if that is shorter.",
                 minimum=1,
             ),
             _broker(

@@ -100,6 +100,8 @@ _PLACE: Final = Struct(">qii")
 """Base offset, batch length, leader epoch: how a batch begins."""
 _BASE_OFFSET: Final = Struct(">q")
 _EPOCH: Final = Struct(">i")
+ORDINARY_AGE_MS: Final = 20 * 365 * 86_400_000
+"""Batches with an older base timestamp take the general way, where a header without believable timestamps is mended."""
 
 
 class AppendResult(NamedTuple):
@@ -131,6 +133,7 @@ class PartitionLog:
         "_durability",
         "_end_offset",
         "_epochs",
+        "_fast_before_ms",
         "_files",
         "_flush_messages",
         "_flushes_early",
@@ -306,6 +309,7 @@ class PartitionLog:
         self.config = config
         self._max_batch_bytes = config.max_message_bytes
         self._before_max_ms = config.message_timestamp_before_max_ms
+        self._fast_before_ms = min(config.message_timestamp_before_max_ms, ORDINARY_AGE_MS)
         self._after_max_ms = config.message_timestamp_after_max_ms
         self._append_time = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
         self._memory = config.firn_durability is Durability.MEMORY
@@ -405,8 +409,7 @@ class PartitionLog:
                     and (entry.last_sequence + 1) & SEQUENCE_MASK == sequence
                     and (entry.transaction_first_offset >= 0) == (attributes & TRANSACTIONAL > 0)
                 )
-                and max_timestamp <= now_ms + self._after_max_ms
-                and base_timestamp >= now_ms - self._before_max_ms
+                and now_ms - self._fast_before_ms <= base_timestamp <= max_timestamp <= now_ms + self._after_max_ms
                 and size + length <= writer.segment_bytes
                 and size > 0
                 and max_timestamp <= segment.roll_after_timestamp
@@ -439,6 +442,7 @@ class PartitionLog:
                     if len(batches) > BATCHES_KEPT:
                         del batches[0]
                 segment.size_bytes = size + length
+                segment.last_append_ms = now_ms
                 end = last_offset + 1
                 segment.end_offset = self._end_offset = end
                 durability = self._durability
@@ -512,6 +516,8 @@ class PartitionLog:
                 )
                 for position, header in found
             ]
+        else:
+            found = [(position, _without_false_maximum(records, position, header)) for position, header in found]
         self._write(records, found, base, end, now_ms, False)
         return AppendResult(
             Offset(base), Offset(end), TimestampMs(now_ms) if self._append_time else NO_TIMESTAMP, False
@@ -681,6 +687,7 @@ class PartitionLog:
                     )
             offset = last_offset + 1
         segment.size_bytes = size + length
+        segment.last_append_ms = now_ms
         segment.end_offset = end
         self._end_offset = end
         durability = self._durability
@@ -1091,6 +1098,7 @@ class PartitionLog:
     def _reload(self) -> None:
         """Read everything from the files again, as after a clean stop."""
         synced_bytes = {segment.base_offset: segment.synced_bytes for segment in self._segments}
+        last_append_ms = {segment.base_offset: segment.last_append_ms for segment in self._segments}
         recovery_point, first_append_ms = self._durability.recovery_point, self._segments[-1].first_append_ms
         for segment in self._segments:
             index = segment.index
@@ -1111,6 +1119,8 @@ class PartitionLog:
         )
         for segment in loaded.segments:
             segment.synced_bytes = min(segment.size_bytes, synced_bytes.get(segment.base_offset, 0))
+            if segment.size_bytes:
+                segment.last_append_ms = last_append_ms.get(segment.base_offset, segment.last_append_ms)
         loaded.recovery_point = Offset(min(recovery_point, loaded.end_offset))
         self._adopt(loaded)
         self.request_checkpoint()
@@ -1206,3 +1216,17 @@ class PartitionLog:
                 for producer_id, entry in self._producers.entries.items()
             ],
         )
+
+
+def _without_false_maximum(records: memoryview, position: int, header: BatchHeader) -> BatchHeader:
+    """The header of a produced batch, with a greatest timestamp that its base timestamp does not contradict.
+
+    librdkafka writes a maximum of 0 over records whose timestamps are all -1. A maximum of 1970 must not stand for "no timestamp".
+    Some clients write a maximum of -1 over records with timestamps; the first record's is the least that it can be.
+    """
+    base, maximum = header.base_timestamp, header.max_timestamp
+    if base < 0 and maximum == 0:
+        return rewrite_header(records, position, max_timestamp=NO_TIMESTAMP)
+    if maximum < base:
+        return rewrite_header(records, position, max_timestamp=base)
+    return header

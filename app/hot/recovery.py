@@ -297,7 +297,8 @@ class _Loader:
             if file_name(Offset(base), TRANSACTION_INDEX_SUFFIX) in self._names:
                 segment.aborted = None
             if segment.size_bytes:
-                segment.first_append_ms = min(self._now_ms, self._fs.modified_ms(segment.handle.path))
+                modified_ms = min(self._now_ms, self._fs.modified_ms(segment.handle.path))
+                segment.first_append_ms = segment.last_append_ms = modified_ms
             segments.append(segment)
         for segment, follower in pairwise(segments):
             segment.end_offset = follower.base_offset
@@ -717,6 +718,9 @@ def restore_log(fs: FileSystem, descriptors: DescriptorCache, directory: str, st
         segment.max_timestamp_offset = saved.max_timestamp_offset
         segment.rolling_timestamp = saved.rolling_timestamp
         segment.first_append_ms = saved.first_append_ms
+        segment.last_append_ms = saved.last_append_ms
+        if saved.size_bytes and saved.last_append_ms < 0:
+            segment.last_append_ms = fs.modified_ms(segment.handle.path)
         segment.bytes_since_index_entry = saved.bytes_since_index_entry
         if saved.size_bytes:
             segment.index = None

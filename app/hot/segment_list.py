@@ -81,6 +81,7 @@ class SegmentList:
                 path=segment.handle.path,
                 active=segment is active,
                 first_append_ms=TimestampMs(segment.first_append_ms),
+                last_append_ms=TimestampMs(segment.last_append_ms),
             )
             for segment in self.segments[:count]
         ]
@@ -111,6 +112,7 @@ class SegmentList:
                 segment.first_append_ms,
                 segment.bytes_since_index_entry,
                 segment.aborted is None or bool(segment.aborted),
+                segment.last_append_ms,
             )
             for segment in self.segments
         ]
@@ -208,6 +210,7 @@ class SegmentList:
         segment.rolling_timestamp = cleaned.rolling_timestamp
         segment.bytes_since_index_entry = cleaned.bytes_since_index_entry
         segment.first_append_ms = old[0].first_append_ms
+        segment.last_append_ms = old[-1].last_append_ms
         segment.index = None
         if cleaned.has_aborted:
             segment.aborted = None

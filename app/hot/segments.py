@@ -53,6 +53,7 @@ class Segment:
         "holds",
         "index",
         "index_written",
+        "last_append_ms",
         "max_timestamp",
         "max_timestamp_offset",
         "replacing",
@@ -77,6 +78,8 @@ class Segment:
         """Greatest timestamp of the first append: ``segment.ms`` counts from it."""
         self.first_append_ms: int = NO_TIMESTAMP
         """When its first record came, by our clock; -1 while it is empty."""
+        self.last_append_ms: int = NO_TIMESTAMP
+        """When its newest record came, by our clock; after a crash the file's modification time; -1 while it is empty."""
         self.roll_after_timestamp: int = LONG_MAX
         self.roll_after_now_ms: int = LONG_MAX
         self.index: SegmentIndex | None = None
@@ -120,6 +123,8 @@ class SegmentView:
     active: bool
     first_append_ms: TimestampMs
     """When its first record came, by the broker's clock; after a crash, when it was found; -1 if it is empty."""
+    last_append_ms: TimestampMs
+    """When its newest record came, by the broker's clock; after a crash the file's modification time; -1 if it is empty."""
 
 
 class Readable(Protocol):

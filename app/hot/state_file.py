@@ -27,6 +27,8 @@ class SegmentState(msgspec.Struct, array_like=True, frozen=True):
     first_append_ms: int
     bytes_since_index_entry: int
     has_aborted: bool
+    last_append_ms: int = -1
+    """Earlier files do not have it; the file's modification time stands for it then."""
 
 
 class ProducerState(msgspec.Struct, array_like=True, frozen=True):

@@ -108,6 +108,13 @@ class SegmentEntry(Versioned, array_like=True, frozen=True, gc=False):
     """When this state was entered, by the writer's clock."""
     stored_key: str = ""
     """Empty, or the key that ``layout.segment_key`` gives. Any other is damage: nobody reads or deletes what lies there."""
+    arrived_ms: TimestampMs = TimestampMs(-1)
+    """When the newest record came, by the broker's clock; -1 in entries of earlier versions. A replacement keeps its inputs'."""
+
+    @property
+    def newest_arrival_ms(self) -> TimestampMs:
+        """When the newest record came at the latest: an entry that does not say was changed after that."""
+        return self.arrived_ms if self.arrived_ms >= 0 else self.changed_ms
 
     @classmethod
     def started(

@@ -40,6 +40,10 @@ class LedPartition:
     last_error: str = ""
     retry_at_s: float = 0.0
     expire_at_s: float = 0.0
+    retention_at_s: float = 0.0
+    """When ``retention.ms`` is looked at next."""
+    rolled_end: int = 0
+    """Where the active segment began at the last such look: all below it had rolled by then."""
     reconcile_at_s: float = 0.0
     sweep_at_s: float = 0.0
     faults: list[str] = field(default_factory=list)

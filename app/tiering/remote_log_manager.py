@@ -19,7 +19,7 @@ from uuid import UUID
 from app.errors import CorruptionError, FencedError, FirnError
 from app.metadata import layout
 from app.metadata.manifest import CHANGES_PER_ENTRY_MAX, SegmentManifest
-from app.metadata.manifest_state import ManifestState
+from app.metadata.manifest_state import ManifestState, SegmentEntry
 from app.metrics import Registry
 from app.objectstore.api import ObjectStore
 from app.seams import Clock
@@ -66,14 +66,19 @@ class RemoteLogManager:
         registry: Registry,
         broker_id: BrokerId,
         interval_ms: int = 30_000,
+        retention_interval_ms: int | None = None,
+        log_line: Callable[[str], None] | None = None,
         copies_max: int = COPIES_MAX,
         poll_s: float = POLL_S,
         stall_s: float = STALL_S,
         on_manifest_change: Callable[[SegmentManifest], None] | None = None,
     ) -> None:
-        """``interval_ms`` is how often expiry looks; ``on_manifest_change`` is told of every manifest worth caching anew."""
+        """``interval_ms`` is how often expiry looks, ``retention_interval_ms`` how often it looks at ``retention.ms`` (as often, if
+        not given); ``on_manifest_change`` is told of every manifest worth caching anew."""
         self._store, self._work, self._clock, self._rng = store, work, clock, rng
         self._interval_s = interval_ms / 1000
+        self._retention_interval_s = (interval_ms if retention_interval_ms is None else retention_interval_ms) / 1000
+        self._log_line = log_line
         self._poll_s = poll_s
         self._on_manifest_change = on_manifest_change
         self._copier = SegmentCopier(
@@ -116,7 +121,11 @@ class RemoteLogManager:
         key = TopicIdPartition(log.topic_id, log.partition)
         assert key not in self._partitions, key
         partition = self._partitions[key] = LedPartition(log, manifest, key)
-        partition.sweep_at_s = loop_time_s() + SWEEP_S * self._rng.random()
+        now_s = loop_time_s()
+        partition.sweep_at_s = now_s + SWEEP_S * self._rng.random()
+        # What rolled under an earlier leader, or before a restart, waits for a whole interval too.
+        partition.retention_at_s = now_s + self._retention_interval_s
+        partition.rolled_end = _active_base(log)
         self._kick.set()
         attached, self._attached = self._attached, asyncio.Event()
         attached.set()
@@ -357,15 +366,20 @@ class RemoteLogManager:
                 log.advance_log_start(new_start)
 
     def _retention_start(self, partition: LedPartition) -> Offset:
-        """Where the log should start by ``retention.*``; 0 if they say nothing. Rolls an active segment that is too old."""
+        """Where the log should start by ``retention.*``; 0 if they say nothing. Rolls an active segment that is too old.
+
+        ``retention.ms`` is looked at every ``log.retention.check.interval.ms``, and takes only what had rolled by the look before.
+        """
         log, manifest = partition.log, partition.manifest
         config = log.config
+        now_s = loop_time_s()
+        retention_ms, rolled_end = -1, partition.rolled_end
+        if now_s >= partition.retention_at_s:
+            retention_ms = config.retention_ms
+            partition.retention_at_s = now_s + self._retention_interval_s
+            partition.rolled_end = _active_base(log)
         start = max(log.log_start_offset, manifest.log_start_offset)
-        spans = [
-            Span(entry.base_offset, entry.end_offset, entry.raw_bytes, entry.max_timestamp)
-            for entry in manifest.finished
-            if entry.end_offset > start
-        ]
+        spans = [_span_of_entry(entry) for entry in manifest.finished if entry.end_offset > start]
         remote_end = spans[-1].end_offset if spans else start
         active_bytes = 0
         now_ms = self._clock.now_ms()
@@ -375,24 +389,33 @@ class RemoteLogManager:
                 active = _span_of(segment)
                 if (
                     active_bytes
-                    and 0 <= config.retention_ms < now_ms - active.newest_ms
+                    and 0 <= retention_ms < now_ms - active.newest_ms
                     and active.newest_ms >= 0
                     and segment.end_offset <= log.last_stable_offset
                 ):
                     log.roll()
-                    spans.append(active)
-                    active_bytes = 0
+                    partition.rolled_end = segment.end_offset  # it goes at the next look
                 break
             if segment.end_offset > max(remote_end, start) and segment.end_offset <= log.last_stable_offset:
                 spans.append(_span_of(segment))
         end = expired_end(
             spans,
             sum(span.raw_bytes for span in spans) + active_bytes,
-            retention_ms=config.retention_ms,
+            retention_ms=retention_ms,
             retention_bytes=config.retention_bytes,
             now_ms=now_ms,
+            aged_end=rolled_end,
         )
-        return end if end is not None else Offset(0)
+        if end is None:
+            return Offset(0)
+        if end == log.log_end_offset and self._log_line is not None:
+            newest_ms = max(span.newest_ms for span in spans)
+            self._log_line(
+                f"retention deletes every record of {log.topic}-{log.partition}: offsets {start} to {end - 1}, the newest "
+                f"written {max(0, now_ms - newest_ms) // 1000} s ago; retention.ms is {config.retention_ms}, "
+                f"retention.bytes is {config.retention_bytes}"
+            )
+        return end
 
     async def _delete_objects(self, partition: LedPartition) -> None:
         """Delete the objects of DELETE_STARTED entries whose delay is over, then forget the entries."""
@@ -478,8 +501,18 @@ class RemoteLogManager:
 
 
 def _span_of(segment: LocalSegment) -> Span:
-    newest = segment.max_timestamp if segment.max_timestamp >= 0 else segment.first_append_ms
-    return Span(segment.base_offset, segment.end_offset, segment.size_bytes, newest)
+    newest_ms = max(segment.max_timestamp, segment.last_append_ms)
+    return Span(segment.base_offset, segment.end_offset, segment.size_bytes, newest_ms)
+
+
+def _span_of_entry(entry: SegmentEntry) -> Span:
+    newest_ms = max(entry.max_timestamp, entry.newest_arrival_ms)
+    return Span(entry.base_offset, entry.end_offset, entry.raw_bytes, newest_ms)
+
+
+def _active_base(log: TieredLog) -> Offset:
+    """Where the active segment begins: everything below it has rolled."""
+    return log.segments()[-1].base_offset
 
 
 def _is_covered(manifest: SegmentManifest, base: Offset, end: Offset) -> bool:

@@ -156,6 +156,7 @@ def _record_of(footer: SegmentFooter, object_bytes: int, inputs: Sequence[Segmen
         footer_bytes=object_bytes - footer.stored_bytes,
         chunk_count=len(footer.chunks),
         aborted_transaction_count=len(footer.aborted),
+        arrived_ms=max(entry.newest_arrival_ms for entry in inputs),
     )
 
 

@@ -2,6 +2,10 @@
 
 Kafka's rules (KIP-405): ``retention.*`` speak of the whole log, ``local.retention.*`` of the part on the local disk, -1 is
 no limit, and -2 of the local ones is "as the whole log". Segments go from the oldest on, never one behind one that stays.
+
+The age of a segment counts from its greatest record timestamp or from its newest record's arrival, whichever is later. Kafka
+counts from the timestamp alone, which it has recomputed from the records; a broker that appends by header has not, so a header
+must not be able to make a segment older than it is (docs/adr/0014-record-timestamps.md).
 """
 
 from __future__ import annotations
@@ -19,22 +23,34 @@ class Span(NamedTuple):
     end_offset: Offset
     raw_bytes: int
     newest_ms: TimestampMs
-    """Its greatest record timestamp, or when it was written if its records have none; -1 if neither is known."""
+    """Its greatest record timestamp or the arrival of its newest record, whichever is later; -1 if neither is known."""
 
 
 def expired_end(
-    spans: Sequence[Span], total_bytes: int, *, retention_ms: int, retention_bytes: int, now_ms: TimestampMs
+    spans: Sequence[Span],
+    total_bytes: int,
+    *,
+    retention_ms: int,
+    retention_bytes: int,
+    now_ms: TimestampMs,
+    aged_end: int | None = None,
 ) -> Offset | None:
     """End of the last of the leading ``spans`` that are too old, or too much; None if all stay.
 
     Args:
         spans: what may go, contiguous, oldest first.
         total_bytes: of the whole log that the limit speaks of, ``spans`` included.
+        aged_end: only spans that end at or below it may go by time; None is no limit.
     """
     end: Offset | None = None
     left = total_bytes
     for span in spans:
-        too_old = retention_ms >= 0 and span.newest_ms >= 0 and now_ms - span.newest_ms > retention_ms
+        too_old = (
+            retention_ms >= 0
+            and span.newest_ms >= 0
+            and now_ms - span.newest_ms > retention_ms
+            and (aged_end is None or span.end_offset <= aged_end)
+        )
         too_much = retention_bytes >= 0 and left - span.raw_bytes >= retention_bytes
         if not too_old and not too_much:
             break

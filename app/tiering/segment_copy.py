@@ -175,6 +175,7 @@ class SegmentCopier:
         ).replace(
             leader_epochs=_epochs_within(log.leader_epochs(), base, segment.end_offset),
             max_timestamp=segment.max_timestamp,
+            arrived_ms=segment.last_append_ms,
             raw_bytes=segment.size_bytes,
             aborted_transaction_count=len(aborted),
         )

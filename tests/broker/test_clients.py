@@ -86,3 +86,25 @@ async def test_aiokafka_gets_back_what_it_sent(tmp_path: Path):
         finally:
             await consumer.stop()
         assert sorted(found) == sorted((n % 2, n // 2, f"value {n}".encode()) for n in range(100))
+
+
+async def test_records_that_librdkafka_sends_without_timestamps_are_not_taken_for_records_of_1970(tmp_path: Path):
+    """librdkafka, asked for timestamp -1, says in the batch's header that the greatest timestamp is 0."""
+    looks = {"log_retention_check_interval_ms": 100, "remote_log_manager_task_interval_ms": 100}
+    async with running_broker(tmp_path, **looks) as broker:
+        await broker.create_topic("t", retention_ms="86400000")
+        await broker.create_topic("short", retention_ms="1")
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 1})
+        for topic in ("t", "short"):
+            for _ in range(3):
+                producer.produce(topic, b"v", timestamp=-1)
+            assert await asyncio.to_thread(producer.flush, 20) == 0
+        async with asyncio.timeout(30):
+            while broker.log("short").log_start_offset < 3:
+                await asyncio.sleep(0.02)
+        assert broker.log("t").log_start_offset == 0, "retention has looked, and has taken what was due"
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "unused", "enable.auto.commit": False})
+        consumer.assign([RdTopicPartition("t", 0, 0)])
+        found = await asyncio.to_thread(consumer.consume, 3, 20)
+        await asyncio.to_thread(consumer.close)
+        assert [(message.value(), message.timestamp()) for message in found] == [(b"v", (1, -1))] * 3

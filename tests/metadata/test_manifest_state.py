@@ -87,9 +87,9 @@ def test_a_segment_record_is_these_bytes() -> None:
     assert key.hex() == "9240c410" + "0000000000000000000000000000000a"
     assert value is not None
     assert msgspec.msgpack.decode(value) == [
-        1, uuid_of(10).bytes, 0, 5, 9, [[0, 0]], -1, 0, -1, 4, 100, 50, 40, 10, 1, 0, 1, -1, "",
+        1, uuid_of(10).bytes, 0, 5, 9, [[0, 0]], -1, 0, -1, 4, 100, 50, 40, 10, 1, 0, 1, -1, "", -1,
     ]  # fmt: skip
-    assert value.hex().startswith("dc001301c410" + "0000000000000000000000000000000a" + "00" + "05" + "09")
+    assert value.hex().startswith("dc001401c410" + "0000000000000000000000000000000a" + "00" + "05" + "09")
     assert encode_change(PartitionRecord(1, 7, 9)) == (bytes.fromhex("9141"), bytes.fromhex("93010709"))
 
 

@@ -14,12 +14,13 @@ from app.errors import ConflictError
 from app.hot.files import PosixFileSystem
 from app.metadata import layout
 from app.metadata.manifest import SegmentEntry, SegmentManifest, SegmentState
+from app.metadata.manifest_state import Change, ManifestState
 from app.objectstore.directory import DirectPool
 from app.records.builder import build_batch
 from app.tiering import replacement
 from app.tiering.replacement import Replacement
 from app.tiering.store_work import InlineStoreWork, UploadJob
-from app.units import BrokerId, Offset, SegmentId
+from app.units import BrokerId, Offset, SegmentId, TimestampMs
 from tests.support.buckets import CREATED_MS, BucketBuilder
 
 
@@ -177,6 +178,27 @@ async def test_a_copy_of_the_leaders_own_is_given_up_by_nobody_else(tmp_path: Pa
     with pytest.raises(ConflictError, match="the leader copies it"):
         await replacement.give_up(leader.manifest, own.segment_id)
     assert [entry.segment_id for entry in leader.manifest.state.pending_copies()] == [own.segment_id]
+
+
+async def test_the_output_is_as_old_as_the_newest_of_its_inputs(tmp_path: Path) -> None:
+    leader = await three_segments(tmp_path)
+    first, second, _ = leader.ids()
+    newest_ms = TimestampMs(CREATED_MS - 1_000)
+
+    def plan(state: ManifestState) -> list[Change]:
+        found = [state.get(first), state.get(second)]
+        assert all(entry is not None and entry.arrived_ms == -1 for entry in found)
+        times = (newest_ms - 1, newest_ms)
+        return [entry.replace(arrived_ms=at) for entry, at in zip(found, times, strict=True) if entry is not None]
+
+    await leader.manifest.change(plan)
+    output = output_of(1, 0, 20, [first, second])
+    await leader.begin(output)
+    await leader.upload(output)
+    await leader.finish(output)
+    merged, third = leader.manifest.finished
+    assert merged.newest_arrival_ms == newest_ms < merged.changed_ms, "when it was made does not count"
+    assert third.newest_arrival_ms == third.changed_ms, "an entry that does not say is as old as its last change"
 
 
 async def test_an_input_that_expires_before_the_swap_keeps_the_output_out(tmp_path: Path) -> None:

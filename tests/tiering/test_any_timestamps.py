@@ -1,0 +1,283 @@
+"""Retention by time, whatever timestamps producers write: nothing that came less than ``retention.ms`` ago is deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.configs import TimestampType
+from app.configs.numbers import LONG_MAX
+from app.records.batch import parse_header, rewrite_header
+from app.records.builder import build_batch
+from app.records.record import iter_records
+from app.units import LeaderEpoch, Offset, TimestampMs
+from tests.tiering.world import CONFIG, World, run_world
+
+RETENTION_MS = 100_000
+CHECK_MS = 50_000
+DAY_MS = 86_400_000
+
+WITHOUT_LIMITS = replace(
+    CONFIG,
+    retention_ms=RETENTION_MS,
+    message_timestamp_after_max_ms=LONG_MAX,
+    message_timestamp_before_max_ms=LONG_MAX,
+)
+TIERED = replace(WITHOUT_LIMITS, local_retention_ms=0)
+LOCAL = replace(WITHOUT_LIMITS, remote_storage_enable=False)
+
+
+def produced(timestamps: list[int], header_maximum: int | None, *, codec: int = 0, value_bytes: int = 150) -> bytearray:
+    """A batch of records with these timestamps; ``header_maximum`` is what its header claims, if not the truth."""
+    batch = bytearray(
+        build_batch([(TimestampMs(one), None, bytes(value_bytes), ()) for one in timestamps], codec=codec)
+    )
+    if header_maximum is not None:
+        rewrite_header(batch, 0, max_timestamp=TimestampMs(header_maximum))
+    return batch
+
+
+def librdkafka_without_timestamps() -> bytearray:
+    """What librdkafka writes of records with timestamp -1: base timestamp -1, deltas of 0, and a maximum of 0."""
+    return produced([-1, -1], 0)
+
+
+class Arrivals:
+    """When each record came, held against what is still there."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._came_ms: dict[int, int] = {}
+        self._start = 0
+
+    def append(self, batch: bytearray) -> None:
+        now_ms = self._world.clock.now_ms()
+        result = self._world.log.append_as_leader(memoryview(batch), now_ms=now_ms)
+        for offset in range(result.base_offset, result.last_offset_end):
+            self._came_ms[offset] = now_ms
+
+    def check(self) -> None:
+        """Nothing went that was younger than the retention by its arrival."""
+        now_ms = self._world.clock.now_ms()
+        start = self._world.log.log_start_offset
+        for offset in range(self._start, start):
+            age_ms = now_ms - self._came_ms[offset]
+            assert age_ms > RETENTION_MS, f"offset {offset} went {age_ms} ms after it came"
+        self._start = start
+
+    async def watch(self, seconds: float) -> None:
+        for _ in range(int(seconds)):
+            await asyncio.sleep(1)
+            self.check()
+
+
+@pytest.mark.parametrize("config", [TIERED, LOCAL], ids=["tiered", "local"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_records_without_timestamps_stay_for_the_retention_and_go_after_it(
+    tmp_path: Path, config: object, restarted: bool
+) -> None:
+    async def scenario(world: World) -> None:
+        arrivals = Arrivals(world)
+        for _ in range(4):
+            arrivals.append(librdkafka_without_timestamps())
+        assert len(world.log.segments()) == 2, "a full segment rolled, none by time"
+        if restarted:
+            await world.crash()
+            await world.start()
+        await arrivals.watch(RETENTION_MS / 1000 - 1)
+        assert world.log.log_start_offset == 0
+        await arrivals.watch(3 * CHECK_MS / 1000 + RETENTION_MS / 1000)
+        assert world.log.log_start_offset == world.log.log_end_offset == 8
+
+    run_world(tmp_path, scenario, config=config, retention_interval_ms=CHECK_MS)
+
+
+def test_a_maximum_of_1970_over_records_without_timestamps_is_stored_as_none(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        batch = librdkafka_without_timestamps()
+        world.log.append_as_leader(memoryview(batch), now_ms=world.clock.now_ms())
+        read = world.log.read(0, 10_000, end_offset=2)
+        stored = await read.read_bytes()
+        assert parse_header(stored).max_timestamp == -1
+        assert [record.timestamp for record in iter_records(stored)] == [-1, -1]
+        assert world.log.segments()[0].max_timestamp == -1
+
+    run_world(tmp_path, scenario, config=LOCAL)
+
+
+def test_an_unknown_maximum_is_stored_as_the_first_records_timestamp(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        now_ms = world.clock.now_ms()
+        world.log.append_as_leader(memoryview(produced([now_ms, now_ms + 5], -1)), now_ms=now_ms)
+        assert world.log.segments()[0].max_timestamp == now_ms
+        assert await world.log.offset_for_timestamp(now_ms) == (now_ms, 0)
+
+    run_world(tmp_path, scenario, config=LOCAL)
+
+
+def test_a_partition_just_led_is_not_looked_at_before_the_check_interval(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        arrivals = Arrivals(world)
+        arrivals.append(produced([world.clock.now_ms()], None))
+        world.log.roll()
+        await asyncio.sleep(CHECK_MS / 1000 - 1)
+        await world.crash()
+        await asyncio.sleep(10 * RETENTION_MS / 1000)
+        await world.start()
+        world.log.become_leader(LeaderEpoch(9))
+        world.tier.kick()  # a setting has changed
+        await asyncio.sleep(CHECK_MS / 1000 - 1)
+        assert world.log.log_start_offset == 0
+        await world.until(lambda: world.log.log_start_offset == Offset(1), seconds=2)
+
+    run_world(tmp_path, scenario, config=TIERED, retention_interval_ms=CHECK_MS)
+
+
+def test_a_segment_stays_for_the_check_interval_after_it_rolled(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        arrivals = Arrivals(world)
+        arrivals.append(produced([world.clock.now_ms()], None))
+        await world.until(lambda: len(world.log.segments()) == 2)  # too old, and rolled for that
+        rolled_s = world.loop.time()
+        assert rolled_s >= RETENTION_MS / 1000
+        await world.until(lambda: world.log.log_start_offset == Offset(1))
+        assert CHECK_MS / 1000 - 1 <= world.loop.time() - rolled_s <= CHECK_MS / 1000 + 11
+
+    run_world(tmp_path, scenario, config=replace(LOCAL, segment_bytes=1 << 20), retention_interval_ms=CHECK_MS)
+
+
+def test_old_records_stay_for_the_check_interval_after_their_segment_rolled(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        arrivals = Arrivals(world)
+        arrivals.append(produced([world.clock.now_ms()], None))
+        await asyncio.sleep(2 * CHECK_MS / 1000 - 1)
+        world.log.roll()  # between two looks, when the record is older than the retention already
+        await asyncio.sleep(CHECK_MS / 1000)
+        assert world.log.log_start_offset == 0
+        await world.until(lambda: world.log.log_start_offset == Offset(1), seconds=CHECK_MS / 1000)
+
+    run_world(tmp_path, scenario, config=replace(LOCAL, retention_ms=70_000), retention_interval_ms=CHECK_MS)
+
+
+def test_an_arrival_is_known_after_a_stop_in_order_and_after_a_cut(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        came_ms = []
+        for _ in range(3):
+            came_ms.append(world.clock.now_ms())
+            world.log.append_as_leader(memoryview(produced([-1], None)), now_ms=world.clock.now_ms())
+            await asyncio.sleep(20)
+        await world.log.flush()
+        world.log.truncate_to(2)
+        [cut] = world.log.segments()
+        assert (cut.end_offset, cut.first_append_ms, cut.last_append_ms) == (2, came_ms[0], came_ms[2])
+        await world.logs.close()
+        await world.stop()
+        await world.start()
+        assert world.log.segments()[0].last_append_ms == came_ms[2]
+
+    run_world(tmp_path, scenario, config=replace(LOCAL, segment_bytes=1 << 20))
+
+
+def test_an_expiry_of_everything_says_so_once(tmp_path: Path) -> None:
+    lines: list[str] = []
+
+    async def scenario(world: World) -> None:
+        arrivals = Arrivals(world)
+        arrivals.append(produced([world.clock.now_ms()], None))
+        await world.until(lambda: world.log.log_start_offset == Offset(1))
+        await asyncio.sleep(10 * CHECK_MS / 1000)
+
+    run_world(tmp_path, scenario, config=LOCAL, retention_interval_ms=CHECK_MS, log_line=lines.append)
+    [line] = lines
+    assert "deletes every record of t-0: offsets 0 to 0" in line
+    assert "retention.ms is 100000" in line
+
+
+def test_an_expiry_that_leaves_records_says_nothing(tmp_path: Path) -> None:
+    lines: list[str] = []
+
+    async def scenario(world: World) -> None:
+        arrivals = Arrivals(world)
+        for _ in range(40):
+            arrivals.append(produced([world.clock.now_ms()], None, value_bytes=300))
+            await asyncio.sleep(10)
+        assert world.log.log_start_offset > 0
+
+    run_world(tmp_path, scenario, config=LOCAL, retention_interval_ms=CHECK_MS, log_line=lines.append)
+    assert lines == []
+
+
+# --- the property -------------------------------------------------------------------------------------------------------
+
+NEAR = st.integers(-2 * RETENTION_MS, 2 * RETENTION_MS).map(lambda delta_ms: ("now", delta_ms))
+FAR = st.sampled_from([("now", -400 * DAY_MS), ("now", 400 * DAY_MS)])
+FIXED = st.sampled_from([("at", -1), ("at", 0), ("at", 1), ("at", 2**41)])
+WHEN = st.one_of(NEAR, FAR, FIXED)
+"""A timestamp: a distance from the time of the append, or a number."""
+BATCHES = st.lists(
+    st.tuples(
+        st.lists(WHEN, min_size=1, max_size=3),
+        st.one_of(st.none(), WHEN),
+        st.sampled_from([0, 4]),
+        st.integers(0, RETENTION_MS),
+    ),
+    min_size=1,
+    max_size=12,
+)
+"""(timestamps, what the header claims, codec, pause before it in milliseconds)."""
+
+
+def _at(when: tuple[str, int], now_ms: int) -> int:
+    kind, number = when
+    return now_ms + number if kind == "now" else number
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    batches=BATCHES,
+    tiered=st.booleans(),
+    append_time=st.booleans(),
+    restart_after=st.integers(0, 12),
+)
+def test_nothing_younger_than_the_retention_by_arrival_is_deleted_and_all_else_is_in_time(
+    tmp_path_factory: pytest.TempPathFactory,
+    batches: list[tuple[list[tuple[str, int]], tuple[str, int] | None, int, int]],
+    tiered: bool,
+    append_time: bool,
+    restart_after: int,
+) -> None:
+    config = replace(
+        TIERED if tiered else LOCAL,
+        message_timestamp_type=TimestampType.LOG_APPEND_TIME if append_time else TimestampType.CREATE_TIME,
+    )
+    newest_ms = 0
+
+    async def scenario(world: World) -> None:
+        nonlocal newest_ms
+        arrivals = Arrivals(world)
+        for number, (whens, claim, codec, pause_ms) in enumerate(batches):
+            await arrivals.watch(pause_ms / 1000)
+            if number == restart_after:
+                await world.crash()
+                await world.start()
+            now_ms = world.clock.now_ms()
+            timestamps = [_at(when, now_ms) for when in whens]
+            claimed = None if claim is None else _at(claim, now_ms)
+            if claimed is not None and claimed < timestamps[0] and claimed != -1:
+                claimed = None  # refused by its header alone
+            if claimed is None and max(timestamps) < timestamps[0]:
+                timestamps.sort()
+            arrivals.append(produced(timestamps, claimed, codec=codec))
+            newest_ms = max(newest_ms, now_ms, world.log.segments()[-1].max_timestamp)
+        await arrivals.watch(2 * RETENTION_MS / 1000)
+        if newest_ms <= world.clock.now_ms() + RETENTION_MS:
+            # No timestamp is far in the future: everything goes, soon after its time.
+            await arrivals.watch((newest_ms - world.clock.now_ms() + RETENTION_MS + 4 * CHECK_MS) / 1000)
+            assert world.log.log_start_offset == world.log.log_end_offset
+
+    run_world(tmp_path_factory.mktemp("world"), scenario, config=config, retention_interval_ms=CHECK_MS)
