@@ -20,11 +20,12 @@ from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kaf
 from app.handlers.fetch_fan_out import SharedAnswer
 from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchPlan
 from app.handlers.fetch_shape import learn
-from app.handlers.partitions import check_leader_epoch, epoch_end, led_log, node_endpoints, topic_name
+from app.handlers.partitions import check_leader_epoch, check_reader, epoch_end, led_log, node_endpoints, topic_name
 from app.hot.reads import PageMiss
 from app.tiering.remote_reader import RemoteWait
 from app.units import Offset
 from app.wire.fetch import (
+    ENDPOINTS,
     TOPIC_IDS,
     VERSION_FIRST,
     VERSION_LAST,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from app.hot.log import PartitionLog
     from app.wire.produce import TopicRef
 
-CONSUMER: Final = -1
 MISS_WAIT_MS: Final = 500
 """How long a Fetch waits for its own disk even if it does not want to wait for new records."""
 RANGES_MAX: Final = 16
@@ -185,9 +185,7 @@ def serve_fetch(connection: Connection, version: int, correlation_id: int, frame
             return unwrap(encode_fetch_response(version, correlation_id, [], error_code=plan.error))
         partitions_asked = list(plan.partitions)
         shape = None
-    max_bytes = request.max_bytes
-    if request.replica_id < 0:
-        max_bytes = min(max_bytes, context.config.fetch_max_bytes)
+    max_bytes = min(request.max_bytes, context.config.fetch_max_bytes)
     if shape is None:
         shape = connection.fetch_shape = learn(version, frame, request, plan, partitions_asked, max_bytes)
     attempt = look(connection, request, partitions_asked, max_bytes, out_of_time=request.max_wait_ms <= 0)
@@ -218,7 +216,6 @@ def plan_of(context: Context, version: int, request: FetchRequest) -> FetchPlan:
         asked,
         [(topic, index) for topic, indexes in request.forgotten for index in indexes],
         uses_topic_ids=version >= TOPIC_IDS,
-        privileged=request.replica_id >= 0,
         now_ms=context.clock.now_ms(),
     )
 
@@ -418,6 +415,7 @@ def read_partition(
 ) -> Found:
     """What one partition has. Raises: FirnError, answered for this partition alone."""
     check_leader_epoch(log, cached.current_leader_epoch)
+    check_reader(log, request.replica_id, cached.current_leader_epoch)
     offset = Offset(cached.fetch_offset)
     high_watermark = log.high_watermark
     stable = log.last_stable_offset
@@ -430,8 +428,6 @@ def read_partition(
             return Found(cached, ErrorCode.NONE, high_watermark, stable, log_start, diverging=(epoch, end))
     committed = request.isolation_level == READ_COMMITTED
     end_offset = stable if committed else high_watermark
-    if request.replica_id != CONSUMER:
-        end_offset = log.log_end_offset
     if not log_start <= offset <= log.log_end_offset:
         raise RequestRejected(ErrorCode.OFFSET_OUT_OF_RANGE)
     first = attempt.record_bytes == 0
@@ -477,9 +473,8 @@ def read_partition(
                 if committed:
                     found = log.aborted_transactions(offset, local.end_offset)
                     aborted.update(dict.fromkeys((one.producer_id, one.first_offset) for one in found))
-                # What a follower is sent past the high watermark may be cut off here, and other records take its place.
-                lasting = request.replica_id == CONSUMER
-                ranges.append(FileRange(local.handle, local.position, local.length, warm=local.warm, lasting=lasting))
+                # Committed, so nothing is ever written over it.
+                ranges.append(FileRange(local.handle, local.position, local.length, warm=local.warm, lasting=True))
                 length += local.length
                 offset = local.end_offset
                 if local.is_full:
@@ -543,7 +538,7 @@ def answer(context: Context, version: int, correlation_id: int, plan: FetchPlan,
             RecordsRef(one.record_bytes, one.ranges) if one.record_bytes else None,
             one.aborted,
             one.diverging,
-            one.current_leader,
+            one.current_leader if version >= ENDPOINTS else None,
         )
         if one.current_leader is not None:
             leaders.add(one.current_leader[0])

@@ -55,6 +55,7 @@ class FetchShape:
         (one,) = partitions
         self.kind: FetchKind | None = None
         """What they share with those of other consumers; None if each is answered for itself."""
+        # Whoever claims to be a replica is checked each time.
         if request.replica_id < 0 and one.last_fetched_epoch < 0:
             self.kind = FetchKind(
                 version,

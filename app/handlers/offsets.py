@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from app.errors import ErrorCode, FirnError, RequestRejected, StorageUnavailable, kafka_code
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
-from app.handlers.partitions import check_leader_epoch, led_log
+from app.handlers.partitions import check_leader_epoch, check_reader, led_log
 from app.units import Offset, TimestampMs
 from app.wire.apikeys import ApiKey
 from app.wire.apis.list_offsets import (
@@ -35,7 +35,6 @@ EARLIEST_PENDING_UPLOAD: Final = -6
 FIRST_VERSION: Final = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 """The version that introduced each name; asked for in an older one it is UNSUPPORTED_VERSION."""
 READ_COMMITTED: Final = 1
-CONSUMER: Final = -1
 SEARCHES_MAX: Final = 8
 """Searches of one partition that begin anew because one of its starts moved while they ran."""
 
@@ -64,6 +63,7 @@ def handle(
             try:
                 log = led_log(context, topic.name, asked.partition_index)
                 check_leader_epoch(log, asked.current_leader_epoch)
+                check_reader(log, message.replica_id, asked.current_leader_epoch)
                 found = _lookup(context, request, message, log, asked)
             except FirnError as error:
                 answered.partitions.append(_failed(asked, kafka_code(error)))
@@ -87,8 +87,6 @@ def _lookup(
         raise RequestRejected(ErrorCode.UNSUPPORTED_VERSION)
     match timestamp:
         case -1:
-            if message.replica_id != CONSUMER:
-                return _at(log, asked, log.log_end_offset)
             committed = message.isolation_level == READ_COMMITTED
             return _at(log, asked, log.last_stable_offset if committed else log.high_watermark)
         case -2:

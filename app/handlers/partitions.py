@@ -71,6 +71,23 @@ def check_leader_epoch(log: PartitionLog, claimed: int) -> None:
         raise RequestRejected(ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {claimed} is not known; it is {current}")
 
 
+def check_reader(log: PartitionLog, replica_id: int, claimed_epoch: int) -> None:
+    """Whether the sender of a Fetch or ListOffsets is what it claims to be: ``replica_id`` is a broker's id, or negative.
+
+    Followers read up to the log end, past what is committed (INV-3). Partitions have no followers yet, so no sender is one.
+    Later this is the place to check that the sender is authorised as a broker and that the broker has a replica of the partition.
+
+    Whoever names a negative id is a consumer and sees committed records only: Kafka's debugging consumer (-2) too, and -3,
+    which Kafka's brokers use internally.
+
+    Raises: RequestRejected as Kafka, which thinks of a follower that this image does not know yet: UNKNOWN_LEADER_EPOCH if it
+    names an epoch, else NOT_LEADER_OR_FOLLOWER.
+    """
+    if replica_id >= 0:
+        code = ErrorCode.UNKNOWN_LEADER_EPOCH if claimed_epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        raise RequestRejected(code, f"broker {replica_id} is no replica of {log.topic}-{log.partition}")
+
+
 def epoch_end(context: Context, log: PartitionLog, epoch: int) -> tuple[int, int]:
     """The greatest epoch not above ``epoch`` and the offset at which it ended, in either tier; (-1, -1) if there is none."""
     found = log.epoch_end_offset(LeaderEpoch(epoch))

@@ -105,6 +105,45 @@ async def test_every_version_says_what_is_wrong_with_a_partition(start, connect,
             assert found.error_code == code
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_nobody_reads_past_the_high_watermark_by_claiming_to_be_a_replica(start, connect, version):
+    bench = await start()
+    log = bench.logs.add("t")
+    client = await connect(bench)
+    await fill(client, "t", batch(3), batch(2))
+    log.high_watermark = log.last_stable_offset = 3
+    topic = ref(bench, version)
+    for replica_id in (0, bench.context.config.node_id, 1 << 30):
+        for _ in range(2):  # the second looks like the first
+            found = only(await ask(client, version, request(FetchPartition(0), topic=topic, replica_id=replica_id)))
+            assert (found.error_code, found.records or b"") == (ErrorCode.NOT_LEADER_OR_FOLLOWER, b"")
+        if version >= 9:
+            asked = FetchPartition(0, current_leader_epoch=0)
+            found = only(await ask(client, version, request(asked, topic=topic, replica_id=replica_id)))
+            assert (found.error_code, found.records or b"") == (ErrorCode.UNKNOWN_LEADER_EPOCH, b"")
+    for consumer in (-1, -2, -3, -(1 << 31)):
+        found = only(await ask(client, version, request(FetchPartition(0), topic=topic, replica_id=consumer)))
+        assert (found.error_code, offsets(found.records)) == (0, [0])
+
+
+async def test_a_session_whose_owner_claims_to_be_a_replica_pushes_nobody_out_and_reads_nothing(start, connect):
+    bench = await start(max_incremental_fetch_session_cache_slots=1)
+    log = bench.logs.add("t")
+    client, stranger = await connect(bench), await connect(bench)
+    await fill(client, "t", batch(3))
+    log.high_watermark = log.last_stable_offset = 0
+    mine = await ask(client, 12, request(FetchPartition(0), session_epoch=0))
+    assert mine.session_id
+    theirs = await ask(stranger, 12, request(FetchPartition(0), session_epoch=0, replica_id=3))
+    assert (theirs.session_id, only(theirs).error_code) == (0, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    log.high_watermark = log.last_stable_offset = 3
+    again = await ask(client, 12, request(session_id=mine.session_id, session_epoch=1))
+    assert (again.error_code, offsets(only(again).records)) == (0, [0])
+    log.high_watermark = log.last_stable_offset = 0
+    hijacked = await ask(stranger, 12, request(session_id=mine.session_id, session_epoch=2, replica_id=3))
+    assert only(hijacked).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 async def test_an_unknown_topic_id_is_named_so(start, connect):
     import uuid
 

@@ -100,10 +100,11 @@ async def test_whoever_asks_for_something_else_gets_that(start, connect, tmp_pat
         assert len(found.records) == count * size
         assert (found.aborted_transactions is None) == ("isolation_level" not in different)
     planned.clear()
-    follower = await connect(bench)
+    stranger = await connect(bench)
     for _ in range(3):
-        only(await ask(follower, 12, request(asked(3), replica_id=3)))
-    assert 3 in planned
+        refused = only(await ask(stranger, 12, request(asked(3), replica_id=3)))
+        assert (refused.error_code, refused.records or b"") == (ErrorCode.NOT_LEADER_OR_FOLLOWER, b"")
+    assert planned == []
     assert first.records
 
 

@@ -15,6 +15,7 @@ from app.handlers import outlet, sending
 from app.hot import files
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.hot.files import PosixFileSystem
+from app.tiering.remote_reader import RemoteRange, RemoteRead
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
 from app.wire.fetch import FetchPartition
@@ -149,11 +150,16 @@ async def test_what_is_not_cached_is_not_sent_by_reference(start, connect, tmp_p
     assert not sent
 
 
-async def test_what_a_follower_is_sent_is_copied(start, connect, tmp_path, sent):
+async def test_what_may_be_written_over_is_copied(start, connect, tmp_path, sent):
     bench = await start()
     client = await connect(bench)
     log = await on_disk(client, bench, tmp_path / "log", 900_000)
-    assert bytes(only(await ask(client, 12, request(ASKED, replica_id=2))).records) == bytes(log.file.data)
+    size, end = len(log.file.data), log.log_end_offset
+    in_cache = RemoteRange(log.handle, 0, size, 0, end)
+    assert not in_cache.lasting
+    bench.remote.answers[0] = RemoteRead([in_cache], size, end, [])
+    log.local_log_start_offset = end
+    assert bytes(only(await ask(client, 12, request(ASKED))).records) == bytes(log.file.data)
     assert not sent
 
 

@@ -97,7 +97,7 @@ async def test_a_kind_of_key_without_a_coordinator_is_answered_with_the_reason(s
 
 async def list_offset(client: Talk, version: int, timestamp: int, partition: int = 0, **fields: Any) -> Any:
     request = ListOffsetsRequest(
-        replica_id=-1,
+        replica_id=fields.pop("replica_id", -1),
         isolation_level=fields.pop("isolation_level", 0),
         topics=[ListOffsetsTopic("t", [ListOffsetsPartition(partition, timestamp=timestamp, **fields)])],
         timeout_ms=1000,
@@ -176,6 +176,19 @@ async def test_list_offsets_refuses_partition_by_partition(start, connect):
     )
     answer = await client.ask(ApiKey.LIST_OFFSETS, 5, twice)
     assert [p.error_code for p in answer.topics[0].partitions] == [ErrorCode.INVALID_REQUEST] * 2
+
+
+@pytest.mark.parametrize("version", range(1, 12))
+async def test_nobody_is_told_an_offset_past_the_high_watermark_by_claiming_to_be_a_replica(start, connect, version):
+    _, log, client = await filled(start, connect)
+    log.high_watermark = log.last_stable_offset = 20
+    assert (await list_offset(client, version, -1, replica_id=5)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if version >= 4:
+        found = await list_offset(client, version, -1, replica_id=5, current_leader_epoch=0)
+        assert found.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+    for consumer in (-1, -2, -3):
+        found = await list_offset(client, version, -1, replica_id=consumer)
+        assert (found.error_code, found.offset) == (0, 20)
 
 
 @pytest.mark.parametrize("version", range(2, 5))

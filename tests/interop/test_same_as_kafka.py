@@ -248,6 +248,9 @@ SCRIPT: dict[str, list[Step]] = {
     "fetch with a newer epoch": [fetched(("t", {"current_leader_epoch": 9}))],
     "fetch with the epoch": [fetched(("t", {"current_leader_epoch": 0}))],
     "fetch as a follower that is none": [fetched(("t", {}), replica_id=5)],
+    "fetch with the epoch as a follower that is none": [fetched(("t", {"current_leader_epoch": 0}), replica_id=5)],
+    "fetch with a newer epoch as a follower that is none": [fetched(("t", {"current_leader_epoch": 9}), replica_id=5)],
+    "fetch as the debugging consumer": [fetched(("t", {}), replica_id=-2)],
     "fetch with a known last epoch": [fetched(("t", {"fetch_offset": 3, "last_fetched_epoch": 0}))],
     "fetch with an unknown last epoch": [fetched(("t", {"fetch_offset": 3, "last_fetched_epoch": 7}))],
     "fetch in an odd isolation": [fetched(("t", {}), isolation_level=7)],
@@ -433,7 +436,6 @@ MEANT: dict[str, str] = {
     # Requests that make no sense
     "fetch negative bytes": "as few bytes as can be: one batch; Kafka meets an unknown error (-1)",
     "fetch in an odd isolation": "read as uncommitted; Kafka meets an unknown error (-1)",
-    "fetch as a follower that is none": "Firn has no followers yet, and serves whoever asks; Kafka says 6",
     "alter in an unknown way": "an invalid request (42); Kafka meets an unknown error (-1)",
     "alter an unknown broker": "Firn says that there is no such broker (102); Kafka that it is another one (42)",
     "alter a broker to letters": "an invalid config (40), as for a topic; Kafka says an invalid request (42)",
