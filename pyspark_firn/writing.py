@@ -236,9 +236,9 @@ class FirnWriter(Shipped, DataSourceArrowWriter):
 
     @plainly()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
-        return WrittenRows(asyncio.run(self._write(iterator)))
+        return WrittenRows(asyncio.run(self.write_batches(iterator)))
 
-    async def _write(self, batches: Iterator[pa.RecordBatch]) -> int:
+    async def write_batches(self, batches: Iterator[pa.RecordBatch]) -> int:
         async with (
             _cluster(self._options) as cluster,
             Producer(cluster, SystemClock(), compression=self._options.compression) as producer,

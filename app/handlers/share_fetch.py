@@ -27,6 +27,7 @@ from app.hot.reads import BelowLocalStart, LocalRead
 from app.limits import REQUEST_BYTES_MAX, SHARE_FETCH_WAIT_MS_MAX, SHARE_MEMBER_ID_CHARS_MAX
 from app.metadata.group_configs import reset_duration_ms
 from app.records.batch import iter_headers
+from app.seams import BlockingPool
 from app.tiering.remote_reader import RemoteRange, RemoteRead, RemoteWait
 from app.units import Offset, PartitionIndex, TimestampMs
 from app.wire.apikeys import ApiKey
@@ -226,6 +227,28 @@ def _nothing(shard: ShareStateShard, turn: Turn) -> None:
 
 async def _done(waiting: R | Awaitable[R]) -> R:
     return await waiting if isinstance(waiting, Awaitable) else waiting
+
+
+async def read_remote(pool: BlockingPool, found: RemoteRead) -> bytes:
+    """The bytes of ranges of chunks, whose files are held until all are read; of as many as there are descriptors for.
+
+    Raises: StorageUnavailable if there is none.
+    """
+    held: list[RemoteRange] = []
+    try:
+        for part in found.ranges:
+            try:
+                part.handle.acquire()
+            except StorageUnavailable:
+                if not held:
+                    raise
+                break
+            held.append(part)
+        reads = [LocalRead(*part[:5], pool, False).read_bytes() for part in held]
+        return b"".join(await asyncio.gather(*reads))
+    finally:
+        for part in held:
+            part.handle.release()
 
 
 class _Fetching:
@@ -445,28 +468,7 @@ class _Fetching:
         if isinstance(found, RemoteWait):
             self._undo.append(found(self._something.set))
             return None
-        return Read(await self._bytes_of(found), found.aborted if self._settings.committed else ())
-
-    async def _bytes_of(self, found: RemoteRead) -> bytes:
-        """The bytes of ranges of chunks, whose files are held until all are read; of as many as there are descriptors for.
-
-        Raises: StorageUnavailable if there is none.
-        """
-        held: list[RemoteRange] = []
-        try:
-            for part in found.ranges:
-                try:
-                    part.handle.acquire()
-                except StorageUnavailable:
-                    if not held:
-                        raise
-                    break
-                held.append(part)
-            reads = [LocalRead(*part[:5], self._context.pool, False).read_bytes() for part in held]
-            return b"".join(await asyncio.gather(*reads))
-        finally:
-            for part in held:
-                part.handle.release()
+        return Read(await read_remote(self._context.pool, found), found.aborted if self._settings.committed else ())
 
     def _given(self, log: PartitionLog, read: Read, acquired: Sequence[Acquired]) -> PartitionData:
         """The answer with what was acquired, and of what was read only the batches that hold it."""

@@ -460,9 +460,9 @@ class PartitionLog:
             found = [(0, BatchHeader._make(fields))]
         else:
             found = check_batches(records, max_batch_bytes=self._max_batch_bytes)
-        return self._append_generally(records, found, now_ms, prepared)
+        return self.append_generally(records, found, now_ms, prepared)
 
-    def _append_generally(
+    def append_generally(
         self, records: memoryview, found: list[tuple[int, BatchHeader]], now_ms: int, prepared: bool
     ) -> AppendResult:
         """The rest of ``append_as_leader``, for checked batches of any kind."""

@@ -206,7 +206,7 @@ def compact_part(part: CompactPart, progress: Callable[[int], None] | None = Non
             if part.http is None
             else LeaderManifest(part.http, part.topic, part.partition.partition)
         )
-        return _Compaction(session, part.partition, writer, by_key=part.by_key).run(part.groups, progress)
+        return Compaction(session, part.partition, writer, by_key=part.by_key).run(part.groups, progress)
 
 
 def _run(
@@ -349,7 +349,7 @@ def _message_of(error: urllib.error.HTTPError) -> str:
         return f"{error.code} {error.reason}"
 
 
-class _Compaction:
+class Compaction:
     """Of one partition."""
 
     def __init__(
@@ -409,7 +409,7 @@ class _Compaction:
         while shares:
             share = shares.pop()
             newest: dict[bytes, int] = {}
-            for record in self._keyed(entries):
+            for record in self.keyed(entries):
                 digest = _digest(record.key or b"")
                 if not share.has(digest):
                     continue
@@ -424,7 +424,7 @@ class _Compaction:
                     newest = {digest: offset for digest, offset in newest.items() if share.has(digest)}
         return superseded
 
-    def _keyed(self, entries: Sequence[SegmentEntry]) -> Iterator[Record]:
+    def keyed(self, entries: Sequence[SegmentEntry]) -> Iterator[Record]:
         """The committed records that have a key."""
         for entry in entries:
             try:
@@ -490,7 +490,7 @@ class _Compaction:
             self._skip(error)
             return
         try:
-            self._session.run(self._upload(wanted, inputs, path, log_bytes))
+            self._session.run(self.upload(wanted, inputs, path, log_bytes))
             self._writer.finish(wanted)
         except (ConflictError, CorruptionError, StorageUnavailable) as error:
             self._writer.give_up(wanted)
@@ -502,7 +502,7 @@ class _Compaction:
         self._done.groups_skipped += 1
         _logger.warning("%s: %s", self._partition, reason)
 
-    async def _upload(self, wanted: Replacement, inputs: Sequence[_Input], path: Path, log_bytes: int) -> None:
+    async def upload(self, wanted: Replacement, inputs: Sequence[_Input], path: Path, log_bytes: int) -> None:
         """Upload the output. Raises: CorruptionError, StorageUnavailable."""
         last = inputs[-1]
         aborted = sorted({transaction for one in inputs for transaction in one.footer.aborted}, key=_first_offset)

@@ -7,7 +7,6 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from app.coordinator.partition import CoordinatedLog, ReplayedBatch
 from app.errors import ErrorCode, StorageUnavailable
 from app.groups.share_state import ShareKey
 from app.groups.share_window import Acquired
-from app.handlers.share_fetch import _Fetching, in_batches
+from app.handlers.share_fetch import in_batches, read_remote
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.metadata.changes import ConfigChange, Operation, ResourceType
 from app.tiering.remote_reader import RemoteRange, RemoteRead
@@ -598,13 +597,12 @@ async def test_a_read_of_more_chunks_than_there_are_descriptors_takes_what_it_ca
         file.pwrite(b"%d" % number * 4, 0)
         file.close()
         ranges.append(RemoteRange(FileHandle(cache, f"/c/{number}"), 0, 4, Offset(number), Offset(number + 1)))
-    fetching = object.__new__(_Fetching)
-    fetching._context = SimpleNamespace(pool=InlinePool())  # type: ignore[assignment]
+    pool = InlinePool()
     for _ in range(3):
-        assert await fetching._bytes_of(RemoteRead(ranges, 20, Offset(5), [])) == b"000011112222"
+        assert await read_remote(pool, RemoteRead(ranges, 20, Offset(5), [])) == b"000011112222"
     assert all(part.handle.users == 0 for part in ranges)
     for part in ranges[:3]:
         part.handle.acquire()
     with pytest.raises(StorageUnavailable):
-        await fetching._bytes_of(RemoteRead(ranges[3:], 8, Offset(5), []))
+        await read_remote(pool, RemoteRead(ranges[3:], 8, Offset(5), []))
     assert all(part.handle.users == 0 for part in ranges[3:])

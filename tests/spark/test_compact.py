@@ -43,7 +43,7 @@ from app.units import (
     TopicIdPartition,
     TopicPartition,
 )
-from pyspark_firn.jobs.compact import LeaderManifest, OfflineManifest, _Compaction, compact
+from pyspark_firn.jobs.compact import LeaderManifest, OfflineManifest, Compaction, compact
 from pyspark_firn.jobs.inspection import inspect
 from pyspark_firn.jobs.running import ProcessRunner
 from pyspark_firn.session import StoreSession
@@ -139,14 +139,14 @@ def test_by_key_a_partition_of_more_keys_than_fit_in_memory_is_read_again(
     topic: Topic, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     before, readings = read(topic), 0
-    keyed = _Compaction._keyed
+    keyed = Compaction.keyed
 
-    def counted(self: _Compaction, entries: Sequence[SegmentEntry]) -> Iterator[Record]:
+    def counted(self: Compaction, entries: Sequence[SegmentEntry]) -> Iterator[Record]:
         nonlocal readings
         readings += 1
         return keyed(self, entries)
 
-    monkeypatch.setattr(_Compaction, "_keyed", counted)
+    monkeypatch.setattr(Compaction, "keyed", counted)
     monkeypatch.setattr("pyspark_firn.jobs.compact.KEYS_AT_ONCE_MAX", at_once)
     compact(topic.store, "t", by_key=True)
     assert read(topic) == newest_of_keys(before)
@@ -269,9 +269,9 @@ async def test_a_run_of_which_something_expires_under_the_job_is_left_as_it_is(
         await produce(broker.port, 0, 12_000)
         await tiered(broker, 8000)
         before = await consumed(broker.port)
-        upload, expired = _Compaction._upload, False
+        upload, expired = Compaction.upload, False
 
-        async def late(self: _Compaction, wanted: Replacement, inputs: Any, *rest: Any) -> None:
+        async def late(self: Compaction, wanted: Replacement, inputs: Any, *rest: Any) -> None:
             nonlocal expired
             first = inputs[0].entry
             if not expired and offline:
@@ -285,7 +285,7 @@ async def test_a_run_of_which_something_expires_under_the_job_is_left_as_it_is(
             expired = True
             await upload(self, wanted, inputs, *rest)
 
-        monkeypatch.setattr(_Compaction, "_upload", late)
+        monkeypatch.setattr(Compaction, "upload", late)
         store = (tmp_path / "store").as_uri()
         if not offline:
             async with http_server(broker.port) as address:
@@ -301,10 +301,10 @@ async def test_a_run_of_which_something_expires_under_the_job_is_left_as_it_is(
 
 
 def test_what_is_not_replaced_is_not_counted_as_dropped(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def too_late(self: _Compaction, *arguments: Any) -> None:
+    async def too_late(self: Compaction, *arguments: Any) -> None:
         raise ConflictError("expired meanwhile")
 
-    monkeypatch.setattr(_Compaction, "_upload", too_late)
+    monkeypatch.setattr(Compaction, "upload", too_late)
     summary = compact(topic.store, "t", by_key=True)
     assert (summary.groups_skipped, summary.records_dropped) == (1, 0)
     assert summary.segments_after == summary.segments_before
@@ -329,15 +329,15 @@ def test_what_lies_on_the_local_disk_meanwhile_has_no_name(
     topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that a job that is killed leaves nothing."""
-    upload, lying = _Compaction._upload, []
+    upload, lying = Compaction.upload, []
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
 
-    async def noted(self: _Compaction, *arguments: Any) -> None:
+    async def noted(self: Compaction, *arguments: Any) -> None:
         lying.append(list((tmp_path / "tmp").iterdir()))
         await upload(self, *arguments)
 
-    monkeypatch.setattr(_Compaction, "_upload", noted)
+    monkeypatch.setattr(Compaction, "upload", noted)
     compact(topic.store, "t", target_bytes=3000)
     assert lying
     assert not any(lying)

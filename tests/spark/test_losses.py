@@ -104,8 +104,8 @@ def test_a_segment_that_is_replaced_while_several_tasks_read_it_asks_for_another
         await manifest.copy_started(new)
         await manifest.change(
             lambda state: [
-                manifest._enter(old, SegmentState.DELETE_STARTED),
-                manifest._enter(new, SegmentState.COPY_FINISHED),
+                manifest.entered(old, SegmentState.DELETE_STARTED),
+                manifest.entered(new, SegmentState.COPY_FINISHED),
             ]
         )
         await bucket.store.delete(manifest.object_key(old))

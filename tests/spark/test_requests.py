@@ -523,8 +523,8 @@ def test_a_segment_that_was_replaced_under_the_job_is_read_from_its_replacement(
         await manifest.copy_started(new)
         await manifest.change(
             lambda state: [
-                *(manifest._enter(entry, SegmentState.DELETE_STARTED) for entry in old),
-                manifest._enter(new, SegmentState.COPY_FINISHED),
+                *(manifest.entered(entry, SegmentState.DELETE_STARTED) for entry in old),
+                manifest.entered(new, SegmentState.COPY_FINISHED),
             ]
         )
         await again.store.delete_many([manifest.object_key(entry) for entry in old])

@@ -110,10 +110,10 @@ async def test_every_column_goes_into_the_record(tmp_path: Path) -> None:
         await broker.create_topic("other", 3)
         given = {"kafka.bootstrap.servers": broker.bootstrap, "compression": "lz4"}
         before_ms = time.time_ns() // 1_000_000
-        written = await FirnWriter(parse_write_options(given, schema))._write(iter([batch]))
+        written = await FirnWriter(parse_write_options(given, schema)).write_batches(iter([batch]))
         # The option goes before the column.
         options = parse_write_options({**given, "topic": "out"}, schema)
-        written += await FirnWriter(options)._write(iter([batch.slice(1)]))
+        written += await FirnWriter(options).write_batches(iter([batch.slice(1)]))
         assert written == 3
         found = {}
         async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster:

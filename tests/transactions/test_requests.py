@@ -246,14 +246,14 @@ async def test_batches_that_continue_a_transaction_go_the_short_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     general: list[int] = []
-    append_generally = PartitionLog._append_generally
+    append_generally = PartitionLog.append_generally
 
     def counted(log: PartitionLog, *arguments: Any) -> Any:
         if log.topic == "a":
             general.append(log.log_end_offset)
         return append_generally(log, *arguments)
 
-    monkeypatch.setattr(PartitionLog, "_append_generally", counted)
+    monkeypatch.setattr(PartitionLog, "append_generally", counted)
     async with started(tmp_path) as (broker, producer):
         for _ in range(2):
             for sequence in range(10):
