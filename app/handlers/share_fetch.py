@@ -263,6 +263,8 @@ class _Fetching:
         self._session = session
         self._bytes_min = min(message.min_bytes, message.max_bytes)
         self._bytes_left = message.max_bytes
+        self._partition_bytes = message.max_bytes
+        """Of one partition, when all are given as much."""
         self._records_left = message.max_records
         self._whole_batches = message.share_acquire_mode == BATCH_OPTIMIZED
         self._batch_records = message.batch_size
@@ -305,19 +307,33 @@ class _Fetching:
         self._undo.clear()
 
     async def _look(self, logs: list[PartitionLog], *, bytes_min: int) -> dict[Place, PartitionData]:
-        """What there is now, unless it is less than ``bytes_min``; and have us told when there may be more."""
+        """What there is now, unless it is less than ``bytes_min``; and have us told when there may be more.
+
+        What the group has read before comes first. Of partitions that it has not, the response holds one: the others are begun, and
+        are there for the next request, of whichever member. Kafka does so too, since it responds when the first of them has been
+        looked up. So members that come together share what was there before them.
+        """
         self._something.clear()
         self._forget_waits()
         if bytes_min > 1 and not await self._has(bytes_min, logs):
             return {}
         answers: dict[Place, PartitionData] = {}
-        for place in self._session.in_turn():
+        places = self._session.in_turn()
+        new = {place: None for place in places if not self._is_begun(place)}
+        begun = [place for place in places if place not in new]
+        self._partition_bytes = max(1, self._bytes_left // max(1, len(begun)))
+        records_max = self._records_left
+        for place in [*begun, *new]:
             if self._records_left <= 0 or self._bytes_left <= 0:
                 break
             topic_id, index = place
             try:
                 log = self._log(topic_id, index, logs)
-                found = await self._acquire(log, ShareKey(self._group_id, topic_id, index))
+                key = ShareKey(self._group_id, topic_id, index)
+                if place in new and self._records_left < records_max:
+                    await self._shared(log, key)
+                    continue
+                found = await self._acquire(log, key)
             except FirnError as error:
                 if kafka_code(error) in NOT_YET:
                     # Clients know no such code of a partition: it has nothing for now.
@@ -328,6 +344,13 @@ class _Fetching:
             if found is not None:
                 answers[place] = found
         return answers
+
+    def _is_begun(self, place: Place) -> bool:
+        """Whether the group has read a partition before, as far as that is known."""
+        try:
+            return self._context.shares.find(ShareKey(self._group_id, *place)) is not None
+        except RequestRejected:
+            return True
 
     async def _has(self, bytes_min: int, logs: list[PartitionLog]) -> bool:
         """Whether as many bytes could be given, or something is to be told that does not wait for bytes.
@@ -448,7 +471,7 @@ class _Fetching:
 
     async def _read(self, log: PartitionLog, offset: int) -> Read | None:
         """Whole batches from ``offset`` on, of either tier; None if the store has not brought them yet. Raises: FirnError."""
-        max_bytes = min(self._bytes_left, PARTITION_BYTES_MAX)
+        max_bytes = min(self._bytes_left, self._partition_bytes, PARTITION_BYTES_MAX)
         try:
             local = await log.read_when_ready(offset, max_bytes, end_offset=self._end(log))
         except BelowLocalStart:

@@ -479,6 +479,62 @@ async def test_progress_in_a_deleted_topic_is_forgotten(tmp_path: Path, durabili
             assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
+async def given(worker: Worker, partitions: Sequence[int], **fields: Any) -> dict[int, int]:
+    """How many records a worker is given of which partition by one fetch."""
+    parts = [
+        part for topic in (await worker.ask(partitions=partitions, **fields)).responses for part in topic.partitions
+    ]
+    assert all(part.error_code == 0 for part in parts), parts
+    counts = {
+        part.partition_index: sum(r.last_offset - r.first_offset + 1 for r in part.acquired_records) for part in parts
+    }
+    return {index: count for index, count in counts.items() if count}
+
+
+async def test_members_that_come_together_share_what_was_there_before_them(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 4, retention_ms="-1")
+        await configure(broker, share_auto_offset_reset="earliest")
+        async with talk(broker.port) as producer, workers(broker, "a", "b") as (a, b):
+            for index in range(4):
+                await produce(producer, "t", batch(100), partition=index)
+            await loaded(broker)
+            assert await given(a, range(4), max_wait_ms=30_000) == {0: 100}
+            assert len(broker.node.shares.keys(lambda _: True)) == 4
+            assert await given(b, range(4), max_wait_ms=30_000) == {1: 100, 2: 100, 3: 100}
+
+
+async def test_who_waits_for_many_bytes_is_given_new_partitions_together(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 3, retention_ms="-1")
+        await configure(broker, share_auto_offset_reset="earliest")
+        async with talk(broker.port) as producer, workers(broker, "a") as (a,):
+            for index in range(3):
+                await produce(producer, "t", batch(5), partition=index)
+            await loaded(broker)
+            assert await given(a, range(3), max_wait_ms=100, min_bytes=10_000) == {0: 5, 1: 5, 2: 5}
+
+
+async def test_the_bytes_of_a_fetch_are_divided_among_its_partitions(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 4, retention_ms="-1")
+        await configure(broker, share_auto_offset_reset="earliest")
+        async with talk(broker.port) as producer, workers(broker, "a") as (a,):
+            await loaded(broker)
+            await given(a, range(4))
+            await given(a, range(4))
+            for index in range(4):
+                for _ in range(8):
+                    await produce(producer, "t", batch(1, value=bytes(1000)), partition=index)
+            assert await given(a, range(4), max_bytes=13_000) == {0: 3, 1: 3, 2: 3, 3: 3}
+
+
+async def loaded(broker: RunningBroker) -> None:
+    """The topic of the progress is there and read."""
+    await broker.node.shares.ready()
+    await broker.node.shares.shell.when_loaded(timeout_s=60)
+
+
 async def test_who_waits_is_given_what_another_gives_back(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         await broker.create_topic("t", 1, retention_ms="-1")

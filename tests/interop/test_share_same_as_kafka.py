@@ -431,6 +431,28 @@ def asked(peer: Peer, connection: Raw, step: Ask, firsts: dict[str, int]) -> Any
         time.sleep(0.1)
 
 
+def test_two_members_share_what_was_there_before_them(peers: list[Peer]) -> None:
+    """Of partitions that the group has not read before, a first fetch is answered with what is ready first."""
+    for peer in peers:
+        peer.create("fair", 4)
+        ready(peer, "fair")
+        configure(peer, "fair", "share.auto.offset.reset", "earliest")
+        answer = peer.ask(ApiKey.PRODUCE, 9, produce(*[("fair", index, batch(100)) for index in range(4)]))
+        assert all(part.error_code == 0 for topic in answer.responses for part in topic.partition_responses)
+        initialize(peer, ["fair"], 4, group="fair")
+        counts = []
+        with ExitStack() as connections:
+            for member in (A, B):
+                peer.ask(*beat(member, 0, ["fair"], group="fair")(peer))
+                places: dict[tuple[str, int], list[Said]] = {("fair", index): [] for index in range(4)}
+                asked = fetch(member, 0, places, group="fair", max_wait_ms=WAIT_MS)
+                answer = connections.enter_context(Raw(peer.port)).ask(*asked(peer))
+                parts = [part for topic in answer.responses for part in topic.partitions]
+                counts.append(sum(r.last_offset - r.first_offset + 1 for part in parts for r in part.acquired_records))
+        assert counts[0] < 400, (peer.name, counts)
+        assert sum(counts) == 400, (peer.name, counts)
+
+
 NOTHING = {"error_code": 0, "acknowledge_error_code": 0, "records": False, "acquired_records": []}
 """What is said of a partition of which there is nothing to be said; or not said."""
 
