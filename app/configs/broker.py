@@ -95,10 +95,10 @@ class BrokerConfig:
     firn_chunk_cache_bytes: int = 1_073_741_824
     """Room on the local disk for chunks fetched from the object store."""
     firn_read_ahead_bytes: int = 268_435_456
+    """Bytes of chunks asked for ahead of sequential remote readers, over all of them."""
     firn_decompressed_batch_bytes_max: int = 67_108_864
     """Most bytes that a produced batch may decompress to where the broker looks into it; Kafka has no such limit."""
     firn_preparation_bytes_max: int = 268_435_456
     """Memory for batches that are being decompressed, checked and recompressed, over all connections."""
-    """Bytes of chunks asked for ahead of sequential remote readers, over all of them."""
     firn_log_dir_free_bytes_min: int = 1_073_741_824
     """Below this much free room on the data directory's disk producers get a retriable error."""
