@@ -44,8 +44,8 @@ spark-demo: $(VENV)/.spark ## Produce, tier, stop the broker, then ask the bucke
 	@tools/system-packages.sh java:default-jdk-headless
 	@$(BIN)/python -m pyspark_firn.tour spark-demo
 
-system-packages:
-	@tools/system-packages.sh redis-server:redis-server kcat:kcat strace:strace java:default-jdk-headless mvn:maven
+system-packages: ## Install what some tests and the quick start want: redis-server, kcat, curl, strace, a JDK, Maven
+	@tools/system-packages.sh redis-server:redis-server kcat:kcat curl:curl strace:strace java:default-jdk-headless mvn:maven
 
 kafka-libs: system-packages
 	@tools/kafka-libs.sh "$(FIRN_KAFKA_LIBS)"

@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from app.broker.children import Child
+from app.broker.running import forget_running, note_running
 from app.broker.runtime import SystemClock, ThreadPool, log_line, raise_descriptor_limit, settle_memory
 from app.configs import BrokerConfig
 from app.errors import ConfigError, ConflictError, StorageUnavailable
@@ -85,6 +86,7 @@ class Broker:
         parse_store_url(self.store_url)
         fs = PosixFileSystem()
         self._lock = lock = await claim_when_free(fs, self.config.data_dir)
+        self._note_running()
         self._store = Child(
             "store",
             lambda descriptor: (
@@ -145,6 +147,9 @@ class Broker:
         if self.config.http_address != OFF:
             await self._start_http()
         image = self.node.controller.image
+        host = self.config.advertised_host or _reachable(self.config.listen_host)
+        kafka = f"{host}:{self.config.advertised_port or self.node.port}"
+        self._note_running(cluster_id=image.cluster_id, kafka=kafka, http=self.config.http_address)
         self._log_line(
             f"broker {self.config.node_id} of cluster {image.cluster_id} serves Kafka on "
             f"{self.config.listen_host}:{self.node.port}, store {self.store_url}, HTTP {self.config.http_address}"
@@ -264,8 +269,22 @@ class Broker:
             self._lock.close()
         await self._rpc.close()
         if self._store is not None:
+            self._forget_running()  # while the store process still has the lock
             await self._store.stop()
         self._pool.close()
+
+    def _note_running(self, **serves: str) -> None:
+        """Let `firn stop` and others find this process. A broker whose disk is full serves without."""
+        try:
+            note_running(self.config.data_dir, **serves)
+        except OSError as error:
+            self._log_line(f"`firn stop` will not find this broker: cannot write into {self.config.data_dir}: {error}")
+
+    def _forget_running(self) -> None:
+        try:
+            forget_running(self.config.data_dir)
+        except OSError as error:
+            self._log_line(f"cannot remove the note of this process from {self.config.data_dir}: {error}")
 
 
 async def claim_when_free(fs: FileSystem, directory: str, wait_s: float = LOCK_WAIT_S) -> DirectoryLock:

@@ -20,6 +20,8 @@ Stopped: type[BaseException] = typer.Abort
 
 _FAMILIES: Final = {
     "serve": ("serve", "serve"),
+    "wait": ("background", "wait"),
+    "stop": ("background", "stop"),
     "http": ("http", "http"),
     "demo": ("commands", "demo"),
     "topic": ("topic", "app"),

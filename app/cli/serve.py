@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app import __version__
+from app.errors import ConfigError
 
 if TYPE_CHECKING:
     from app.broker.process import Broker
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 
 def serve(
+    context: typer.Context,
     data_dir: Annotated[
         str | None, typer.Option("--data-dir", "-d", metavar="DIR", help="Local logs. [./firn-data]")
     ] = None,
@@ -56,6 +58,20 @@ def serve(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Any setting by Kafka's name; may be repeated."),
     ] = None,
+    background: Annotated[
+        bool, typer.Option("--background", help="Return when it serves, and leave it running; `firn stop` ends it.")
+    ] = False,
+    log_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--log-file",
+            metavar="FILE",
+            help="Where --background appends what the broker says. [the data directory's name with .log]",
+        ),
+    ] = None,
+    ready_fd: Annotated[
+        int | None, typer.Option("--ready-fd", hidden=True, help="Write a line to this descriptor when it serves.")
+    ] = None,
     list_settings: Annotated[bool, typer.Option("--list-settings", help="List every setting and exit.")] = False,
 ) -> int:
     """Run a broker.
@@ -79,22 +95,56 @@ def serve(
         "--take-over": "true" if take_over else None,
     }
     settings = load(config_path=config, environment=os.environ, flags=flags, assignments=assignments or ())
+    if background:
+        from app.cli.background import start
+
+        return start(settings.broker, _same_arguments(context), log_file)
+    if log_file is not None:
+        raise ConfigError("--log-file is for --background; without it standard error is the log.")
     from app.broker.process import serve as run
 
-    run(settings.broker, on_ready=_ready)
+    if ready_fd is not None:
+        os.set_inheritable(
+            ready_fd, False
+        )  # The end of this process is to be seen there, whoever of its children lives on.
+    run(settings.broker, on_ready=lambda broker: _ready(broker, ready_fd))
     return 0
 
 
-def _ready(broker: Broker) -> None:
+def _same_arguments(context: typer.Context) -> list[str]:
+    """The flags of this command as they were given, for a process that is to serve in its place."""
+    again: list[str] = []
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name or "")
+        if parameter.name in ("background", "log_file", "ready_fd") or value in (None, False, (), []):
+            continue
+        if value is True:
+            again.append(parameter.opts[0])
+        else:
+            for one in value if isinstance(value, list | tuple) else [value]:
+                again += [parameter.opts[0], str(one)]
+    return again
+
+
+def _ready(broker: Broker, ready_fd: int | None) -> None:
     image = broker.node.controller.image
-    sys.stdout.write(banner(broker.config, port=broker.node.port, cluster_id=image.cluster_id))
+    config = broker.config
+    kafka = f"{config.advertised_host or config.listen_host}:{config.advertised_port or broker.node.port}"
+    if ready_fd is not None:
+        os.write(ready_fd, b"ready\n")
+        os.close(ready_fd)
+        return
+    sys.stdout.write(banner(config, kafka=kafka, cluster_id=image.cluster_id, stopped_by="Ctrl-C"))
     sys.stdout.flush()
 
 
-def banner(config: BrokerConfig, *, port: int, cluster_id: str) -> str:
-    """What a person sees when the broker is ready: where it is, where the data is, what to do next."""
-    host = config.advertised_host or config.listen_host
-    kafka = f"{host}:{config.advertised_port or port}"
+def banner(
+    config: BrokerConfig, *, kafka: str, cluster_id: str, stopped_by: str, background: tuple[int, Path] | None = None
+) -> str:
+    """What a person sees when the broker is ready: where it is, where the data is, what to do next.
+
+    ``background`` is process and log file of a broker that has no terminal.
+    """
     lines = [
         f"Firn {__version__}: broker {config.node_id} of cluster {cluster_id} is ready.",
         "",
@@ -102,6 +152,7 @@ def banner(config: BrokerConfig, *, port: int, cluster_id: str) -> str:
         f"  HTTP      {'off' if config.http_address == 'off' else f'http://{config.http_address}'}",
         f"  Data      {Path(config.data_dir).absolute()}",
         f"  Store     {config.store_url}",
+        *([f"  Log       {background[1]}", f"  Process   {background[0]}"] if background else []),
         "",
     ]
     option = "" if kafka == "127.0.0.1:9092" else f" -b {kafka}"
@@ -111,7 +162,7 @@ def banner(config: BrokerConfig, *, port: int, cluster_id: str) -> str:
     ]
     if config.http_address != "off":
         lines.append(f"  open http://{config.http_address}/docs")
-    lines += ["", "Ctrl-C stops it in order.", ""]
+    lines += ["", f"{stopped_by} stops it in order.", ""]
     return "\n".join(lines)
 
 

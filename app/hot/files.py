@@ -93,6 +93,10 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
+LOCK_FILE: Final = ".lock"
+"""Of a data directory, as Kafka names it."""
+
+
 class DirectoryLock(Protocol):
     """An exclusive lock on a directory, held until it is closed or the last process that inherited it has ended."""
 
@@ -452,7 +456,7 @@ def lock_directory(fs: FileSystem, directory: str) -> DirectoryLock:
     Raises: ConflictError if another process has it; StorageUnavailable if the directory cannot be written.
     """
     try:
-        return fs.lock(f"{directory}/.lock")
+        return fs.lock(f"{directory}/{LOCK_FILE}")
     except BlockingIOError:
         raise ConflictError(f"{directory} is in use by another process; stop that one first") from None
     except OSError as error:

@@ -1,0 +1,101 @@
+"""Which process works in a data directory, and where it serves: what ``firn stop``, ``firn doctor`` and a second start ask.
+
+A broker notes itself in ``.firn/process.json`` once it has the directory's lock, again when it serves, and removes the note when
+it stops in order. A note of a broker that was killed names a process that is gone: a number and the time of its start tell a
+process from a later one of the same number.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from app.hot.files import LOCK_FILE
+
+_NOTE: Final = ".firn/process.json"
+
+
+class RunningBroker(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that has a data directory's lock, and what it serves once it does."""
+
+    process_id: int
+    started_ticks: int
+    """When it was started, in the kernel's ticks since the machine was."""
+    cluster_id: str = ""
+    kafka: str = ""
+    """HOST:PORT; empty while it starts."""
+    http: str = ""
+    """HOST:PORT or ``off``; empty while it starts."""
+
+
+def note_running(data_dir: str, *, cluster_id: str = "", kafka: str = "", http: str = "") -> None:
+    """Note this process, which has the lock. Raises: OSError."""
+    note = RunningBroker(
+        process_id=os.getpid(),
+        started_ticks=_started_ticks(os.getpid()),
+        cluster_id=cluster_id,
+        kafka=kafka,
+        http=http,
+    )
+    path = Path(data_dir, _NOTE)
+    path.parent.mkdir(exist_ok=True)
+    new = path.with_suffix(".new")
+    new.write_bytes(msgspec.json.encode(note))
+    new.replace(path)
+
+
+def forget_running(data_dir: str) -> None:
+    """Remove the note of this process. Raises: OSError."""
+    Path(data_dir, _NOTE).unlink(missing_ok=True)
+
+
+def find_running(data_dir: str | Path) -> RunningBroker | None:
+    """The broker that works in ``data_dir`` now; None if none does, or none that this process can see.
+
+    Raises: PermissionError.
+    """
+    try:
+        note = msgspec.json.decode(Path(data_dir, _NOTE).read_bytes(), type=RunningBroker)
+    except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
+        return None
+    return note if is_alive(note) else None
+
+
+def is_alive(broker: RunningBroker) -> bool:
+    """Whether the process that was noted has not ended yet."""
+    try:
+        return _started_ticks(broker.process_id) == broker.started_ticks
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def is_locked(data_dir: str | Path) -> bool:
+    """Whether some process has the lock of ``data_dir``: also one of another container, or a child that outlives its broker.
+
+    Takes a shared lock for a moment. Raises: OSError other than that the directory or its lock is not there.
+    """
+    try:
+        descriptor = os.open(Path(data_dir, LOCK_FILE), os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def _started_ticks(process_id: int) -> int:
+    """Raises: FileNotFoundError, ProcessLookupError for a process that has ended (also one that its parent has not waited for)."""
+    # The name of the program stands in parentheses and may have any characters in it.
+    fields = Path(f"/proc/{process_id}/stat").read_bytes().rpartition(b")")[2].split()
+    if fields[0] in (b"Z", b"X"):
+        raise ProcessLookupError(process_id)
+    return int(fields[19])
