@@ -83,3 +83,12 @@ LOG_CLEANER_THREADS_MAX: Final = 64
 
 SHARE_FETCH_WAIT_MS_MAX: Final = 60_000
 """Longest that a ShareFetch waits for records: it is a task, which outlives its connection. Kafka's client asks for 500."""
+
+# --- HTTP -----------------------------------------------------------------------------------------------------------
+
+HTTP_CONNECTIONS_MAX: Final = 1000
+"""At a time, by default: more than proxies and scrapers keep; each costs the HTTP process a descriptor and some KiB."""
+HTTP_HEADER_TIMEOUT_MS: Final = 10_000
+"""By default: far more than any client needs from its connection to the end of its headers."""
+HTTP_BODY_TIMEOUT_MS: Final = 60_000
+"""By default: long enough for a sender that waits for its own source, short enough to get a lost one's connection back."""

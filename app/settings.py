@@ -27,6 +27,7 @@ from app.configs.topic_definitions import TOPIC_DEFINITIONS
 from app.configs.validation import check_broker_config
 from app.configs.values import format_value, parse_value
 from app.errors import ConfigError, RequestRejected
+from app.http.access import parse_hosts, parse_origins
 
 OFF: Final = "off"
 
@@ -49,6 +50,8 @@ FLAGS: Final[Mapping[str, str]] = {
     "--listen": "listeners",
     "--advertise": "advertised.listeners",
     "--http": "firn.http.listen",
+    "--http-allowed-hosts": "firn.http.allowed.hosts",
+    "--http-allowed-origins": "firn.http.allowed.origins",
     "--node-id": "node.id",
     "--redis": "firn.redis.url",
     "--take-over": "firn.take.over",
@@ -361,6 +364,14 @@ def _parse_http(text: str) -> Mapping[str, Any]:
     return {"http_address": OFF if text.strip().lower() == OFF else str(_address(text))}
 
 
+def _parse_allowed_hosts(text: str) -> Mapping[str, Any]:
+    return {"firn_http_allowed_hosts": frozenset(parse_hosts(text))}
+
+
+def _parse_allowed_origins(text: str) -> Mapping[str, Any]:
+    return {"firn_http_allowed_origins": frozenset(parse_origins(text))}
+
+
 def _address(text: str) -> Address:
     try:
         return parse_address(text, what="the address")
@@ -374,6 +385,8 @@ _SPECIAL: Final[Mapping[str, Callable[[str], Mapping[str, Any]]]] = {
     "listeners": _parse_listeners,
     "advertised.listeners": _parse_advertised,
     "firn.http.listen": _parse_http,
+    "firn.http.allowed.hosts": _parse_allowed_hosts,
+    "firn.http.allowed.origins": _parse_allowed_origins,
     "firn.redis.url": _parse_redis_url,
 }
 _DEFAULT_SHOWN: Final[Mapping[str, str]] = {

@@ -221,7 +221,7 @@ class Broker:
             "http",
             lambda descriptor: (
                 "app.http", "--bootstrap", bootstrap, "--listen", self.config.http_address,
-                "--parent-fd", str(descriptor),
+                "--parent-fd", str(descriptor), *self._http_options(),
             ),
             inherited=[],
             rng=self._rng,
@@ -232,6 +232,17 @@ class Broker:
         except OSError as error:
             self._log_line(f"cannot start the HTTP process: {error}")
         self._watching.append(asyncio.create_task(self._http.watch()))
+
+    def _http_options(self) -> Sequence[str]:
+        config = self.config
+        hosts = [config.advertised_host, config.listen_host, *sorted(config.firn_http_allowed_hosts)]
+        return (
+            f"--http-allowed-hosts={','.join(filter(None, hosts))}",
+            f"--http-allowed-origins={','.join(sorted(config.firn_http_allowed_origins))}",
+            f"--max-connections={config.firn_http_max_connections}",
+            f"--header-timeout-ms={config.firn_http_header_timeout_ms}",
+            f"--body-timeout-ms={config.firn_http_body_timeout_ms}",
+        )
 
     async def _store_samples(self) -> Sequence[Sample]:
         from app.tiering.store_process import decode_samples

@@ -7,6 +7,9 @@ from typing import Annotated
 import typer
 
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, parse_bootstrap
+from app.errors import ConfigError
+from app.http.access import parse_hosts, parse_origins
+from app.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_TIMEOUT_MS
 from app.settings import parse_address
 
 
@@ -15,6 +18,31 @@ def http(
     listen: Annotated[
         str, typer.Option("--listen", "-l", metavar="HOST:PORT", help="Where to serve HTTP.")
     ] = "127.0.0.1:8080",
+    allowed_hosts: Annotated[
+        str,
+        typer.Option(
+            "--http-allowed-hosts",
+            metavar="HOST,…",
+            help="Names that requests may ask for, besides localhost and the address (NAME, NAME:PORT, *.NAME); * for any.",
+        ),
+    ] = "",
+    allowed_origins: Annotated[
+        str,
+        typer.Option(
+            "--http-allowed-origins",
+            metavar="ORIGIN,…",
+            help="Origins whose web pages may use this server, as in https://ui.example; * for any.",
+        ),
+    ] = "",
+    connections_max: Annotated[
+        int, typer.Option("--max-connections", min=1, metavar="N", help="Connections at a time.")
+    ] = HTTP_CONNECTIONS_MAX,
+    header_timeout_ms: Annotated[
+        int, typer.Option("--header-timeout-ms", min=1, metavar="MS", help="Time for the head of a request.")
+    ] = HTTP_HEADER_TIMEOUT_MS,
+    body_timeout_ms: Annotated[
+        int, typer.Option("--body-timeout-ms", min=1, metavar="MS", help="Time without progress of a body.")
+    ] = HTTP_BODY_TIMEOUT_MS,
     parent_fd: Annotated[
         int | None, typer.Option("--parent-fd", hidden=True, help="End at this descriptor's end-of-file.")
     ] = None,
@@ -28,5 +56,17 @@ def http(
     from app.http.gateway import HttpSettings
     from app.http.server import run
 
-    settings = HttpSettings(bootstrap=tuple((broker.host, broker.port) for broker in brokers))
+    try:
+        hosts = parse_hosts(allowed_hosts)
+        origins = parse_origins(allowed_origins)
+    except ValueError as error:
+        raise ConfigError(f"{error}.") from None
+    settings = HttpSettings(
+        bootstrap=tuple((broker.host, broker.port) for broker in brokers),
+        allowed_hosts=(address.host, *hosts),
+        allowed_origins=origins,
+        connections_max=connections_max,
+        header_timeout_ms=header_timeout_ms,
+        body_idle_timeout_ms=body_timeout_ms,
+    )
     return run(settings, host=address.host, port=address.port, parent_fd=parent_fd)

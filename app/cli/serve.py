@@ -41,6 +41,22 @@ def serve(
     http: Annotated[
         str | None, typer.Option("--http", metavar="HOST:PORT|off", help="REST, metrics and health. [127.0.0.1:8080]")
     ] = None,
+    http_allowed_hosts: Annotated[
+        str | None,
+        typer.Option(
+            "--http-allowed-hosts",
+            metavar="HOST,…",
+            help="Names that HTTP requests may ask for, besides localhost, the address and --advertise; * for any.",
+        ),
+    ] = None,
+    http_allowed_origins: Annotated[
+        str | None,
+        typer.Option(
+            "--http-allowed-origins",
+            metavar="ORIGIN,…",
+            help="Origins whose web pages may use HTTP, as in https://ui.example; * for any.",
+        ),
+    ] = None,
     node_id: Annotated[str | None, typer.Option("--node-id", metavar="N", help="This broker's number. [1]")] = None,
     rack: Annotated[str | None, typer.Option("--rack", metavar="NAME", help="This broker's rack or zone.")] = None,
     redis: Annotated[
@@ -89,6 +105,8 @@ def serve(
         "--listen": listen,
         "--advertise": advertise,
         "--http": http,
+        "--http-allowed-hosts": http_allowed_hosts,
+        "--http-allowed-origins": http_allowed_origins,
         "--node-id": node_id,
         "--rack": rack,
         "--redis": redis,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from app.configs.numbers import INT_MAX, KAFKA_DOUBLE_MAX
 from app.configs.topic import TopicConfig
+from app.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_TIMEOUT_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,11 @@ class BrokerConfig:
     """0 is the port that is listened on."""
     http_address: str = "127.0.0.1:8080"
     """``host:port`` of the HTTP process, or ``off``."""
+    firn_http_allowed_hosts: frozenset[str] = frozenset()
+    firn_http_allowed_origins: frozenset[str] = frozenset()
+    firn_http_max_connections: int = HTTP_CONNECTIONS_MAX
+    firn_http_header_timeout_ms: int = HTTP_HEADER_TIMEOUT_MS
+    firn_http_body_timeout_ms: int = HTTP_BODY_TIMEOUT_MS
     redis_url: str | None = None
     take_over: bool = False
 

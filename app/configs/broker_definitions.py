@@ -88,6 +88,40 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             ),
             _broker("firn.http.listen", _STRING, "Address of the HTTP interface, or off.", attribute="http_address"),
             _broker(
+                "firn.http.allowed.hosts",
+                _LIST,
+                "Names that HTTP requests may ask for in their Host header (NAME, NAME:PORT, *.NAME), besides localhost, the "
+                "address that they came in at and the advertised one; * allows any, and with it DNS rebinding by web pages.",
+                attribute="firn_http_allowed_hosts",
+            ),
+            _broker(
+                "firn.http.allowed.origins",
+                _LIST,
+                "Origins (https://NAME, http://NAME:PORT) whose web pages may use the HTTP interface, besides its own; "
+                "* allows every page that an operator's browser opens to write.",
+                attribute="firn_http_allowed_origins",
+            ),
+            _broker(
+                "firn.http.max.connections",
+                _INT,
+                "HTTP connections at a time. Past them a new one takes the place of one without a request under way; if "
+                "there is none, only health checks are answered.",
+                minimum=1,
+            ),
+            _broker(
+                "firn.http.header.timeout.ms",
+                _INT,
+                "Time that a client has to send the head of an HTTP request, from its connection or the first byte on.",
+                minimum=1,
+            ),
+            _broker(
+                "firn.http.body.timeout.ms",
+                _INT,
+                "Time without progress after which an HTTP request's body is given up, or a response that nobody reads. "
+                "Progress is a whole record, or 1 KiB a second.",
+                minimum=1,
+            ),
+            _broker(
                 "firn.redis.url",
                 _PASSWORD,
                 "Redis for liveness in a cluster of several brokers; one broker alone needs none.",

@@ -6,8 +6,10 @@ import argparse
 import sys
 
 from app.errors import FirnError
+from app.http.access import parse_hosts, parse_origins
 from app.http.gateway import HttpSettings
 from app.http.server import run
+from app.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_TIMEOUT_MS
 from app.terminating import end_with_parent
 
 
@@ -23,13 +25,26 @@ def main() -> int:
     parser.add_argument("--bootstrap", required=True, help="HOST:PORT of brokers, separated by commas")
     parser.add_argument("--listen", type=_address, required=True, help="HOST:PORT")
     parser.add_argument("--parent-fd", type=int, help="end when this inherited descriptor reads end-of-file")
+    parser.add_argument("--http-allowed-hosts", type=parse_hosts, default=(), help="HOST,… besides the loopback names")
+    parser.add_argument("--http-allowed-origins", type=parse_origins, default=(), help="ORIGIN,… besides its own")
+    parser.add_argument("--max-connections", type=int, default=HTTP_CONNECTIONS_MAX)
+    parser.add_argument("--header-timeout-ms", type=int, default=HTTP_HEADER_TIMEOUT_MS)
+    parser.add_argument("--body-timeout-ms", type=int, default=HTTP_BODY_TIMEOUT_MS)
     arguments = parser.parse_args()
     if arguments.parent_fd is not None:
         end_with_parent(arguments.parent_fd)
     bootstrap = tuple(_address(part) for part in arguments.bootstrap.split(","))
     host, port = arguments.listen
+    settings = HttpSettings(
+        bootstrap=bootstrap,
+        allowed_hosts=(host, *arguments.http_allowed_hosts),
+        allowed_origins=arguments.http_allowed_origins,
+        connections_max=arguments.max_connections,
+        header_timeout_ms=arguments.header_timeout_ms,
+        body_idle_timeout_ms=arguments.body_timeout_ms,
+    )
     try:
-        return run(HttpSettings(bootstrap=bootstrap), host=host, port=port, parent_fd=arguments.parent_fd)
+        return run(settings, host=host, port=port, parent_fd=arguments.parent_fd)
     except FirnError as error:
         sys.stderr.write(f"{error}\n")
         return 2

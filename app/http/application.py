@@ -18,9 +18,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app import __version__
 from app.errors import FirnError
 from app.http import compactions, documentation, metrics, records, topics
+from app.http.access import Access
 from app.http.bodies import JSON_TYPE, ClientLeft
 from app.http.errors import RestAnswer, RestError, answer_of
 from app.http.gateway import Gateway, HttpSettings, open_gateway
+from app.http.guard import Guard
 from app.metrics import Registry
 from app.seams import Clock
 
@@ -30,12 +32,16 @@ Errors are `{"error_code": 40403, "message": "…"}`: the first three digits of 
 """
 
 
-def create_app(settings: HttpSettings, *, clock: Clock, rng: random.Random) -> FastAPI:
-    """The application; its clients live as long as its lifespan."""
+def create_app(
+    settings: HttpSettings, *, clock: Clock, rng: random.Random, registry: Registry | None = None
+) -> FastAPI:
+    """The application; its clients live as long as its lifespan. It counts into ``registry``, if there is one already."""
+    registry = Registry() if registry is None else registry
+    access = Access(hosts=settings.allowed_hosts, origins=settings.allowed_origins)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with open_gateway(settings, clock=clock, rng=rng) as gateway:
+        async with open_gateway(settings, clock=clock, rng=rng, registry=registry) as gateway:
             app.state.gateway = gateway
             yield
 
@@ -57,7 +63,8 @@ def create_app(settings: HttpSettings, *, clock: Clock, rng: random.Random) -> F
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(ClientLeft, _client_left)
-    app.add_middleware(Measured, app=app)
+    app.add_middleware(Guard, access=access, registry=registry)
+    app.add_middleware(Measured, registry=registry)
     _complete_openapi(app)
     return app
 
@@ -129,9 +136,9 @@ async def _client_left(request: Request, error: Exception) -> Response:
 class Measured:
     """ASGI middleware: counts and times every request by route and status."""
 
-    def __init__(self, inner: ASGIApp, *, app: FastAPI) -> None:
+    def __init__(self, inner: ASGIApp, *, registry: Registry) -> None:
         self._inner = inner
-        self._app = app
+        self._registry = registry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -149,7 +156,7 @@ class Measured:
         try:
             await self._inner(scope, receive, watching)
         finally:
-            registry: Registry = self._app.state.gateway.registry
+            registry = self._registry
             # Paths that match no route are the client's invention and must not each become a series.
             path = getattr(scope.get("route"), "path", "unmatched")
             method = scope["method"] if path != "unmatched" else "ANY"

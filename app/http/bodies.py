@@ -27,14 +27,44 @@ class ClientLeft(Exception):
 
 
 class IdleSender(Exception):
-    """The other side has not sent anything for too long."""
+    """The other side is too slow: see ``Pace``."""
 
 
-async def body_chunks(receive: Receive, *, idle_timeout_ms: int) -> AsyncIterator[bytes]:
-    """The body as it arrives. Raises: ClientLeft, IdleSender."""
+BODY_BYTES_PER_S_MIN: Final = 1024
+"""A sender that is slower is taken for one that only wants to keep its connection."""
+
+
+class Pace:
+    """How long a sender may take for the next whole thing: a record, or a small body.
+
+    It has ``idle_timeout_ms``, and a second more for each ``BODY_BYTES_PER_S_MIN`` that have come; and never more than
+    ``idle_timeout_ms`` from one byte to the next.
+    """
+
+    def __init__(self, idle_timeout_ms: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._idle_s = idle_timeout_ms / 1000
+        self.restart()
+
+    def restart(self) -> None:
+        """A whole thing has come."""
+        self._since_s = self._loop.time()
+        self._bytes = 0
+
+    def received(self, count: int) -> None:
+        self._bytes += count
+
+    def deadline_s(self) -> float:
+        """Until when the next byte must come, by the loop's time."""
+        whole_s = self._since_s + self._idle_s + self._bytes / BODY_BYTES_PER_S_MIN
+        return min(self._loop.time() + self._idle_s, whole_s)
+
+
+async def body_chunks(receive: Receive, pace: Pace) -> AsyncIterator[bytes]:
+    """The body as it arrives; ``pace`` is told of its bytes. Raises: ClientLeft, IdleSender."""
     while True:
         try:
-            async with asyncio.timeout(idle_timeout_ms / 1000):
+            async with asyncio.timeout_at(pace.deadline_s()):
                 message = await receive()
         except TimeoutError:
             raise IdleSender from None
@@ -42,6 +72,7 @@ async def body_chunks(receive: Receive, *, idle_timeout_ms: int) -> AsyncIterato
             raise ClientLeft
         body: bytes = message.get("body", b"")
         if body:
+            pace.received(len(body))
             yield body
         if not message.get("more_body", False):
             return
@@ -54,7 +85,7 @@ async def small_body(request: Request, kind: type[T], *, bytes_max: int, idle_ti
     """
     body = bytearray()
     try:
-        async for chunk in body_chunks(request.receive, idle_timeout_ms=idle_timeout_ms):
+        async for chunk in body_chunks(request.receive, Pace(idle_timeout_ms)):
             body += chunk
             if len(body) > bytes_max:
                 raise RestError(413, f"The body is larger than {bytes_max} bytes.")

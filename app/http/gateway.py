@@ -16,7 +16,7 @@ from app.client.retry import retrying
 from app.errors import ErrorCode, FirnError
 from app.http.errors import RestError
 from app.http.metrics import labelled
-from app.limits import MIB
+from app.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_TIMEOUT_MS, MIB
 from app.metrics import Registry, Sample
 from app.seams import Clock
 
@@ -36,8 +36,14 @@ class HttpSettings:
     """How the HTTP process behaves."""
 
     bootstrap: tuple[tuple[str, int], ...]
-    body_idle_timeout_ms: int = 60_000
-    """A sender that says nothing for so long in the middle of a body is answered 408."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names that requests may ask for, besides the loopback names and the address that they came in at (``Access``)."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins whose pages may use this server, besides its own."""
+    connections_max: int = HTTP_CONNECTIONS_MAX
+    header_timeout_ms: int = HTTP_HEADER_TIMEOUT_MS
+    body_idle_timeout_ms: int = HTTP_BODY_TIMEOUT_MS
+    """A sender that completes nothing for so long in the middle of a body is answered 408 (``Pace``)."""
     receipts_ahead_max: int = 1_000
     """Records of one request that are accepted and not answered yet."""
     record_bytes_max: int = RECORD_BYTES_MAX
@@ -120,9 +126,10 @@ def _kind(kind: str) -> Literal["counter", "gauge", "histogram"]:
 
 
 @asynccontextmanager
-async def open_gateway(settings: HttpSettings, *, clock: Clock, rng: random.Random) -> AsyncIterator[Gateway]:
+async def open_gateway(
+    settings: HttpSettings, *, clock: Clock, rng: random.Random, registry: Registry
+) -> AsyncIterator[Gateway]:
     """A gateway whose connections and producer end with the block; records that were accepted are sent first."""
-    registry = Registry()
     async with ClusterClient(
         settings.bootstrap, rng=rng, client_id="firn-http", retry_budget_ms=settings.retry_budget_ms
     ) as cluster:

@@ -19,7 +19,7 @@ from starlette.types import Receive
 
 from app.client.producer import Acknowledged
 from app.errors import ErrorCode, FirnError, LimitExceeded, ProtocolError, RequestRejected
-from app.http.bodies import ClientLeft, Duplex, DuplexAnswer, IdleSender, body_chunks
+from app.http.bodies import ClientLeft, Duplex, DuplexAnswer, IdleSender, Pace, body_chunks
 from app.http.errors import RestAnswer, answer_of
 from app.http.gateway import Gateway
 from app.http.json_stream import JsonSplitter
@@ -126,14 +126,17 @@ class _Conversation:
 
     async def _read(self, receive: Receive) -> None:
         splitter = JsonSplitter(self._gateway.settings.record_bytes_max)
+        pace = Pace(self._gateway.settings.body_idle_timeout_ms)
         try:
-            async for chunk in body_chunks(receive, idle_timeout_ms=self._gateway.settings.body_idle_timeout_ms):
+            async for chunk in body_chunks(receive, pace):
                 try:
                     objects = splitter.feed(chunk)
                 except (ProtocolError, LimitExceeded):
                     await self._accept_all(splitter.taken)
                     raise
-                await self._accept_all(objects)
+                if objects:
+                    await self._accept_all(objects)
+                    pace.restart()  # what the broker and the reader of receipts took is not the sender's time
             splitter.end()
         except (ProtocolError, LimitExceeded) as error:
             # Where the next record begins is not known any more, so this is the last receipt.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import resource
 import socket
 import sys
 import time
@@ -18,7 +19,9 @@ import uvicorn
 
 from app.errors import ConfigError
 from app.http.application import create_app
+from app.http.connections import RESERVED, ConnectionLimits, Door, connection_class
 from app.http.gateway import HttpSettings
+from app.metrics import Registry
 from app.seams import Clock
 from app.units import TimestampMs
 
@@ -26,7 +29,8 @@ GRACE_S: Final = 5
 """How long requests under way may take to end after a signal."""
 ORPHAN_GRACE_S: Final = 1
 """The same after the parent's end."""
-CONNECTIONS_MAX: Final = 1_000
+DESCRIPTORS_KEPT: Final = 64
+"""Of the files that the process may open, for all but the connections that it serves."""
 KEEP_ALIVE_S: Final = 75
 BACKLOG: Final = 1024
 
@@ -56,26 +60,44 @@ class _Server(uvicorn.Server):
 def run(settings: HttpSettings, *, host: str, port: int, parent_fd: int | None = None) -> int:
     """Serve until a signal or the parent's end; the exit code. Raises: ConfigError if the address cannot be listened on."""
     clock: Clock = SystemClock()
-    app = create_app(settings, clock=clock, rng=random.Random())
+    registry = Registry()
+    app = create_app(settings, clock=clock, rng=random.Random(), registry=registry)
+    limits = ConnectionLimits(
+        connections_max=_descriptors_for(settings.connections_max),
+        header_timeout_ms=settings.header_timeout_ms,
+        transfer_timeout_ms=settings.body_idle_timeout_ms,
+    )
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
         loop="uvloop",
-        http="httptools",
+        http=connection_class(Door(limits, registry)),
         ws="none",
-        log_level="warning",
+        # What clients do wrong is counted; a line for each would let them fill the log.
+        log_level="error",
         access_log=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
-        limit_concurrency=CONNECTIONS_MAX,
         backlog=BACKLOG,
     )
     listening = _listen(host, port)
     server = _Server(config, quiet=parent_fd is not None)
     with listening, asyncio.Runner(loop_factory=_uvloop) as runner:
         return runner.run(_serve(server, listening, parent_fd))
+
+
+def _descriptors_for(connections: int) -> int:
+    """Ask for as many open files as ``connections`` need; how many connections the system allows."""
+    wanted = connections + RESERVED + DESCRIPTORS_KEPT
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if soft < wanted:
+            connections = max(1, soft - RESERVED - DESCRIPTORS_KEPT)
+    return connections
 
 
 async def _serve(server: _Server, listening: socket.socket, parent_fd: int | None) -> int:

@@ -179,3 +179,20 @@ def test_importing_settings_brings_in_nothing_heavy() -> None:
     code = f"import sys, app.settings; print(*(name for name in {heavy} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_hosts_and_origins_of_http_are_read_from_every_source_and_refused_in_one_sentence() -> None:
+    flags = {
+        "--http-allowed-hosts": "firn.example, *.internal.example:8080",
+        "--http-allowed-origins": "https://ui.example",
+    }
+    config = load(flags=flags).broker
+    assert config.firn_http_allowed_hosts == {"firn.example", "*.internal.example:8080"}
+    assert config.firn_http_allowed_origins == {"https://ui.example"}
+    assert load(environment={"FIRN_HTTP_ALLOWED_HOSTS": "*"}).broker.firn_http_allowed_hosts == {"*"}
+    with pytest.raises(
+        ConfigError, match=r"--http-allowed-hosts 'http://a' .*is not allowed: 'http://a' is not a host; write"
+    ):
+        load(flags={"--http-allowed-hosts": "http://a"})
+    with pytest.raises(ConfigError, match=r"'ui.example' is not an origin; write http://NAME"):
+        load(assignments=["firn.http.allowed.origins=ui.example"])

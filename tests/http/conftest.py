@@ -29,6 +29,7 @@ async def application(broker: RunningBroker) -> AsyncIterator[FastAPI]:
         record_bytes_max=4_000_000,
         receipts_ahead_max=10,
         retry_budget_ms=300,
+        allowed_hosts=("firn",),
         linger_ms=0,
     )
     app = create_app(settings, clock=SystemClock(), rng=random.Random(3))
@@ -48,3 +49,15 @@ async def cluster(http: httpx.AsyncClient) -> str:
     """The path of the cluster."""
     (found,) = (await http.get("/v3/clusters")).json()["data"]
     return f"/v3/clusters/{found['cluster_id']}"
+
+
+@pytest.fixture
+async def allowing(broker: RunningBroker) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a server that allows pages of another origin."""
+    settings = HttpSettings(bootstrap=(("127.0.0.1", broker.port),), allowed_origins=("https://ui.example",))
+    app = create_app(settings, clock=SystemClock(), rng=random.Random(4))
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost") as client,
+    ):
+        yield client

@@ -38,13 +38,22 @@ async def broker(tmp_path: Path) -> AsyncIterator[RunningBroker]:
         yield running
 
 
+OPTIONS = ("--http-allowed-hosts", "firn")
+
+
 @pytest.fixture
 async def http(broker: RunningBroker) -> AsyncIterator[Http]:
+    async with http_process(broker) as running:
+        yield running
+
+
+@contextlib.asynccontextmanager
+async def http_process(broker: RunningBroker, *options: str) -> AsyncIterator[Http]:
     port = free_port()
     ours, theirs = socket.socketpair()
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "app.http", "--bootstrap", broker.bootstrap),
-        *("--listen", f"127.0.0.1:{port}", "--parent-fd", str(theirs.fileno())),
+        *("--listen", f"127.0.0.1:{port}", "--parent-fd", str(theirs.fileno()), *OPTIONS, *options),
         pass_fds=[theirs.fileno()],
         stderr=asyncio.subprocess.PIPE,
     )

@@ -94,7 +94,7 @@ async def looks(path: Path) -> dict[str, Look]:
         transport = httpx.ASGITransport(app=application)
         async with (
             application.router.lifespan_context(application),
-            httpx.AsyncClient(transport=transport, base_url="http://firn") as http,
+            httpx.AsyncClient(transport=transport, base_url="http://localhost") as http,
             talk(broker.port) as client,
         ):
 

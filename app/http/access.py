@@ -1,0 +1,217 @@
+"""Which requests are served: by the host that they name and by the page that sent them. Pure.
+
+A web page may send requests to any address that its reader's machine reaches, this server's too. Two rules keep it out:
+
+- **Host.** A page of ``evil.example`` may have its own name resolve to this server's address (DNS rebinding). The browser then
+  takes both for one origin, but the request still says ``Host: evil.example``. Only known names are served.
+- **Origin.** A page that asks another origin says so (``Origin``, ``Sec-Fetch-Site``). Only pages of this server, or of origins
+  that the operator allows, are served. The rule is that of Fetch Metadata, with ``Origin`` beside ``Host`` for older browsers.
+
+The type of a body is not looked at: `curl --data` calls every body a form, and every browser of today tells the origin of a form.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+ANY: Final = "*"
+LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
+HEALTH_PATHS: Final = frozenset({"/healthz", "/readyz"})
+"""Load balancers ask for these by address, or without any host."""
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+_AUTHORITY: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[^:\[\]/@\s,]+))(?::(?P<port>\d{1,5}))?")
+_ORIGIN: Final = re.compile(r"(?P<scheme>https?)://(?P<authority>[^/?#@]+)", re.IGNORECASE)
+
+
+class Authority(NamedTuple):
+    """A host in lower case, addresses in their shortest form, and the port if one was written."""
+
+    host: str
+    port: int | None
+
+
+class Refusal(NamedTuple):
+    """Why a request is not served."""
+
+    status: int
+    rule: str
+    """``host`` or ``origin``."""
+    message: str
+
+
+def parse_authority(text: str) -> Authority | None:
+    """``host``, ``host:port``, ``[address]`` or ``[address]:port``; None for anything else."""
+    match = _AUTHORITY.fullmatch(text)
+    if match is None:
+        return None
+    port = int(match["port"]) if match["port"] else None
+    if port is not None and port > 65535:
+        return None
+    return Authority(plain_host(match["six"] or match["host"]), port)
+
+
+def plain_host(text: str) -> str:
+    """A host as it is compared: lower case, no last dot, an address in its shortest form, IPv4 inside IPv6 as IPv4."""
+    host = text.lower().removesuffix(".").strip("[]").partition("%")[0]
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    mapped = getattr(address, "ipv4_mapped", None)
+    return str(address if mapped is None else mapped)
+
+
+def parse_hosts(text: str) -> tuple[str, ...]:
+    """The entries of a list of hosts: ``name``, ``name:port``, ``*.name`` or ``*``. Raises: ValueError."""
+    entries = _entries(text)
+    for entry in entries:
+        if entry != ANY and (_host_entry(entry) is None or ANY in entry.removeprefix("*.")):
+            raise ValueError(f"{entry!r} is not a host; write NAME, NAME:PORT, *.NAME, or * for all")
+    return entries
+
+
+def parse_origins(text: str) -> tuple[str, ...]:
+    """The entries of a list of origins: ``https://name``, ``http://name:port`` or ``*``. Raises: ValueError."""
+    entries = _entries(text)
+    for entry in entries:
+        if entry != ANY and _parse_origin(entry) is None:
+            raise ValueError(f"{entry!r} is not an origin; write http://NAME, https://NAME:PORT, or * for all")
+    return entries
+
+
+def _entries(text: str) -> tuple[str, ...]:
+    return tuple(entry for part in text.split(",") if (entry := part.strip()))
+
+
+def _host_entry(entry: str) -> Authority | None:
+    # A bare IPv6 address has colons of its own.
+    return parse_authority(f"[{entry}]" if entry.count(":") > 1 and not entry.startswith("[") else entry)
+
+
+class _Origin(NamedTuple):
+    scheme: str
+    host: str
+    port: int
+
+
+def _parse_origin(text: str) -> _Origin | None:
+    match = _ORIGIN.fullmatch(text)
+    authority = None if match is None else parse_authority(match["authority"])
+    if match is None or authority is None:
+        return None
+    scheme = match["scheme"].lower()
+    return _Origin(scheme, authority.host, DEFAULT_PORTS[scheme] if authority.port is None else authority.port)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the rules look at in one request."""
+
+    method: str
+    path: str
+    hosts: tuple[str, ...]
+    """Every ``Host`` header."""
+    origin: str | None = None
+    fetch_site: str | None = None
+    fetch_mode: str | None = None
+    fetch_dest: str | None = None
+    local_host: str | None = None
+    """The address of this machine that the connection came in at."""
+
+
+class Access:
+    """The rules of one server."""
+
+    def __init__(self, *, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
+        """``hosts`` are served besides the names of the loopback interface and the address that a request came in at.
+
+        ``origins`` are those whose pages are served besides this server's own. Entries are as ``parse_hosts`` and
+        ``parse_origins`` return them.
+        """
+        hosts, origins = tuple(hosts), tuple(origins)
+        self.any_host = ANY in hosts
+        self.any_origin = ANY in origins
+        self._suffixes: tuple[tuple[str, int | None], ...] = ()
+        self._hosts: set[Authority] = {Authority(name, None) for name in LOOPBACK_NAMES}
+        for entry in hosts:
+            authority = None if entry == ANY else _host_entry(entry)
+            if authority is None:
+                continue
+            if authority.host.startswith("*."):
+                self._suffixes = (*self._suffixes, (authority.host[1:], authority.port))
+            else:
+                self._hosts.add(authority)
+        self._origins = {found for entry in origins if (found := _parse_origin(entry)) is not None}
+
+    def check(self, asked: Asked) -> Refusal | None:
+        """Why the request is not served; None if it is."""
+        refusal = None
+        if asked.path not in HEALTH_PATHS:
+            refusal = self._check_host(asked)
+        return refusal or self._check_origin(asked)
+
+    def allows_foreign(self, asked: Asked) -> bool:
+        """Whether the request is of another origin's page that the operator allows: its browser is told so."""
+        if asked.origin is None or self._is_own(asked):
+            return False
+        return self.any_origin or _parse_origin(asked.origin) in self._origins
+
+    def _check_host(self, asked: Asked) -> Refusal | None:
+        if len(asked.hosts) != 1:
+            return Refusal(400, "host", "The request must have one Host header.")
+        if self.any_host:
+            return None
+        text = asked.hosts[0]
+        authority = parse_authority(text)
+        if authority is None:
+            return Refusal(400, "host", "The Host header is not HOST or HOST:PORT.")
+        port = 80 if authority.port is None else authority.port
+        for known in (authority, Authority(authority.host, port), Authority(authority.host, None)):
+            if known in self._hosts:
+                return None
+        if asked.local_host is not None and authority.host == plain_host(asked.local_host):
+            return None
+        for suffix, wanted in self._suffixes:
+            if authority.host.endswith(suffix) and wanted in (None, port):
+                return None
+        return Refusal(
+            421,
+            "host",
+            f"The host {text[:260]!r} is not one of this server's. Ask for it by its address, or start it with "
+            f"--http-allowed-hosts {authority.host[:260]}.",
+        )
+
+    def _check_origin(self, asked: Asked) -> Refusal | None:
+        if self.any_origin:
+            return None
+        if asked.origin is not None:
+            if self._is_own(asked) or _parse_origin(asked.origin) in self._origins:
+                return None
+            return self._foreign(f"Pages of {asked.origin[:260]!r}", asked.origin)
+        if asked.fetch_site in (None, "same-origin", "none"):
+            return None
+        if asked.method in SAFE_METHODS and asked.fetch_mode == "navigate" and asked.fetch_dest == "document":
+            return None  # a reader follows a link to here; the page that it was on sees nothing of the answer
+        return self._foreign("Pages of other origins", "ORIGIN")
+
+    @staticmethod
+    def _foreign(whose: str, origin: str) -> Refusal:
+        return Refusal(
+            403,
+            "origin",
+            f"{whose} may not use this server. To allow them, start it with --http-allowed-origins {origin[:260]}.",
+        )
+
+    def _is_own(self, asked: Asked) -> bool:
+        """Whether the origin is the host that is asked, whatever the scheme: a proxy may speak TLS in front of this server."""
+        origin = None if asked.origin is None else _parse_origin(asked.origin)
+        authority = parse_authority(asked.hosts[0]) if len(asked.hosts) == 1 else None
+        if origin is None or authority is None or origin.host != authority.host:
+            return False
+        return origin.port == (DEFAULT_PORTS[origin.scheme] if authority.port is None else authority.port)

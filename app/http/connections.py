@@ -1,0 +1,255 @@
+"""Connections of the HTTP process: how many, how long each may be silent, and what still answers when there are too many.
+
+uvicorn waits for ever for the head of a request and for a response to be read, and counts connections only to refuse requests.
+A thousand connections that say nothing would therefore take its health checks away. Here
+
+- a head has ``header_timeout_ms`` and ``HEAD_BYTES_MAX``, and so has the rest of a body that its response did not wait for;
+- a response that nobody reads ends its connection after ``transfer_timeout_ms`` (bodies of requests: ``app/http/bodies.py``);
+- past ``connections_max`` a new connection takes the place of one that has no request under way, those that never had one first;
+- if there is none, it gets one of ``RESERVED`` places, where health checks are answered and all else is 503.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from app.http.access import HEALTH_PATHS
+from app.http.bodies import JSON_TYPE
+from app.http.errors import RestAnswer
+from app.limits import KIB
+from app.metrics import Registry
+
+HEAD_BYTES_MAX: Final = 64 * KIB
+"""Of a request's line and headers, and of what frames a body (chunk extensions, trailers)."""
+RESERVED: Final = 64
+"""Connections past the limit, for health checks."""
+SETTLING_S: Final = 1.0
+"""A connection that is younger may have sent a request that was not read yet, so it gives way last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    connections_max: int
+    header_timeout_ms: int
+    transfer_timeout_ms: int
+
+
+class Door:
+    """All connections of the process."""
+
+    def __init__(self, limits: ConnectionLimits, registry: Registry) -> None:
+        self.limits = limits
+        self._registry = registry
+        self._open: set[HttpConnection] = set()
+        self._fresh: dict[HttpConnection, float] = {}
+        """Those that have not sent a whole head yet, oldest first, with the time when they came."""
+        self._idle: dict[HttpConnection, None] = {}
+        """Those between two requests, longest first."""
+        registry.gauge("firn_http_connections", "HTTP connections open.", lambda: [((), float(len(self._open)))])
+
+    def enter(self, connection: HttpConnection, now_s: float) -> bool:
+        """A connection was accepted. Whether it has an ordinary place; another may have been closed for it."""
+        full = len(self._open) >= self.limits.connections_max
+        if full and self._make_room(now_s):
+            full = False
+        elif full and len(self._open) >= self.limits.connections_max + RESERVED and self._fresh:
+            self._evict(next(iter(self._fresh)))
+        self._open.add(connection)
+        self._fresh[connection] = now_s
+        if len(self._open) > self.limits.connections_max + RESERVED:
+            self._evict(connection)
+        return not full
+
+    def leave(self, connection: HttpConnection) -> None:
+        self._open.discard(connection)
+        self.busy(connection)
+
+    def busy(self, connection: HttpConnection) -> None:
+        """A request is under way."""
+        self._fresh.pop(connection, None)
+        self._idle.pop(connection, None)
+
+    def idle(self, connection: HttpConnection) -> None:
+        """The request under way was answered."""
+        if connection in self._open:
+            self._idle[connection] = None
+
+    def count_closed(self, reason: str) -> None:
+        text = "HTTP connections closed by this side before their end, by reason."
+        self._registry.counter("firn_http_connections_closed_total", text, reason=reason).value += 1
+
+    def _make_room(self, now_s: float) -> bool:
+        for connection, came_s in self._fresh.items():
+            if now_s - came_s < SETTLING_S:
+                break
+            self._evict(connection)
+            return True
+        for connection in self._idle:
+            self._evict(connection)
+            return True
+        return False
+
+    def _evict(self, connection: HttpConnection) -> None:
+        self.leave(connection)
+        self.count_closed("evicted")
+        connection.transport.abort()
+
+
+class HttpConnection(HttpToolsProtocol):
+    """One connection. ``door`` is set in the subclass that ``connection_class`` makes."""
+
+    door: Door
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._spoke = False
+        self._message_open = False
+        """Between the end of a request's head and the end of its body."""
+        self._unparsed_bytes = 0
+        """Received since the parser last had a whole head or a part of a body."""
+
+    @property
+    def _under_way(self) -> bool:
+        return bool(self.pipeline) or (self.cycle is not None and not self.cycle.response_complete)
+
+    # --- the transport's callbacks --------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_head()
+        if not self.door.enter(self, self.loop.time()):
+            self.app = _health_only(self.app)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.door.leave(self)
+        self._stop_timers()
+        self._unset_keepalive_if_required()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._spoke = True
+        self._unparsed_bytes += len(data)
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._unparsed_bytes > HEAD_BYTES_MAX:
+            self._end("head_too_large", 431, f"A request's head has at most {HEAD_BYTES_MAX} bytes.")
+        elif not self._under_way and self.timeout_keep_alive_task is None:
+            self._await_head()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._stall_timer is None:
+            self._stall_timer = self.loop.call_later(self.door.limits.transfer_timeout_ms / 1000, self._stalled)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    # --- the parser's callbacks -----------------------------------------------------------------------------------
+
+    def on_headers_complete(self) -> None:
+        self._unparsed_bytes = 0
+        self._message_open = True
+        self._head_came()
+        self.door.busy(self)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unparsed_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._message_open = False
+        super().on_message_complete()
+        if not self._under_way and not self.transport.is_closing():
+            # The rest of a body that nobody waited for has come: the connection is between two requests again.
+            self._head_came()
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self._under_way:
+            self.door.idle(self)
+
+    def send_400_response(self, msg: str) -> None:
+        self.door.count_closed("malformed")
+        super().send_400_response(msg)
+
+    # --- timers ---------------------------------------------------------------------------------------------------
+
+    def _await_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.door.limits.header_timeout_ms / 1000, self._head_missing)
+
+    def _head_came(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _stop_timers(self) -> None:
+        self._head_came()
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def _head_missing(self) -> None:
+        self._head_timer = None
+        if self.transport.is_closing() or self._under_way:
+            return
+        if self._spoke:
+            self._end("header_timeout", 408, "The head of the request did not come in time.")
+        else:
+            self.door.count_closed("header_timeout")
+            self.transport.close()
+
+    def _stalled(self) -> None:
+        self._stall_timer = None
+        self.door.count_closed("not_read")
+        self.transport.abort()
+
+    def _end(self, reason: str, status: int, message: str) -> None:
+        """Close; with an answer, where one to a next request is expected."""
+        self.door.count_closed(reason)
+        if not self._under_way and not self._message_open:
+            body = RestAnswer(status, status, message).body()
+            head = f"HTTP/1.1 {status} \r\ncontent-type: {JSON_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            self.transport.write(head.encode() + body)
+        self.transport.close()
+
+
+def connection_class(door: Door) -> type[HttpConnection]:
+    """The protocol class for uvicorn, which makes its instances itself."""
+    return type("HttpConnection", (HttpConnection,), {"door": door})
+
+
+def _health_only(app: Any) -> ASGIApp:
+    """What a connection past the limit is served."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] in HEALTH_PATHS:
+            await app(scope, receive, send)
+            return
+        body = RestAnswer(503, 503, "This server has as many connections as it may have. Try again later.").body()
+        headers = [
+            (b"content-type", JSON_TYPE.encode()),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+            (b"retry-after", b"1"),
+        ]
+        await send({"type": "http.response.start", "status": 503, "headers": headers})
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    return serve

@@ -1,0 +1,98 @@
+"""ASGI middleware: refuses what ``Access`` refuses, before any route sees it, and answers preflights of allowed origins."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.http.access import Access, Asked
+from app.http.bodies import JSON_TYPE
+from app.http.errors import RestAnswer
+from app.metrics import Registry
+
+PREFLIGHT_KEPT_S: Final = b"600"
+"""How long a browser may remember what it was allowed; the operator may change the settings."""
+ALLOWED_METHODS: Final = b"GET, HEAD, POST, PUT, PATCH, DELETE"
+
+REFUSED_TEXT: Final = "Requests refused because of their Host or because of the page that sent them, by rule."
+
+
+class Guard:
+    """Stands in front of every route."""
+
+    def __init__(self, inner: ASGIApp, *, access: Access, registry: Registry) -> None:
+        self._inner = inner
+        self._access = access
+        self._registry = registry
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._inner(scope, receive, send)
+            return
+        asked, headers = _asked(scope)
+        refusal = self._access.check(asked)
+        if refusal is not None:
+            self._registry.counter("firn_http_refused_total", REFUSED_TEXT, rule=refusal.rule).value += 1
+            body = RestAnswer(refusal.status, refusal.status, refusal.message).body()
+            # The body of a refused request is not read, so the connection cannot serve another one.
+            await _answer(
+                send, refusal.status, [(b"content-type", JSON_TYPE.encode()), (b"connection", b"close")], body
+            )
+            return
+        if not self._access.allows_foreign(asked):
+            await self._inner(scope, receive, send)
+            return
+        assert asked.origin is not None
+        allowed = b"*" if self._access.any_origin else asked.origin.encode("latin-1")
+        shared = [(b"access-control-allow-origin", allowed), (b"vary", b"Origin")]
+        if asked.method == "OPTIONS" and b"access-control-request-method" in headers:
+            await _answer(send, 204, [*shared, *_preflight(headers)], b"")
+            return
+
+        async def shown(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *shared]}
+            await send(message)
+
+        await self._inner(scope, receive, shown)
+
+
+def _asked(scope: Scope) -> tuple[Asked, dict[bytes, bytes]]:
+    raw: list[tuple[bytes, bytes]] = scope["headers"]
+    headers = dict(raw)
+
+    def text(name: bytes) -> str | None:
+        value = headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    server = scope.get("server")
+    asked = Asked(
+        method=scope["method"],
+        path=scope["path"],
+        hosts=tuple(value.decode("latin-1") for name, value in raw if name == b"host"),
+        origin=text(b"origin"),
+        fetch_site=text(b"sec-fetch-site"),
+        fetch_mode=text(b"sec-fetch-mode"),
+        fetch_dest=text(b"sec-fetch-dest"),
+        local_host=server[0] if server else None,
+    )
+    return asked, headers
+
+
+def _preflight(headers: dict[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+    answer = [
+        (b"access-control-allow-methods", ALLOWED_METHODS),
+        (b"access-control-allow-headers", headers.get(b"access-control-request-headers", b"content-type")),
+        (b"access-control-max-age", PREFLIGHT_KEPT_S),
+    ]
+    if b"access-control-request-private-network" in headers:
+        answer.append((b"access-control-allow-private-network", b"true"))
+    return answer
+
+
+async def _answer(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    # 204 has no body, and says no length either (RFC 9110, 8.6).
+    length = [] if status == 204 else [(b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, *length]})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

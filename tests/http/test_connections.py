@@ -1,0 +1,260 @@
+"""Connections that say nothing, too little or too much: each is ended, and none takes the place of a health check."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from app.broker.runtime import SystemClock
+from app.http.application import create_app
+from app.http.connections import RESERVED, ConnectionLimits, Door, connection_class
+from app.http.gateway import HttpSettings
+from app.metrics import Registry
+from tests.http.test_process import head, http_process
+from tests.support.broker import running_broker
+from tests.support.ports import free_port
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+LONG_MS = 3_600_000
+
+
+class Server:
+    def __init__(self, port: int, registry: Registry) -> None:
+        self.port = port
+        self._registry = registry
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def connect(self) -> Streams:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self._writers.append(writer)
+        return reader, writer
+
+    async def ask(self, path: str) -> int:
+        """The status of a request on a connection of its own."""
+        reader, writer = await self.connect()
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        status, _ = await head(reader)
+        await reader.read()
+        writer.close()
+        return status
+
+    def value(self, name: str, **labels: str) -> float:
+        wanted = labels.items()
+        return sum(
+            one.value for one in self._registry.samples() if one.name == name and wanted <= dict(one.labels).items()
+        )
+
+    async def until(self, name: str, value: float, **labels: str) -> None:
+        async with asyncio.timeout(60):
+            while self.value(name, **labels) != value:
+                await asyncio.sleep(0.01)
+
+    async def closed_for(self, reason: str) -> None:
+        await self.until("firn_http_connections_closed_total", 1, reason=reason)
+
+    def close(self) -> None:
+        for writer in self._writers:
+            writer.close()
+
+
+@asynccontextmanager
+async def serving(
+    broker_port: int, *, connections_max: int = 100, header_ms: int = LONG_MS, body_ms: int = LONG_MS
+) -> AsyncIterator[Server]:
+    registry = Registry()
+    settings = HttpSettings(bootstrap=(("127.0.0.1", broker_port),), body_idle_timeout_ms=body_ms)
+    app = create_app(settings, clock=SystemClock(), rng=random.Random(2), registry=registry)
+    limits = ConnectionLimits(connections_max=connections_max, header_timeout_ms=header_ms, transfer_timeout_ms=body_ms)
+    port = free_port()
+    config = uvicorn.Config(
+        app, host="127.0.0.1", port=port, http=connection_class(Door(limits, registry)), log_level="error"
+    )
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server.serve())
+    running = Server(port, registry)
+    try:
+        async with asyncio.timeout(60):
+            while not server.started:
+                await asyncio.sleep(0.01)
+        yield running
+    finally:
+        running.close()
+        server.should_exit = True
+        await task
+
+
+@pytest.fixture
+async def broker_port() -> int:
+    """Where no broker is: what these tests ask for needs none."""
+    return free_port()
+
+
+async def test_readiness_is_told_beside_a_thousand_silent_connections(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(running_broker(tmp_path))
+        http = await stack.enter_async_context(http_process(broker))
+        silent = [await http.connect() for _ in range(1_050)]
+        for path in ("/healthz", "/readyz"):
+            reader, writer = await http.connect()
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: 10.9.9.9\r\n\r\n".encode())
+            assert (await head(reader))[0] == 200
+            writer.close()
+        for _, writer in silent:
+            writer.transport.abort()
+
+
+async def test_a_connection_that_says_nothing_is_closed(broker_port: int) -> None:
+    async with serving(broker_port, header_ms=50) as server:
+        reader, _ = await server.connect()
+        assert await reader.read() == b""
+        await server.closed_for("header_timeout")
+
+
+async def test_a_head_that_comes_by_drops_is_answered_408(broker_port: int) -> None:
+    async with serving(broker_port, header_ms=300) as server:
+        reader, writer = await server.connect()
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n")
+
+        async def drip() -> None:
+            while True:
+                writer.write(b"a: b\r\n")
+                await asyncio.sleep(0.02)
+
+        dripping = asyncio.create_task(drip())
+        try:
+            assert (await head(reader))[0] == 408
+        finally:
+            dripping.cancel()
+        await server.closed_for("header_timeout")
+
+
+async def test_the_next_head_on_a_connection_has_the_same_time(broker_port: int) -> None:
+    async with serving(broker_port, header_ms=50) as server:
+        reader, writer = await server.connect()
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await head(reader))[0] == 200
+        await reader.readexactly(len('{"status":"ok"}'))
+        writer.write(b"GET /health")
+        assert (await head(reader))[0] == 408
+
+
+@pytest.mark.parametrize("line", [b"a: ", b"GET /"], ids=["header", "path"])
+async def test_a_head_without_end_is_refused(broker_port: int, line: bytes) -> None:
+    async with serving(broker_port) as server:
+        reader, writer = await server.connect()
+        start = b"" if line.startswith(b"GET") else b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+        writer.write(start + line + b"a" * 70_000)
+        assert (await head(reader))[0] == 431
+        await server.closed_for("head_too_large")
+
+
+async def test_what_frames_a_body_has_an_end_too(broker_port: int) -> None:
+    async with serving(broker_port) as server:
+        _, writer = await server.connect()
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n")
+        for _ in range(250):
+            writer.write(b"trailer: " + b"a" * 4_000 + b"\r\n")
+        await server.closed_for("head_too_large")
+        writer.transport.abort()
+
+
+async def test_a_body_that_nobody_waits_for_must_come_soon(broker_port: int) -> None:
+    async with serving(broker_port, header_ms=100) as server:
+        reader, writer = await server.connect()
+        writer.write(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n")
+        assert (await head(reader))[0] == 404
+
+        async def drip() -> None:
+            while True:
+                writer.write(b"a")
+                await asyncio.sleep(0.02)
+
+        dripping = asyncio.create_task(drip())
+        try:
+            await server.closed_for("header_timeout")
+        finally:
+            dripping.cancel()
+
+
+async def test_a_connection_whose_rest_of_a_body_came_serves_the_next_request(broker_port: int) -> None:
+    async with serving(broker_port, header_ms=LONG_MS) as server:
+        reader, writer = await server.connect()
+        writer.write(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n")
+        _, text = await head(reader)
+        await reader.readexactly(int(text.partition("content-length: ")[2].partition("\r\n")[0]))
+        writer.write(b"a" * 100_000 + b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await head(reader))[0] == 200
+
+
+async def test_a_body_that_comes_by_drops_is_given_up(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, serving(broker.port, body_ms=300) as server:
+        await broker.create_topic("t", 1)
+        cluster_id = broker.node.controller.image.cluster_id
+        for path in ("topics", "topics/t/records"):
+            reader, writer = await server.connect()
+            request = f"POST /v3/clusters/{cluster_id}/{path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+            writer.write(request.encode())
+
+            async def drip(writer: asyncio.StreamWriter = writer) -> None:
+                while True:
+                    writer.write(b"1\r\n \r\n")
+                    await asyncio.sleep(0.02)
+
+            dripping = asyncio.create_task(drip())
+            try:
+                await reader.readuntil(b'"error_code":408')
+            finally:
+                dripping.cancel()
+
+
+async def test_a_response_that_nobody_reads_ends_its_connection(broker_port: int) -> None:
+    async with serving(broker_port, body_ms=100) as server:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", server.port))
+            asked = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1_000
+            await asyncio.get_running_loop().sock_sendall(client, asked)
+            await server.closed_for("not_read")
+
+
+async def test_a_new_connection_takes_the_place_of_one_without_a_request(broker_port: int) -> None:
+    async with serving(broker_port, connections_max=2) as server:
+        idle_reader, idle = await server.connect()
+        idle.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await head(idle_reader))[0] == 200
+        await idle_reader.readexactly(len('{"status":"ok"}'))
+        streaming_reader, streaming = await server.connect()
+        streaming.write(b"POST /v3/clusters HTTP/1.1\r\nHost: localhost\r\n")
+        await server.until("firn_http_connections", 2)
+        assert await server.ask("/openapi.json") == 200
+        assert await idle_reader.read() == b"", "it had no request under way"
+        await server.closed_for("evicted")
+        streaming.write(b"\r\n")
+        assert (await head(streaming_reader))[0] == 405
+
+
+async def test_past_the_limit_health_is_told_and_all_else_is_unavailable(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, serving(broker.port, connections_max=2) as server:
+        await broker.create_topic("t", 1)
+        path = f"/v3/clusters/{broker.node.controller.image.cluster_id}/topics/t/records"
+        for _ in range(2):
+            reader, writer = await server.connect()
+            writer.write(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+            record = b'{"value":{"data":1}}'
+            writer.write(b"%x\r\n%s\r\n" % (len(record), record))
+            assert (await head(reader))[0] == 200, "its request is under way"
+        assert await server.ask("/healthz") == 200
+        assert await server.ask("/readyz") == 200
+        assert await server.ask("/v3/clusters") == 503
+        for _ in range(3 * RESERVED):
+            await server.connect()
+        assert await server.ask("/readyz") == 200
