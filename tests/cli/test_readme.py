@@ -19,7 +19,11 @@ ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SET_UP = re.compile(r"^make run system-packages && source \.venv/bin/activate .*$", re.MULTILINE)
 """The quick start's first line. Tests have an environment already; in place of it ``firn`` is put on the path."""
-NOT_RUN = {"make run": "is what the demo's tests run", "firn doctor --store 's3": "needs a bucket of one's own"}
+NOT_RUN = {
+    "make run": "is what the demo's tests run",
+    "firn doctor --store 's3": "needs a bucket of one's own",
+    "firn serve --http 0.0.0.0": "opens a port to the network",
+}
 """Blocks by how they begin, and why they are not run here."""
 
 
