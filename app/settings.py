@@ -1,20 +1,23 @@
 """Settings: where they come from, in which order, and what is said when one is wrong.
 
-Rising precedence: Firn's defaults; a TOML file; ``FIRN_…`` environment variables; flags; ``--set name=value``. Every setting
-has one name: Kafka's where Kafka has the setting (``log.segment.bytes``), ``firn.…`` where it has not. A TOML file may write
-it quoted or as nested tables; the environment writes ``.`` as ``_``, in capitals, without a leading ``firn.``:
-``log.segment.bytes`` is ``FIRN_LOG_SEGMENT_BYTES`` and ``firn.durability`` is ``FIRN_DURABILITY``.
+Rising precedence: Firn's defaults; a file (TOML, or Kafka's ``.properties``); ``FIRN_…`` environment variables; flags;
+``--set name=value``. Every setting has one name: Kafka's where Kafka has the setting (``log.segment.bytes``), ``firn.…`` where it
+has not. A TOML file may write it quoted or as nested tables; the environment writes ``.`` as ``_``, in capitals, without a leading
+``firn.``: ``log.segment.bytes`` is ``FIRN_LOG_SEGMENT_BYTES`` and ``firn.durability`` is ``FIRN_DURABILITY``.
+What Kafka knows and Firn has no use for is accepted, kept beside the rest and named in one warning.
 
-The core is pure: ``resolve`` takes the sources as text and gives a ``BrokerConfig`` or a ``ConfigError``. Only ``load``
-looks at a file. Importing this module costs milliseconds, since `firn serve` waits for it.
+The core is pure: ``review`` takes the sources as text and says of each setting what becomes of it; ``resolve`` gives a
+``BrokerConfig``, or the ``ConfigError`` of the first setting that is refused. Only ``sources_of``, for ``load``, looks at a file.
+Importing this module costs milliseconds, since `firn serve` waits for it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -23,9 +26,18 @@ from typing import Any, Final, NamedTuple
 from app.configs import BrokerConfig, TopicConfig
 from app.configs.broker_definitions import BROKER_DEFINITIONS
 from app.configs.definition import Definition
+from app.configs.properties import parse_properties
 from app.configs.topic_definitions import TOPIC_DEFINITIONS
 from app.configs.validation import check_broker_config
 from app.configs.values import format_value, parse_value
+from app.configs.without_effect import (
+    BROKER_WITHOUT_EFFECT,
+    IN_SYNC,
+    OF_REPLICAS,
+    WithoutEffect,
+    broker_setting_without_effect,
+    checked_text,
+)
 from app.errors import ConfigError, RequestRejected
 from app.http.access import parse_hosts, parse_origins
 
@@ -123,6 +135,38 @@ class Source:
     label: Callable[[str], str]
 
 
+class Verdict(StrEnum):
+    """What becomes of a setting that was given."""
+
+    EFFECTIVE = "effective"
+    LOWERED = "lowered"
+    """It asks for more replicas than there are brokers."""
+    NO_MEANING = "no meaning"
+    REFUSED = "refused"
+
+
+class Reviewed(NamedTuple):
+    """One setting of one source."""
+
+    name: str
+    label: str
+    """What the user wrote, and where."""
+    text: str | None
+    """None for a secret."""
+    verdict: Verdict
+    why: str
+    """A sentence; empty for what takes effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """What the sources come to, and what becomes of every setting in them."""
+
+    entries: Sequence[Reviewed]
+    settings: Settings | None
+    """None if anything is refused."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What the sources come to."""
@@ -142,13 +186,26 @@ def load(
     """Settings of this process.
 
     Args:
-        config_path: TOML file; None for none.
+        config_path: a TOML file, or one of Java's whose name ends with ``.properties``; None for none.
         environment: the process's environment; None for none.
         flags: text by flag (``--listen``); None values were not given.
         assignments: ``name=value`` texts of ``--set``, in order.
 
     Raises: ConfigError, one sentence that names the setting, the value, what is allowed and the nearest known name.
     """
+    return resolve(
+        sources_of(config_path=config_path, environment=environment, flags=flags, assignments=assignments),
+    )
+
+
+def sources_of(
+    *,
+    config_path: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, str | None] | None = None,
+    assignments: Iterable[str] = (),
+) -> list[Source]:
+    """The places that settings come from, the weakest first; arguments as ``load``. Raises: ConfigError."""
     sources = []
     if config_path is not None:
         sources.append(read_config_file(config_path))
@@ -158,36 +215,203 @@ def load(
         given = {FLAGS[flag]: text for flag, text in flags.items() if text is not None}
         sources.append(Source(given, {name: flag for flag, name in FLAGS.items()}.__getitem__))
     sources.append(from_assignments(assignments))
-    return resolve(sources)
+    return sources
 
 
 def resolve(sources: Iterable[Source]) -> Settings:
-    """Merge the sources, the later over the earlier, and check every value. Raises: ConfigError."""
+    """Merge the sources, the later over the earlier, and check every value.
+
+    Raises: ConfigError for the first setting that is refused; of others it says how many there are.
+    """
+    outcome = review(sources)
+    if outcome.settings is not None:
+        return outcome.settings
+    first, *others = [entry for entry in outcome.entries if entry.verdict is Verdict.REFUSED]
+    more = ""
+    if others:
+        what = "Another setting is" if len(others) == 1 else f"{len(others)} other settings are"
+        more = f" {what} refused too; `firn doctor --config FILE` lists all."
+    raise ConfigError(first.why + more)
+
+
+def review(sources: Iterable[Source]) -> Review:
+    """What becomes of each setting of the sources, the later over the earlier."""
     known = catalogue()
     broker: dict[str, Any] = {}
     topic: dict[str, Any] = {}
     origins: dict[str, str] = {}
+    useless: dict[str, str] = {}
+    listeners = _Listeners()
+    entries: list[Reviewed] = []
     for source in sources:
-        named = [(_known_name(given), given, text) for given, text in source.values.items()]
-        # Coarser names of one setting come first, so that the finer ones replace them.
-        for name, given, text in sorted(named, key=lambda entry: -known[entry[0]].rank):
-            setting, label = known[name], source.label(given)
+        named: list[tuple[int, str, str, str]] = []
+        for given, text in source.values.items():
+            name = ALIASES.get(given, given)
+            # Coarser names of one setting come first, so that the finer ones replace them; so do other spellings.
+            rank = known[name].rank if name in known else 0
+            named.append((-rank * 2 - (name != given), name, given, text))
+        for _, name, given, text in sorted(named, key=lambda entry: entry[0]):
+            label = source.label(given)
+            aside = broker_setting_without_effect(name) if name not in known else None
             try:
-                values = setting.parse(text)
-            except ValueError as error:
-                shown = f"{label} {text!r}" if name in label else f"{label} {text!r} ({name})"
-                raise ConfigError(f"{shown} is not allowed: {error}.") from None
+                if aside is not None:
+                    useless[name] = _set_aside(aside, label, text)
+                    shown = None if aside.definition.sensitive else text
+                    entries.append(
+                        Reviewed(
+                            name, label, shown, Verdict.NO_MEANING, f"{aside.reason[:1].upper()}{aside.reason[1:]}."
+                        )
+                    )
+                    continue
+                if name not in known:
+                    raise unknown_name(given)
+                setting = known[name]
+                if listeners.take(name, label, text):
+                    origins[name] = label
+                    entries.append(Reviewed(name, label, text, Verdict.EFFECTIVE, ""))
+                    continue
+                try:
+                    values = setting.parse(text)
+                except ValueError as error:
+                    raise _not_allowed(name, label, text, error) from None
+            except ConfigError as error:
+                hidden = name in _SECRET or (aside is not None and aside.definition.sensitive)
+                entries.append(Reviewed(name, label, None if hidden else text, Verdict.REFUSED, str(error)))
+                continue
             (topic if setting.topic_setting else broker).update(values)
             origins[name] = label
-    config = _completed(replace(BrokerConfig(**broker), topic_defaults=TopicConfig(**topic)))
-    check_broker_config(config)
-    return Settings(config, origins)
+            entries.append(_effective(setting, label, text, values))
+    problem: ConfigError | None = None
+    settings: Settings | None = None
+    try:
+        broker.update(listeners.fields())
+        broker["without_effect"] = tuple(sorted(useless.items()))
+        config = _completed(replace(BrokerConfig(**broker), topic_defaults=TopicConfig(**topic)))
+        check_broker_config(config)
+        settings = Settings(config, origins)
+    except ConfigError as error:
+        problem = error
+    refused = any(entry.verdict is Verdict.REFUSED for entry in entries)
+    if problem is not None:
+        entries.append(Reviewed("", "all together", "", Verdict.REFUSED, str(problem)))
+    return Review(entries, None if refused else settings)
+
+
+def _set_aside(entry: WithoutEffect, label: str, text: str) -> str:
+    try:
+        return checked_text(entry, text)
+    except RequestRejected as error:
+        raise _not_allowed(entry.definition.name, label, text, ValueError(_why(error, entry.definition.name))) from None
+
+
+def _not_allowed(name: str, label: str, text: str, error: ValueError) -> ConfigError:
+    value = "" if name in _SECRET else f" {text!r}"
+    shown = f"{label}{value}" if name in label else f"{label}{value} ({name})"
+    return ConfigError(f"{shown} is not allowed: {error}.")
+
+
+def _effective(setting: Setting, label: str, text: str, values: Mapping[str, Any]) -> Reviewed:
+    lowered = (setting.name in OF_REPLICAS or setting.topic_setting == IN_SYNC) and any(
+        isinstance(value, int) and value > 1 for value in values.values()
+    )
+    return Reviewed(
+        setting.name,
+        label,
+        None if setting.name in _SECRET else text,
+        Verdict.LOWERED if lowered else Verdict.EFFECTIVE,
+        "One broker can hold one replica: as many as there are brokers are taken." if lowered else "",
+    )
+
+
+class _Listeners:
+    """``listeners`` and what has to be known to read them, which may stand in several places."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, tuple[str, str]] = {}
+
+    def take(self, name: str, label: str, text: str) -> bool:
+        """Note a setting if it is one of these. Raises: ConfigError for one that cannot be read whatever the others say."""
+        if name not in _LISTENER_SETTINGS:
+            return False
+        if name == "listener.security.protocol.map":
+            try:
+                _protocols(text)
+            except ValueError as error:
+                raise _not_allowed(name, label, text, error) from None
+        self._texts[name] = (label, text)
+        return True
+
+    def fields(self) -> Mapping[str, Any]:
+        """Fields of ``BrokerConfig``. Raises: ConfigError."""
+        protocols = _protocols(self._texts.get("listener.security.protocol.map", ("", ""))[1])
+        names = self._texts.get("controller.listener.names", ("", "CONTROLLER"))[1]
+        controllers = frozenset(name.strip().upper() for name in names.split(","))
+        fields: dict[str, Any] = {}
+        served: str | None = None
+        for setting in ("listeners", "advertised.listeners"):
+            if setting not in self._texts:
+                continue
+            label, text = self._texts[setting]
+            try:
+                entries = _addresses(text, controllers, protocols)
+                if setting == "listeners":
+                    if len(entries) > 1:
+                        raise ValueError(
+                            f"Firn serves one listener and these are {len(entries)} ({', '.join(name for name, _ in entries)}): "
+                            "keep the one that clients use"
+                        )
+                    ((served, (host, port)),) = entries
+                    fields |= {"listen_host": host, "listen_port": port}
+                    continue
+                chosen = [address for name, address in entries if name == served]
+                if not chosen and len(entries) == 1:
+                    chosen = [entries[0][1]]
+                if len(chosen) != 1:
+                    raise ValueError(f"it must have one address for the listener {served or 'PLAINTEXT'}")
+                host, port = chosen[0]
+                if host in _WILDCARDS:
+                    raise ValueError("clients cannot connect to a wildcard address")
+                fields |= {"advertised_host": host, "advertised_port": port}
+            except ValueError as error:
+                raise _not_allowed(setting, label, text, error) from None
+        return fields
+
+
+def _protocols(text: str) -> Mapping[str, str]:
+    """Security protocols by listener name. Raises: ValueError."""
+    protocols: dict[str, str] = {}
+    for part in text.split(","):
+        name, colon, protocol = part.strip().partition(":")
+        if not part.strip():
+            continue
+        if not colon or protocol.strip().upper() not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
+            raise ValueError("it must be of the form NAME:PROTOCOL,…, for example PLAINTEXT:PLAINTEXT")
+        protocols[name.strip().upper()] = protocol.strip().upper()
+    return protocols
+
+
+def _addresses(text: str, controllers: frozenset[str], protocols: Mapping[str, str]) -> list[tuple[str, Address]]:
+    """Names and addresses of the listeners that clients use. Raises: ValueError."""
+    found = []
+    for entry in (part.strip() for part in text.split(",")):
+        scheme, separator, rest = entry.partition("://")
+        name = scheme.upper() if separator else _PLAINTEXT
+        if separator and name in controllers:
+            continue
+        if protocols.get(name, name) != _PLAINTEXT:
+            raise ValueError(f"{scheme}:// is not served; use HOST:PORT or PLAINTEXT://HOST:PORT")
+        found.append((name, _address(rest if separator else entry)))
+    if not found:
+        raise ValueError("it has no listener for clients; write PLAINTEXT://HOST:PORT")
+    return found
 
 
 def read_config_file(path: Path) -> Source:
-    """The settings of a TOML file. Raises: ConfigError."""
+    """The settings of a TOML file, or of one of Java's by the name ``….properties``. Raises: ConfigError."""
     import tomllib
 
+    if path.suffix == ".properties":
+        return _read_properties(path)
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -197,9 +421,21 @@ def read_config_file(path: Path) -> Source:
     return Source(dict(_flattened(tables, "", path)), lambda name: f"{name} in {path}")
 
 
+def _read_properties(path: Path) -> Source:
+    try:
+        # Java reads these files as Latin-1, whatever the locale.
+        values = parse_properties(path.read_bytes().decode("latin-1"))
+    except OSError as error:
+        raise ConfigError(f"--config {path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise ConfigError(f"--config {path} is not a file of properties: {error}.") from None
+    # Java's brokers look at values without the blanks at their ends.
+    return Source({name: text.strip() for name, text in values.items()}, lambda name: f"{name} in {path}")
+
+
 def from_environment(environment: Mapping[str, str]) -> Source:
     """The settings among ``FIRN_…`` variables. Raises: ConfigError for one that is no setting."""
-    by_variable = {environment_name(name): name for name in (*catalogue(), *ALIASES)}
+    by_variable = {environment_name(name): name for name in (*BROKER_WITHOUT_EFFECT, *catalogue(), *ALIASES)}
     values: dict[str, str] = {}
     for variable, text in environment.items():
         if not variable.startswith("FIRN_") or variable in _OWN_ENVIRONMENT:
@@ -235,7 +471,25 @@ def environment_name(name: str) -> str:
 def catalogue() -> Mapping[str, Setting]:
     """Every setting of a broker by name."""
     settings = [
-        Setting("firn.take.over", None, 1, 0, _parse_take_over, "false", "Take over a node id from another directory.")
+        Setting("firn.take.over", None, 1, 0, _parse_take_over, "false", "Take over a node id from another directory."),
+        Setting(
+            "listener.security.protocol.map",
+            None,
+            1,
+            0,
+            _parse_listeners,
+            "PLAINTEXT:PLAINTEXT",
+            "Security protocol of each name in listeners; the listener of clients must be PLAINTEXT.",
+        ),
+        Setting(
+            "controller.listener.names",
+            None,
+            1,
+            0,
+            _parse_listeners,
+            "CONTROLLER",
+            "Names in listeners that are no listeners of clients; nothing listens there.",
+        ),
     ]
     for definition in BROKER_DEFINITIONS.values():
         parse = _SPECIAL.get(definition.name) or _plain(definition, definition.name, 1)
@@ -261,13 +515,6 @@ def unknown_name(name: str) -> ConfigError:
     nearest = guesses or get_close_matches(name, names, n=1, cutoff=0.7)
     hint = f" Did you mean {nearest[0]}?" if nearest else " `firn serve --list-settings` lists all of them."
     return ConfigError(f"There is no setting {name!r}.{hint}")
-
-
-def _known_name(given: str) -> str:
-    name = ALIASES.get(given, given)
-    if name not in catalogue():
-        raise unknown_name(given)
-    return name
 
 
 def _flattened(table: Mapping[str, Any], prefix: str, path: Path) -> Iterable[tuple[str, str]]:
@@ -307,14 +554,18 @@ def _plain(definition: Definition, name: str, unit: int) -> Callable[[str], Mapp
         try:
             value = parse_value(definition, text, name=name)
         except RequestRejected as error:
-            # Kafka's sentence begins with the name and the value, which are said already.
-            why = str(error).partition(f"for configuration {name}: ")[2] or str(error)
-            raise ValueError(why[:1].lower() + why[1:].rstrip(".")) from None
+            raise ValueError(_why(error, name)) from None
         if unit != 1 and isinstance(value, int) and value >= 0:
             value *= unit
         return {definition.field: value}
 
     return parse
+
+
+def _why(error: RequestRejected, name: str) -> str:
+    # Kafka's sentence begins with the name and the value, which are said already.
+    why = str(error).partition(f"for configuration {name}: ")[2] or str(error)
+    return why[:1].lower() + why[1:].rstrip(".") if not why.startswith("Firn") else why.rstrip(".")
 
 
 def _parse_take_over(text: str) -> Mapping[str, Any]:
@@ -349,15 +600,7 @@ def _parse_redis_url(text: str) -> Mapping[str, Any]:
 
 
 def _parse_listeners(text: str) -> Mapping[str, Any]:
-    host, port = _address(text)
-    return {"listen_host": host, "listen_port": port}
-
-
-def _parse_advertised(text: str) -> Mapping[str, Any]:
-    host, port = _address(text)
-    if host in _WILDCARDS:
-        raise ValueError("clients cannot connect to a wildcard address")
-    return {"advertised_host": host, "advertised_port": port}
+    raise AssertionError(f"listeners are read together: {text}")
 
 
 def _parse_http(text: str) -> Mapping[str, Any]:
@@ -383,7 +626,7 @@ _SPECIAL: Final[Mapping[str, Callable[[str], Mapping[str, Any]]]] = {
     "log.dirs": _parse_directory,
     "firn.store.url": _parse_store_url,
     "listeners": _parse_listeners,
-    "advertised.listeners": _parse_advertised,
+    "advertised.listeners": _parse_listeners,
     "firn.http.listen": _parse_http,
     "firn.http.allowed.hosts": _parse_allowed_hosts,
     "firn.http.allowed.origins": _parse_allowed_origins,
@@ -394,3 +637,8 @@ _DEFAULT_SHOWN: Final[Mapping[str, str]] = {
     "advertised.listeners": "as listeners",
 }
 _WILDCARDS: Final = ("0.0.0.0", "::")
+_PLAINTEXT: Final = "PLAINTEXT"
+_LISTENER_SETTINGS: Final = frozenset(
+    {"listeners", "advertised.listeners", "listener.security.protocol.map", "controller.listener.names"}
+)
+_SECRET: Final = frozenset(name for name, definition in BROKER_DEFINITIONS.items() if definition.sensitive)

@@ -96,7 +96,11 @@ def test_defaults_are_kafkas_or_the_documentation_says_so() -> None:
 def test_every_field_of_a_broker_has_a_definition_or_a_reason() -> None:
     defined = {definition.field for definition in BROKER_DEFINITIONS.values()} - {""}
     addresses = {"listen_host", "listen_port", "advertised_host", "advertised_port"}
-    assert {f.name for f in dataclasses.fields(BrokerConfig)} - defined == addresses | {"topic_defaults", "take_over"}
+    assert {f.name for f in dataclasses.fields(BrokerConfig)} - defined == addresses | {
+        "topic_defaults",
+        "take_over",
+        "without_effect",
+    }
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,8 @@ from app.units import BrokerId
 
 LISTENER: Final = "PLAINTEXT"
 OWN_DIRECTORY: Final = ".firn"
+KAFKA_METADATA_DIRECTORY: Final = "__cluster_metadata-0"
+"""In every data directory of Apache Kafka, and in none of Firn."""
 """In the data directory: what is not Kafka's."""
 ROOM_CHECK_S: Final = 1.0
 LOG_DESCRIPTORS_MAX: Final = 65_536
@@ -169,6 +171,11 @@ class Node:
         """
         around, config = self._around, self.config
         self.logs.lock()
+        if around.fs.exists(f"{config.data_dir}/{KAFKA_METADATA_DIRECTORY}"):
+            raise ConfigError(
+                f"the data directory {config.data_dir} is one of Apache Kafka: Firn does not read its logs, and would cut them. "
+                "Name an empty directory (log.dirs, --data-dir), and copy topics from a running Kafka, for example by MirrorMaker"
+            )
         meta = self.logs.read_meta()
         if meta is not None and meta.node_id != config.node_id:
             raise ConfigError(
@@ -290,12 +297,27 @@ class Node:
             replays=ReplayTurns(around.elapsed_s),
         )
         self.controller.on_change(self._count_generation)
+        self.controller.on_change(self._follow_settings)
         self._apis = Apis()
         self.server = KafkaServer(
             self.context,
             self._apis,
-            connections_max=min(config.max_connections, max(16, around.descriptors_max // 2)),
+            connections_max=self._connections_max(config),
         )
+        self._apply_settings()
+
+    def _connections_max(self, config: BrokerConfig) -> int:
+        return min(config.max_connections, max(16, self._around.descriptors_max // 2))
+
+    def _follow_settings(self, image: ClusterImage, delta: ImageDelta) -> None:
+        if delta.broker_configs:
+            self._apply_settings()
+
+    def _apply_settings(self) -> None:
+        """Bring what was altered while brokers ran to the parts that do not ask for it themselves."""
+        self.context.effective = effective = self.controller.effective_broker_config()
+        self.logs.producer_expiration_ms = effective.producer_id_expiration_ms
+        self.server.limit_connections(self._connections_max(effective))
 
     def _count_generation(self, image: ClusterImage, delta: ImageDelta) -> None:
         self.context.generation += 1

@@ -26,6 +26,7 @@ from app.broker.children import Child
 from app.broker.running import forget_running, note_running
 from app.broker.runtime import SystemClock, ThreadPool, log_line, raise_descriptor_limit, settle_memory
 from app.configs import BrokerConfig
+from app.configs.without_effect import set_aside
 from app.errors import ConfigError, ConflictError, StorageUnavailable
 from app.hot.files import DirectoryLock, FileSystem, PosixFileSystem, claim_directory
 from app.metrics import Sample
@@ -154,6 +155,9 @@ class Broker:
             f"broker {self.config.node_id} of cluster {image.cluster_id} serves Kafka on "
             f"{self.config.listen_host}:{self.node.port}, store {self.store_url}, HTTP {self.config.http_address}"
         )
+        useless = set_aside(self.config)
+        if useless is not None:
+            self._log_line(useless)
 
     def _liveness(self) -> Liveness | None:
         """Signs of life in Redis, if there is one; else the node's own objects."""

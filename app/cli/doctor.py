@@ -21,11 +21,18 @@ from app.limits import GIB
 
 if TYPE_CHECKING:
     from app.objectstore.check import CheckResult
+    from app.settings import Review
 
 DESCRIPTORS_WANTED: Final = 8_192
 """Log files share descriptors, so what counts is mostly connections."""
 FREE_BYTES_WANTED: Final = 10 * GIB
 KERNEL_WANTED: Final = (4, 14)
+_HEADINGS: Final = {
+    "effective": "Settings that take effect",
+    "lowered": "Settings that ask for more replicas than there are brokers",
+    "no meaning": "Settings of Kafka that mean nothing here",
+    "refused": "Settings that are refused (see below)",
+}
 
 
 def doctor(
@@ -37,19 +44,29 @@ def doctor(
         typer.Option("--store", "-s", metavar="URL", help="Object store: file:///path or s3://bucket/prefix."),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", envvar="FIRN_CONFIG", help="TOML file with the broker's settings.")
+        Path | None,
+        typer.Option(
+            "--config", "-c", envvar="FIRN_CONFIG", help="The broker's settings: a TOML file, or Kafka's .properties."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Check machine, disk and object store, and say how to mend what fails.
+    """Check settings, machine, disk and object store, and say how to mend what fails.
 
-    Settings come as for `firn serve`, so that the same flags are checked that will be used. Nothing is left behind.
+    Settings come as for `firn serve`, so that the same flags are checked that will be used; with --config each of them is
+    listed with what becomes of it. Disk and store are looked at when no setting is refused. Nothing is left behind.
     """
-    from app.settings import load
+    from app.settings import resolve, review, sources_of
 
-    broker = load(config_path=config, environment=os.environ, flags={"--data-dir": data_dir, "--store": store}).broker
-    results = [*machine_checks(), *disk_checks(Path(broker.data_dir), broker.firn_log_dir_free_bytes_min)]
-    results += run_async(lambda: store_checks(broker.store_url))
+    sources = sources_of(config_path=config, environment=os.environ, flags={"--data-dir": data_dir, "--store": store})
+    reviewed = review(sources)
+    if reviewed.settings is None and config is None:
+        resolve(sources)
+    results = [*settings_checks(reviewed), *machine_checks()]
+    if reviewed.settings is not None:
+        broker = reviewed.settings.broker
+        results += disk_checks(Path(broker.data_dir), broker.firn_log_dir_free_bytes_min)
+        results += run_async(lambda: store_checks(broker.store_url))
     failed = [result for result in results if not result.passed]
     if as_json:
         print_json(
@@ -59,9 +76,21 @@ def doctor(
                     {"name": result.name, "passed": result.passed, "detail": result.detail, "mend": result.mend}
                     for result in results
                 ],
+                "settings": [
+                    {
+                        "name": entry.name,
+                        "given": entry.label,
+                        "value": entry.text,
+                        "verdict": entry.verdict,
+                        "why": entry.why,
+                    }
+                    for entry in reviewed.entries
+                ],
             }
         )
         return 1 if failed else 0
+    if config is not None:
+        sys.stdout.write(settings_text(reviewed))
     width = max(len(result.name) for result in results)
     for result in results:
         sys.stdout.write(f"{'ok  ' if result.passed else 'FAIL'}  {result.name:<{width}}  {result.detail}\n")
@@ -70,6 +99,42 @@ def doctor(
     verdict = f"{count_text(len(failed), 'check')} failed." if failed else "A broker can run here."
     sys.stdout.write(f"\n{verdict}\n")
     return 1 if failed else 0
+
+
+def settings_checks(reviewed: Review) -> Iterable[CheckResult]:
+    """Every setting that is refused, or one line of how many there are."""
+    from app.objectstore.check import CheckResult
+    from app.settings import Verdict
+
+    refused = [entry for entry in reviewed.entries if entry.verdict is Verdict.REFUSED]
+    for entry in refused:
+        yield CheckResult("settings", False, entry.why, "change this setting, or take it out")
+    if not refused and reviewed.entries:
+        counts = ", ".join(
+            f"{number} {verdict.value}"
+            for verdict in Verdict
+            if (number := sum(entry.verdict is verdict for entry in reviewed.entries))
+        )
+        yield CheckResult("settings", True, counts)
+
+
+def settings_text(reviewed: Review) -> str:
+    """Every setting that was given and what becomes of it, for people."""
+    from app.settings import Verdict
+
+    lines = []
+    for verdict in Verdict:
+        entries = [entry for entry in reviewed.entries if entry.verdict is verdict and entry.name]
+        if not entries:
+            continue
+        lines.append(f"{_HEADINGS[verdict.value]}:")
+        for entry in sorted(entries):
+            value = "(secret)" if entry.text is None else entry.text
+            lines.append(f"  {entry.name}={value}")
+            if entry.why and verdict is not Verdict.REFUSED:
+                lines.append(f"      {entry.why}")
+        lines.append("")
+    return "\n".join([*lines, ""]) if lines else ""
 
 
 def machine_checks() -> Iterable[CheckResult]:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from app.client.producer import Acknowledged
 
 READ_BYTES: Final = 1 * MIB
+FAILURES_BEFORE_TOLD: Final = 4
+"""After so many tries, which is less than a second, a person is told what the broker answers."""
 LINE_BYTES_MAX: Final = 64 * MIB
 """Longest line; no broker takes a record as long as that."""
 
@@ -102,6 +104,7 @@ def produce(
                     acks={Acks.ALL: -1, Acks.ONE: 1, Acks.NONE: 0}[acks],
                     compression=Codec[compression.name],
                     linger_ms=10,
+                    on_retry=_Trouble().told,
                 )
                 started = loop.time()
                 show = file is not None and not quiet
@@ -141,6 +144,20 @@ def produce(
         return 0
 
     return run_async(work)
+
+
+class _Trouble:
+    """Tells a person why it takes long: each reason once, when it has lasted."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def told(self, error: FirnError, attempts: int) -> None:
+        """Note one failure, the ``attempts``-th in a row of what failed."""
+        reason = str(error)
+        if attempts >= FAILURES_BEFORE_TOLD and reason not in self._told:
+            self._told.add(reason)
+            say(f"Not acknowledged yet, trying again: {reason.rstrip('.')}. Ctrl-C stops it.")
 
 
 class _Tally:

@@ -68,7 +68,13 @@ def serve(
     ] = False,
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", metavar="FILE", envvar="FIRN_CONFIG", help="TOML file with settings."),
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="FILE",
+            envvar="FIRN_CONFIG",
+            help="Settings: a TOML file, or Kafka's .properties.",
+        ),
     ] = None,
     assignments: Annotated[
         list[str] | None,
@@ -93,7 +99,7 @@ def serve(
     """Run a broker.
 
     Without any flag it serves Kafka on 127.0.0.1:9092 and HTTP on 127.0.0.1:8080, with its data in ./firn-data.
-    Settings come from a TOML file, FIRN_… environment variables, flags and --set, each over the ones before.
+    Settings come from a file (--config), FIRN_… environment variables, flags and --set, each over the ones before.
     """
     from app.settings import load
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -91,6 +91,8 @@ class _Batch:
     base_sequence: int = -1
     encoded: bytes = b""
     attempts: int = 0
+    last_error: FirnError | None = None
+    """Why it was not acknowledged when it was tried last."""
 
 
 @dataclass(slots=True, eq=False)
@@ -127,6 +129,7 @@ class Producer:
         delivery_timeout_ms: int = 120_000,
         create_topics: bool = True,
         transaction: Transaction | None = None,
+        on_retry: Callable[[FirnError, int], None] | None = None,
     ) -> None:
         """
         Args:
@@ -137,6 +140,7 @@ class Producer:
             create_topics: let the broker create an unknown topic, if its settings allow that.
             transaction: everything that is sent belongs to it; ending it is the caller's. After a failed record it can only
                 be aborted.
+            on_retry: told why something is tried again, and how many times it has failed. It must not wait.
         """
         assert acks in (-1, 0, 1), acks
         self._cluster = cluster
@@ -150,6 +154,7 @@ class Producer:
         self._delivery_timeout_s = delivery_timeout_ms / 1000
         self._create_topics = create_topics
         self._transaction = transaction
+        self._on_retry = on_retry
         assert transaction is None or self._idempotent
         self._in_flight_max = IN_FLIGHT_PER_PARTITION_MAX if self._idempotent else 1
         self._sticky = StickyChoice(cluster.rng)
@@ -250,7 +255,14 @@ class Producer:
         # An unknown topic is worth another look only if asking may create it.
         final = frozenset() if self._create_topics else frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
         budget_ms = min(self._cluster.retry_budget_ms, int(self._delivery_timeout_s * 1000))
-        return await retrying(ask, rng=self._cluster.rng, budget_ms=budget_ms, also_final=final)
+        attempts = 0
+
+        async def tell(error: FirnError) -> None:
+            nonlocal attempts
+            attempts += 1
+            self._tell_retry(error, attempts)
+
+        return await retrying(ask, rng=self._cluster.rng, budget_ms=budget_ms, also_final=final, before_retry=tell)
 
     def _open_batch(self, view: TopicView, key: bytes | None, partition: int | None, size: int) -> _Batch:
         """The batch that has room for a record of ``size`` bytes; full ones are sealed on the way."""
@@ -367,7 +379,8 @@ class Producer:
             while queue.ready and not queue.in_flight and now >= queue.ready[0].opened_s + self._delivery_timeout_s:
                 batch = queue.ready.popleft()
                 late = f"{batch.partition} did not acknowledge within {self._delivery_timeout_s:g} s."
-                self._fail(queue, batch, BrokerUnavailable(late))
+                why = f" The last answer: {batch.last_error}" if batch.last_error is not None else ""
+                self._fail(queue, batch, BrokerUnavailable(late + why))
 
     async def _ready_by_leader(self) -> dict[BrokerId, list[tuple[_PartitionQueue, _Batch]]]:
         """Batches that may go now, at most one per partition, by leader; marked as in flight."""
@@ -516,6 +529,7 @@ class Producer:
         is_first = queue.in_flight[0] is batch
         queue.in_flight.remove(batch)
         batch.attempts += 1
+        batch.last_error = error
         now = asyncio.get_running_loop().time()
         code = error.code if isinstance(error, RequestRejected) else None
         outdated = batch.identity is not queue.identity
@@ -535,6 +549,8 @@ class Producer:
                 # The broker did not store it under the numbers it has, and never will.
                 batch.identity, batch.base_sequence = None, -1
             self._put_back(queue, batch)
+            if not behind_a_failure:
+                self._tell_retry(error, batch.attempts)
             queue.not_before_s = now + backoff_ms(batch.attempts, self._cluster.rng) / 1000
             self._cluster.forget(batch.partition.topic)
         else:
@@ -571,9 +587,15 @@ class Producer:
             self._fail(queue, queue.ready.popleft(), error)
             return
         batch.attempts += 1
+        batch.last_error = error
+        self._tell_retry(error, batch.attempts)
         self._cluster.forget(queue.partition.topic)
         pause_ms = backoff_ms(batch.attempts, self._cluster.rng)
         queue.not_before_s = asyncio.get_running_loop().time() + pause_ms / 1000
+
+    def _tell_retry(self, error: FirnError, attempts: int) -> None:
+        if self._on_retry is not None:
+            self._on_retry(error, attempts)
 
     def _fail(self, queue: _PartitionQueue, batch: _Batch, error: FirnError) -> None:
         self._buffered_bytes -= batch.size_bytes

@@ -40,6 +40,7 @@ class BrokerConfig:
     num_partitions: int = 1
     default_replication_factor: int = 1
     auto_create_topics_enable: bool = True
+    delete_topic_enable: bool = True
 
     socket_request_max_bytes: int = 104_857_600
     socket_send_buffer_bytes: int = 102_400
@@ -64,6 +65,12 @@ class BrokerConfig:
     group_consumer_session_timeout_ms: int = 45_000
     group_consumer_heartbeat_interval_ms: int = 5000
     group_consumer_assignment_interval_ms: int = 1000
+    group_consumer_min_session_timeout_ms: int = 45_000
+    group_consumer_max_session_timeout_ms: int = 60_000
+    group_consumer_min_heartbeat_interval_ms: int = 5000
+    group_consumer_max_heartbeat_interval_ms: int = 15_000
+    group_consumer_min_assignment_interval_ms: int = 0
+    group_consumer_max_assignment_interval_ms: int = 15_000
     group_consumer_max_size: int = INT_MAX
     group_consumer_assignors: frozenset[str] = frozenset({"uniform", "range"})
     group_consumer_migration_policy: str = "bidirectional"
@@ -71,6 +78,18 @@ class BrokerConfig:
     group_share_session_timeout_ms: int = 45_000
     group_share_heartbeat_interval_ms: int = 5000
     group_share_assignment_interval_ms: int = 1000
+    group_share_min_session_timeout_ms: int = 45_000
+    group_share_max_session_timeout_ms: int = 60_000
+    group_share_min_heartbeat_interval_ms: int = 5000
+    group_share_max_heartbeat_interval_ms: int = 15_000
+    group_share_min_assignment_interval_ms: int = 0
+    group_share_max_assignment_interval_ms: int = 15_000
+    group_share_min_record_lock_duration_ms: int = 15_000
+    group_share_max_record_lock_duration_ms: int = 60_000
+    group_share_min_delivery_count_limit: int = 2
+    group_share_max_delivery_count_limit: int = 10
+    group_share_min_partition_max_record_locks: int = 100
+    group_share_max_partition_max_record_locks: int = 4000
     group_share_max_size: int = 200
     group_share_delivery_count_limit: int = 5
     group_share_record_lock_duration_ms: int = 30_000
@@ -108,3 +127,5 @@ class BrokerConfig:
     """Memory for batches that are being decompressed, checked and recompressed, over all connections."""
     firn_log_dir_free_bytes_min: int = 1_073_741_824
     """Below this much free room on the data directory's disk producers get a retriable error."""
+    without_effect: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Settings that Kafka knows and nothing here needs, with the texts that were given; secrets are left out."""

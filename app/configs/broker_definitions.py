@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from app.configs.broker import BrokerConfig
 from app.configs.definition import ConfigType, Definition, Importance, Update, Value
+from app.configs.group_bounds import GROUP_BOUNDS
 from app.configs.numbers import SHORT_MAX
 from app.configs.values import documented
 from app.limits import DECOMPRESSED_BATCH_BYTES_MAX, LOG_CLEANER_THREADS_MAX, MIB
@@ -16,6 +17,20 @@ _BOOLEAN, _STRING, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.STRING, ConfigTy
 _SHORT, _DOUBLE, _LIST, _PASSWORD = ConfigType.SHORT, ConfigType.DOUBLE, ConfigType.LIST, ConfigType.PASSWORD
 
 _BLANK: Final = BrokerConfig()
+
+_LEAST: Final[Mapping[str, tuple[int, int | None]]] = {
+    "assignment.interval.ms": (0, None),
+    "record.lock.duration.ms": (1000, 30_000),
+    "delivery.count.limit": (2, 5),
+    "partition.max.record.locks": (100, 2000),
+}
+_MOST: Final[Mapping[str, tuple[int, int | None]]] = {
+    "assignment.interval.ms": (0, None),
+    "record.lock.duration.ms": (30_000, 3_600_000),
+    "delivery.count.limit": (5, 25),
+    "partition.max.record.locks": (2000, 10_000),
+}
+"""Between what the bounds of groups' settings may lie, where that is not from 1 on; Kafka's."""
 
 
 def _broker(
@@ -136,7 +151,7 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "default.replication.factor",
                 _INT,
-                "Replicas of a topic whose creator does not say.",
+                "Replicas of a topic whose creator does not say; never more than there are brokers.",
                 minimum=1,
                 maximum=SHORT_MAX,
             ),
@@ -144,6 +159,12 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "auto.create.topics.enable",
                 _BOOLEAN,
                 "Whether a client that asks for a topic's metadata, and allows it, creates the topic.",
+                importance=Importance.HIGH,
+            ),
+            _broker(
+                "delete.topic.enable",
+                _BOOLEAN,
+                "Whether topics can be deleted; if not, DeleteTopics is refused.",
                 importance=Importance.HIGH,
             ),
             _broker(
@@ -180,6 +201,7 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "Connections at a time, and never more than half of the files that the process may open; further ones wait until "
                 "others are closed.",
                 minimum=0,
+                update=Update.CLUSTER_WIDE,
             ),
             _broker(
                 "fetch.max.bytes",
@@ -205,6 +227,7 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "Time after which an idempotent producer that writes nothing is forgotten.",
                 importance=Importance.LOW,
                 minimum=1,
+                update=Update.CLUSTER_WIDE,
             ),
             *(
                 definition
@@ -224,7 +247,7 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                     _broker(
                         f"{prefix}.replication.factor",
                         _SHORT,
-                        f"Replicas of the topic of {what}, when it is made.",
+                        f"Replicas of the topic of {what}, when it is made; never more than there are brokers.",
                         importance=Importance.HIGH,
                         minimum=1,
                         kafka_default="3",
@@ -264,6 +287,7 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 _BOOLEAN,
                 "Whether a batch that begins a transaction in a partition is refused unless the transaction may write there.",
                 importance=Importance.LOW,
+                update=Update.CLUSTER_WIDE,
             ),
             _broker(
                 "offsets.retention.minutes",
@@ -325,7 +349,6 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "Time between two computations of what members of a consumer group should read; members that join together "
                 "are dealt with together (KIP-1263). 0 computes whenever something has changed.",
                 minimum=0,
-                maximum=15_000,
                 update=Update.CLUSTER_WIDE,
             ),
             _broker(
@@ -365,7 +388,6 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 _INT,
                 "As group.consumer.assignment.interval.ms, of share groups.",
                 minimum=0,
-                maximum=15_000,
                 update=Update.CLUSTER_WIDE,
             ),
             _broker("group.share.max.size", _SHORT, "Most members of a share group.", minimum=1, maximum=1000),
@@ -397,6 +419,20 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "Most share sessions of a broker: one for each member of a share group that reads from it.",
                 minimum=1,
             ),
+            *(
+                _broker(
+                    name,
+                    _INT,
+                    f"{word} that {bound.setting} may be, and {bound.of_group} of a group.",
+                    minimum=minimum,
+                    maximum=maximum,
+                )
+                for bound in GROUP_BOUNDS
+                for name, word, (minimum, maximum) in (
+                    (bound.least, "Least", _LEAST.get(bound.name, (1, None))),
+                    (bound.most, "Most", _MOST.get(bound.name, (1, None))),
+                )
+            ),
             _broker(
                 "group.consumer.regex.refresh.interval.ms",
                 _INT,
@@ -417,6 +453,7 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "Longest that a Fetch waits for data from the object store, if the client would wait longer; it is answered with "
                 "what there is by then, and what arrives later is kept for the next one.",
                 minimum=1,
+                update=Update.CLUSTER_WIDE,
             ),
             _broker(
                 "log.retention.check.interval.ms",

@@ -45,6 +45,8 @@ class Update(Enum):
     """Only by starting the broker again."""
     CLUSTER_WIDE = "cluster-wide"
     """While it runs, for all brokers; one broker may differ."""
+    PER_BROKER = "per-broker"
+    """While it runs, for one broker at a time."""
 
 
 Value = bool | int | float | str | frozenset[str] | None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from app.configs.broker import BrokerConfig
 from app.configs.broker_definitions import BROKER_DEFINITIONS
@@ -13,6 +13,9 @@ from app.configs.definition import ConfigSource, Definition, Synonym, Update, Va
 from app.configs.resolving import apply_broker_overrides, resolve_topic_config
 from app.configs.topic_definitions import TOPIC_BY_SYNONYM, TOPIC_DEFINITIONS
 from app.configs.values import format_value
+from app.configs.without_effect import TOPIC_WITHOUT_EFFECT, WithoutEffect, broker_setting_without_effect
+
+_STATIC: Final = ConfigSource.STATIC_BROKER_CONFIG
 
 
 class SourcedValue(NamedTuple):
@@ -44,7 +47,10 @@ def describe_topic(
     broker_overrides: Mapping[str, str] = MappingProxyType({}),
     cluster_overrides: Mapping[str, str] = MappingProxyType({}),
 ) -> list[DescribedConfig]:
-    """Every setting of a topic, by name. ``broker`` is as it was started, without dynamic overrides."""
+    """Every setting of a topic, by name; what has no effect only where it was said.
+
+    ``broker`` is as it was started, without dynamic overrides.
+    """
     effective_broker = apply_broker_overrides(apply_broker_overrides(broker, cluster_overrides), broker_overrides)
     effective = resolve_topic_config(effective_broker, overrides)
     described = []
@@ -55,7 +61,11 @@ def describe_topic(
         said += _said_by_brokers(definition, broker, broker_overrides, cluster_overrides)
         value = overrides.get(name) or format_value(getattr(effective, definition.field))
         described.append(DescribedConfig(definition, name, value, said[0].source, False, said))
-    return described
+    for name, entry in TOPIC_WITHOUT_EFFECT.items():
+        if name in overrides:
+            said = [SourcedValue(name, overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG)]
+            described.append(DescribedConfig(entry.definition, name, overrides[name], said[0].source, False, said))
+    return sorted(described, key=lambda config: config.name)
 
 
 def describe_broker(
@@ -64,7 +74,10 @@ def describe_broker(
     broker_overrides: Mapping[str, str] = MappingProxyType({}),
     cluster_overrides: Mapping[str, str] = MappingProxyType({}),
 ) -> list[DescribedConfig]:
-    """Every setting of a broker, by name. ``broker`` is as it was started, without dynamic overrides."""
+    """Every setting of a broker, by name; what has no effect only where it was said.
+
+    ``broker`` is as it was started, without dynamic overrides.
+    """
     effective = apply_broker_overrides(apply_broker_overrides(broker, cluster_overrides), broker_overrides)
     layers = (
         (broker_overrides, ConfigSource.DYNAMIC_BROKER_CONFIG),
@@ -88,7 +101,24 @@ def describe_broker(
         said = _said_by_brokers(definition, broker, broker_overrides, cluster_overrides)
         value = _in_unit(getattr(effective.topic_defaults, definition.field), synonym)
         described.append(DescribedConfig(definition, name, value, said[0].source, False, said))
+    static_texts = dict(broker.without_effect)
+    for name in {*static_texts, *broker_overrides, *cluster_overrides}:
+        entry = broker_setting_without_effect(name)
+        if entry is not None:
+            described.append(_described_without_effect(entry, name, (*layers, (static_texts, _STATIC))))
     return sorted(described, key=lambda config: config.name)
+
+
+def _described_without_effect(
+    entry: WithoutEffect, name: str, layers: Iterable[tuple[Mapping[str, str], ConfigSource]]
+) -> DescribedConfig:
+    definition = entry.definition
+    said = [SourcedValue(name, layer[name], source) for layer, source in layers if name in layer]
+    if definition.default is not None:
+        said.append(SourcedValue(name, format_value(definition.default), ConfigSource.DEFAULT_CONFIG))
+    if definition.sensitive:
+        said = [known._replace(value=None) for known in said]
+    return DescribedConfig(definition, name, said[0].value, said[0].source, definition.update is Update.READ_ONLY, said)
 
 
 def _said_by_brokers(

@@ -183,7 +183,8 @@ TOPIC_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _topic(
                 "min.insync.replicas",
                 _INT,
-                "In-sync replicas that must hold a record before a producer with acks=all is answered.",
+                "In-sync replicas that must hold a record before a producer with acks=all is answered; never more than a "
+                "partition has replicas.",
                 minimum=1,
             ),
             _topic(

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from app.configs.broker import BrokerConfig
 from app.configs.broker_definitions import BROKER_DEFINITIONS
 from app.configs.definition import Update
+from app.configs.group_bounds import check_group_bounds
 from app.configs.resolving import apply_broker_overrides, parse_synonym, resolve_topic_config
 from app.configs.topic import DERIVED, Durability, TopicConfig
 from app.configs.topic_definitions import TOPIC_BY_SYNONYM, TOPIC_DEFINITIONS
 from app.configs.values import invalid_value
+from app.configs.without_effect import TOPIC_WITHOUT_EFFECT, broker_setting_without_effect, checked_text
 from app.errors import ConfigError, ErrorCode, RequestRejected
 
 
@@ -30,11 +32,12 @@ def validate_topic_configs(
     broker = broker or BrokerConfig()
     given: dict[str, str] = {}
     for name, text in overrides.items():
-        if name not in TOPIC_DEFINITIONS:
+        useless = TOPIC_WITHOUT_EFFECT.get(name)
+        if name not in TOPIC_DEFINITIONS and useless is None:
             raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
         if text is None:
             raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {name}")
-        given[name] = text
+        given[name] = text if useless is None else checked_text(useless, text)
     config = resolve_topic_config(broker, given)
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         raise RequestRejected(
@@ -92,29 +95,44 @@ def _check_local_retention(unit: str, local: int, whole: int, copy_disabled: boo
 def check_broker_config(broker: BrokerConfig) -> None:
     """Refuse what a broker must not start with, its topic defaults among it. Raises: ConfigError."""
     try:
+        check_group_bounds(broker)
+    except RequestRejected as error:
+        raise ConfigError(f"{error}.") from None
+    try:
         validate_topic_configs({}, broker=broker)
     except RequestRejected as error:
         raise ConfigError(f"The broker's topic defaults cannot be used: {error}") from None
 
 
-def validate_broker_configs(overrides: Mapping[str, str | None], *, broker: BrokerConfig | None = None) -> BrokerConfig:
-    """Check the dynamic overrides that one broker, or all, are to have; answers what they come to on ``broker``.
+def validate_broker_configs(
+    overrides: Mapping[str, str | None], *, broker: BrokerConfig | None = None, of_all: bool = False
+) -> BrokerConfig:
+    """Check the dynamic overrides that one broker, or all (``of_all``), are to have; answers what they come to on ``broker``.
 
     Raises: RequestRejected INVALID_CONFIG for an unknown name or a bad value; INVALID_REQUEST for a setting that only
-    changes by starting the broker again.
+    changes by starting the broker again, or only for one broker at a time.
     """
     given: dict[str, str] = {}
     for name, text in overrides.items():
-        definition = BROKER_DEFINITIONS.get(name)
+        useless = broker_setting_without_effect(name)
+        definition = BROKER_DEFINITIONS.get(name) or (useless.definition if useless is not None else None)
         if definition is None and name not in TOPIC_BY_SYNONYM:
             raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}")
         if definition is not None and definition.update is Update.READ_ONLY:
             raise RequestRejected(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {name}")
+        if definition is not None and definition.update is Update.PER_BROKER and of_all:
+            raise RequestRejected(
+                ErrorCode.INVALID_REQUEST,
+                f"Cannot update these configs at default cluster level, broker id must be specified: {name}",
+            )
         if text is None:
             raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Null value not supported for broker configs: {name}")
         given[name] = text
-        if name in TOPIC_BY_SYNONYM:
+        if useless is not None:
+            checked_text(useless, text)
+        elif name in TOPIC_BY_SYNONYM:
             parse_synonym(name, text)
     effective = apply_broker_overrides(broker or BrokerConfig(), given)
+    check_group_bounds(effective)
     validate_topic_configs({}, broker=effective)
     return effective

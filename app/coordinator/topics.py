@@ -96,6 +96,7 @@ async def ensure_topic(controller: Controller, topic: InternalTopic) -> TopicIma
             getattr(config, topic.partitions_field),
             topic_configs(topic, config),
             getattr(config, topic.replication_factor_field),
+            fewer_replicas=True,
         )
     except RequestRejected as error:
         found = controller.image.topic(topic.name)

@@ -15,7 +15,14 @@ from app.groups.share_state import ShareKey, SharePartition, ShareSettings, Shar
 from app.hot.manager import LogManager
 from app.metadata.cluster import ClusterImage, ImageDelta
 from app.metadata.controller import Controller
-from app.metadata.group_configs import AUTO_OFFSET_RESET, ISOLATION_LEVEL, LATEST, READ_COMMITTED, config_of_group
+from app.metadata.group_configs import (
+    AUTO_OFFSET_RESET,
+    ISOLATION_LEVEL,
+    LATEST,
+    READ_COMMITTED,
+    RENEW_ENABLE,
+    config_of_group,
+)
 from app.metrics import Registry
 from app.seams import Clock
 from app.units import BrokerId
@@ -67,6 +74,7 @@ class ShareCoordinator:
             config.group_share_partition_max_record_locks,
             overrides.get(ISOLATION_LEVEL) == READ_COMMITTED,
             overrides.get(AUTO_OFFSET_RESET, LATEST),
+            overrides.get(RENEW_ENABLE, "true").strip().lower() == "true",
         )
 
     async def run(self) -> None:

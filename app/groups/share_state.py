@@ -62,6 +62,8 @@ class ShareSettings(NamedTuple):
     """Whether records of open and aborted transactions are held back."""
     reset: str = LATEST
     """Where a partition is begun that the group has not read before."""
+    renews: bool = True
+    """Whether a member may ask for more time."""
 
 
 class SharePartition:

@@ -138,7 +138,7 @@ def check_admitted(
         )
     if continues(log, writer):
         return
-    if version < ADDS_PARTITIONS and not context.config.transaction_partition_verification_enable:
+    if version < ADDS_PARTITIONS and not context.effective.transaction_partition_verification_enable:
         return
     try:
         context.transactions.check_partition(transactional_id, writer, log.topic_partition)

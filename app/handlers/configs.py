@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from app.configs.describing import DescribedConfig, describe_broker, describe_topic
+from app.configs.without_effect import GROUP_WITHOUT_EFFECT, TOPIC_WITHOUT_EFFECT, told
 from app.errors import ErrorCode, FirnError, RequestRejected
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
@@ -108,7 +109,7 @@ def _described(context: Context, resource: DescribeConfigsResource) -> list[Desc
         case ResourceType.GROUP:
             if not name:
                 raise RequestRejected(ErrorCode.INVALID_REQUEST, "Group name can't be empty.")
-            return describe_group(context.config, context.image.group_configs.get(name, _NOTHING))
+            return describe_group(context.effective, context.image.group_configs.get(name, _NOTHING))
         case kind:
             raise RequestRejected(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
 
@@ -180,6 +181,11 @@ async def alter_configs(
         return await context.controller.replace_configs(*key, configs, validate_only=message.validate_only)
 
     answers = await each(message.resources, replace)
+    if not message.validate_only:
+        for resource, answer in zip(message.resources, answers, strict=True):
+            if not isinstance(answer, Refusal):
+                names = [config.name for config in resource.configs]
+                _tell_useless(context, resource.resource_type, resource.resource_name, names)
     return full.AlterConfigsResponse(
         responses=[
             full.AlterConfigsResourceResponse(*_outcome(answer), *resource)
@@ -216,12 +222,31 @@ async def incremental_alter_configs(
         )
 
     answers = await each(message.resources, change)
+    if not message.validate_only:
+        for resource, answer in zip(message.resources, answers, strict=True):
+            if not isinstance(answer, Refusal):
+                names = [config.name for config in resource.configs if config.config_operation != Operation.DELETE]
+                _tell_useless(context, resource.resource_type, resource.resource_name, names)
     return incremental.IncrementalAlterConfigsResponse(
         responses=[
             incremental.AlterConfigsResourceResponse(*_outcome(answer), *resource)
             for resource, answer in zip(resources, answers, strict=True)
         ]
     )
+
+
+def _tell_useless(context: Context, kind: int, name: str, names: Sequence[str]) -> None:
+    """One line for the operator about settings that were accepted and change nothing."""
+    if kind == ResourceType.TOPIC:
+        useless, whose = told(names, TOPIC_WITHOUT_EFFECT), f"topic {name}"
+    elif kind == ResourceType.BROKER:
+        useless, whose = told(names), f"broker {name}" if name else "all brokers"
+    elif kind == ResourceType.GROUP:
+        useless, whose = told(names, GROUP_WITHOUT_EFFECT), f"group {name}"
+    else:
+        return
+    if useless:
+        context.log_line(f"settings of {whose} that mean nothing here: {useless}")
 
 
 def _changes(configs: Sequence[incremental.AlterableConfig]) -> list[ConfigChange]:

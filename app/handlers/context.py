@@ -69,6 +69,11 @@ class Context:
     """Readers of the tier take turns, so that others need not wait for them."""
     fan_out: FanOut = field(default_factory=FanOut)
     """What many consumers are answered alike."""
+    effective: BrokerConfig = field(init=False)
+    """``config`` with what was altered since the start."""
+
+    def __post_init__(self) -> None:
+        self.effective = self.config
 
     @property
     def node_id(self) -> BrokerId:

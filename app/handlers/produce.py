@@ -443,13 +443,17 @@ def check_request(version: int, records: memoryview) -> None:
 
 
 def check_in_sync(context: Context, log: PartitionLog) -> None:
-    """Raises: RequestRejected with NOT_ENOUGH_REPLICAS if fewer replicas are in sync than ``min.insync.replicas`` asks."""
+    """Raises: RequestRejected with NOT_ENOUGH_REPLICAS if fewer replicas are in sync than ``min.insync.replicas`` asks.
+
+    No more are asked for than the partition has.
+    """
     wanted = log.config.min_insync_replicas
     if wanted <= 1:
         return
     topic = context.image.topic(log.topic)
+    replicas = len(topic.partitions[log.partition].replicas) if topic is not None else wanted
     in_sync = len(topic.partitions[log.partition].isr) if topic is not None else 0
-    if in_sync < wanted:
+    if in_sync < min(wanted, replicas):
         raise RequestRejected(
             ErrorCode.NOT_ENOUGH_REPLICAS, f"{in_sync} replicas are in sync, min.insync.replicas is {wanted}"
         )

@@ -144,6 +144,15 @@ class KafkaServer:
             self.metrics.accepting_stopped.value += 1
             self._listener.pause()
 
+    def limit_connections(self, connections_max: int) -> None:
+        """From now on so many at a time; those above it that are open stay."""
+        self._connections_max = connections_max
+        if self._listener is not None:
+            if len(self._connections) >= connections_max:
+                self._listener.pause()
+            else:
+                self._listener.resume()
+
     def lost(self, connection: Connection) -> None:
         self._connections.discard(connection)
         if self._listener is not None and len(self._connections) < self._connections_max:

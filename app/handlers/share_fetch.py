@@ -202,6 +202,15 @@ async def _acknowledge(
         return ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic {key.topic_id}."
     if not renews and any(AcknowledgeType.RENEW in each.types for each in said):
         return ErrorCode.INVALID_REQUEST, "Only a request that says so can renew."
+    if (
+        renews
+        and not context.shares.settings(key.group_id).renews
+        and any(AcknowledgeType.RENEW in each.types for each in said)
+    ):
+        return (
+            ErrorCode.INVALID_RECORD_STATE,
+            "share.renew.acknowledge.enable is false for this group: nothing is renewed.",
+        )
     try:
         await _done(context.shares.perform(key, lambda shard, turn: shard.acknowledge(turn, key, member_id, said)))
     except FirnError as error:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
+from app.configs.without_effect import TOPIC_WITHOUT_EFFECT, told
 from app.coordinator.topics import INTERNAL, topic_configs
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
@@ -60,7 +61,7 @@ async def create_topics(context: Context, request: Request, message: CreateTopic
         if internal is not None:
             # Made by hand, for a partition count of its own perhaps: a coordinator could not read it back from the tier.
             configs = {**topic_configs(internal, context.controller.effective_broker_config()), **configs}
-        return await context.controller.create_topic(
+        made = await context.controller.create_topic(
             topic.name,
             topic.num_partitions,
             configs,
@@ -68,6 +69,10 @@ async def create_topics(context: Context, request: Request, message: CreateTopic
             assignments=assignments or None,
             validate_only=message.validate_only,
         )
+        useless = told(configs, TOPIC_WITHOUT_EFFECT)
+        if useless and not message.validate_only:
+            context.log_line(f"settings of topic {topic.name} that mean nothing here: {useless}")
+        return made
 
     answers = await each(asked, create)
     results = [_refused(name, DUPLICATE.code, DUPLICATE.sentence) for name in sorted(twice)]
@@ -123,6 +128,13 @@ async def delete_topics(context: Context, request: Request, message: DeleteTopic
         if request.api_version >= TOPIC_STATES_FROM
         else [DeleteTopicState(name=name) for name in message.topic_names]
     )
+    if not context.config.delete_topic_enable:
+        return refuse_delete_topics(
+            request,
+            message,
+            ErrorCode.TOPIC_DELETION_DISABLED,
+            "Topics cannot be deleted: delete.topic.enable is false.",
+        )
     asked, responses = _told_apart(context.image, states)
 
     async def delete(state: DeleteTopicState) -> TopicImage:

@@ -70,7 +70,7 @@ async def _admit(context: Context, version: int, message: TxnOffsetCommitRequest
             added = transactions.add_partitions(transactional_id, identity, [target], VERSION_2)
             if not isinstance(added, Transaction):
                 await added
-        if version >= ADDS_PARTITIONS or context.config.transaction_partition_verification_enable:
+        if version >= ADDS_PARTITIONS or context.effective.transaction_partition_verification_enable:
             transactions.check_partition(transactional_id, identity, target)
     except RequestRejected as error:
         if error.code is ErrorCode.PRODUCER_FENCED:

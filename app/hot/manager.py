@@ -137,7 +137,7 @@ class LogManager:
         self._pool = pool
         self._clock = clock
         self._rng = rng
-        self._producer_expiration_ms = producer_expiration_ms
+        self.producer_expiration_ms = producer_expiration_ms
         self.log_directory = LogDirectory(
             data_dir, fs=fs, pool=pool, rng=rng, descriptors_max=descriptors_max, registry=registry
         )
@@ -477,7 +477,7 @@ class LogManager:
             if now_ms >= expiry_due_ms:
                 expiry_due_ms = now_ms + EXPIRY_MS
                 for log in self.logs():
-                    log.expire_producers(now_ms, self._producer_expiration_ms)
+                    log.expire_producers(now_ms, self.producer_expiration_ms)
 
     async def tick(self) -> None:
         """Roll and flush what is due by time."""

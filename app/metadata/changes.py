@@ -20,6 +20,11 @@ from app.configs.resolving import apply_broker_overrides, resolve_topic_config
 from app.configs.topic_definitions import TOPIC_DEFINITIONS
 from app.configs.validation import validate_broker_configs, validate_topic_configs
 from app.configs.values import format_value
+from app.configs.without_effect import (
+    BROKER_WITHOUT_EFFECT,
+    broker_setting_without_effect,
+    checked_text,
+)
 from app.errors import ErrorCode, RequestRejected
 from app.limits import TOPIC_NAME_CHARS_MAX
 from app.metadata.cluster import (
@@ -64,7 +69,11 @@ _OF_TOPICS_BY_SYNONYM: Final = {
 }
 """Topic settings by the names under which a broker carries their defaults."""
 
-_OF_BROKERS: Final[Mapping[str, Definition]] = {**_OF_TOPICS_BY_SYNONYM, **BROKER_DEFINITIONS}
+_OF_BROKERS: Final[Mapping[str, Definition]] = {
+    **{name: entry.definition for name, entry in BROKER_WITHOUT_EFFECT.items()},
+    **_OF_TOPICS_BY_SYNONYM,
+    **BROKER_DEFINITIONS,
+}
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
@@ -146,8 +155,9 @@ def create_topic(
     replication_factor: int,
     configs: Mapping[str, str | None],
     assignments: Assignments | None,
+    fewer_replicas: bool = False,
 ) -> Planned[TopicImage]:
-    """A new topic. Raises: RequestRejected."""
+    """A new topic; ``fewer_replicas`` takes as many as there are brokers, as the broker's default does. Raises: RequestRejected."""
     check_topic_name(name)
     if draft.topic(name) is not None:
         raise RequestRejected(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
@@ -170,7 +180,9 @@ def create_topic(
         if partitions == DEFAULT:
             partitions = broker.num_partitions
         if replication_factor == DEFAULT:
-            replication_factor = broker.default_replication_factor
+            replication_factor, fewer_replicas = broker.default_replication_factor, True
+        if fewer_replicas:
+            replication_factor = min(replication_factor, max(1, len(around.live_brokers)))
         _check_count(partitions)
         placed = _placed(around, partitions, replication_factor, around.placement_start)
     validate_topic_configs(configs, broker=broker)
@@ -401,18 +413,24 @@ def _configured(
 ) -> Planned[Mapping[str, str]]:
     topic = resource.topic
     if resource.group_id is not None:
-        validate_group_configs(overrides)
+        validate_group_configs(overrides, _effective_broker(draft, around.config))
         records = [group_configs_change(resource.group_id, overrides)]
     elif topic is None:
         broker = around.config
         if resource.broker_id != ALL_BROKERS:
             broker = apply_broker_overrides(broker, draft.broker_configs.get(ALL_BROKERS, {}))
-        validate_broker_configs(overrides, broker=broker)
+        validate_broker_configs(overrides, broker=broker, of_all=resource.broker_id == ALL_BROKERS)
+        overrides = {name: _kept(name, text) for name, text in overrides.items()}
         records = [broker_configs_change(resource.broker_id, overrides)]
     else:
         validate_topic_configs(overrides, broker=_effective_broker(draft, around.config), existing=topic.configs)
         records = [topic_change(topic.topic_id, topic.record(configs=overrides))]
     return Planned(records if overrides != resource.overrides else [], overrides)
+
+
+def _kept(name: str, text: str) -> str:
+    useless = broker_setting_without_effect(name)
+    return text if useless is None else checked_text(useless, text)
 
 
 def _changed_list(

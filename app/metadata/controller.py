@@ -306,9 +306,12 @@ class Controller:
         replication_factor: int = DEFAULT,
         *,
         assignments: Assignments | None = None,
+        fewer_replicas: bool = False,
         validate_only: bool = False,
     ) -> TopicImage:
         """Make a topic, or (``validate_only``) see whether one could be made. -1 is the broker's default.
+
+        The default factor, and with ``fewer_replicas`` any, is lowered to the number of live brokers.
 
         Rejected with INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR,
         INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG or INVALID_REQUEST.
@@ -324,6 +327,7 @@ class Controller:
                 replication_factor=replication_factor,
                 configs=configs or {},
                 assignments=assignments,
+                fewer_replicas=fewer_replicas,
             ),
             validate_only=validate_only,
         )

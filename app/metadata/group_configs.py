@@ -10,16 +10,19 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from app.configs import BrokerConfig
 from app.configs.definition import ConfigSource, ConfigType, Definition
 from app.configs.describing import DescribedConfig, SourcedValue
+from app.configs.group_bounds import BOUND_OF_GROUP, HEARTBEAT, SESSION, check_within, clamped
 from app.configs.values import format_value, parse_value
+from app.configs.without_effect import GROUP_WITHOUT_EFFECT, checked_text
 from app.errors import ErrorCode, RequestRejected
 
 AUTO_OFFSET_RESET: Final = "share.auto.offset.reset"
 ISOLATION_LEVEL: Final = "share.isolation.level"
+RENEW_ENABLE: Final = "share.renew.acknowledge.enable"
 READ_COMMITTED: Final = "read_committed"
 EARLIEST, LATEST, BY_DURATION = "earliest", "latest", "by_duration:"
 
@@ -29,7 +32,7 @@ _DURATION: Final = re.compile(
 
 
 def _group(
-    name: str, kind: ConfigType, default: str | int, field: str, documentation: str, **bounds: int
+    name: str, kind: ConfigType, default: str | int | bool, field: str, documentation: str, **bounds: int
 ) -> Definition:
     return Definition(
         name=name, type=kind, field=field, default=default, documentation=documentation, minimum=bounds.get("minimum")
@@ -92,10 +95,31 @@ GROUP_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                         "share",
                         "record.lock.duration.ms",
                         "record_lock_duration_ms",
-                        1,
+                        1000,
                         "As group.share.record.lock.duration.ms.",
                     ),
+                    (
+                        "share",
+                        "delivery.count.limit",
+                        "delivery_count_limit",
+                        2,
+                        "As group.share.delivery.count.limit.",
+                    ),
+                    (
+                        "share",
+                        "partition.max.record.locks",
+                        "partition_max_record_locks",
+                        100,
+                        "As group.share.partition.max.record.locks.",
+                    ),
                 )
+            ),
+            _group(
+                RENEW_ENABLE,
+                ConfigType.BOOLEAN,
+                True,
+                "",
+                "Whether members of a share group may ask for more time with a record that they have (KIP-1222).",
             ),
             _group(
                 AUTO_OFFSET_RESET,
@@ -117,17 +141,30 @@ GROUP_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
 )
 
 
-def validate_group_configs(overrides: Mapping[str, str]) -> None:
-    """Raises: RequestRejected INVALID_CONFIG for an unknown name or a bad value."""
+def validate_group_configs(overrides: Mapping[str, str], broker: BrokerConfig) -> None:
+    """Raises: RequestRejected INVALID_CONFIG for an unknown name, a bad value or one that ``broker`` does not allow."""
     for name, text in overrides.items():
+        useless = GROUP_WITHOUT_EFFECT.get(name)
+        if useless is not None:
+            checked_text(useless, text)
+            continue
         definition = GROUP_DEFINITIONS.get(name)
         if definition is None:
             raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
-        parse_value(definition, text)
+        value = parse_value(definition, text)
+        bound = BOUND_OF_GROUP.get(name)
+        if bound is not None and isinstance(value, int):
+            check_within(broker, bound, name, value)
         if name == AUTO_OFFSET_RESET and text not in (EARLIEST, LATEST) and reset_duration_ms(text) is None:
             raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Invalid value {text} for configuration {name}.")
         if name == ISOLATION_LEVEL and text not in ("read_uncommitted", READ_COMMITTED):
             raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Invalid value {text} for configuration {name}.")
+    effective = config_of_group(broker, overrides)
+    for kind in ("consumer", "share"):
+        names = (f"{kind}.{SESSION}", f"{kind}.{HEARTBEAT}")
+        session, heartbeat = (getattr(effective, f"group.{name}".replace(".", "_")) for name in names)
+        if not overrides.keys().isdisjoint(names) and session <= heartbeat:
+            raise RequestRejected(ErrorCode.INVALID_CONFIG, f"{names[0]} must be greater than {names[1]}")
 
 
 def reset_duration_ms(text: str) -> int | None:
@@ -140,24 +177,31 @@ def reset_duration_ms(text: str) -> int | None:
 
 
 def config_of_group(broker: BrokerConfig, overrides: Mapping[str, str] | None) -> BrokerConfig:
-    """A coordinator's settings as they are for a group."""
+    """A coordinator's settings as they are for a group, within the broker's bounds of now."""
     if not overrides:
         return broker
-    changes = {
-        definition.field: parse_value(definition, overrides[name])
-        for name, definition in GROUP_DEFINITIONS.items()
-        if definition.field and name in overrides
-    }
-    return replace(broker, **changes)  # type: ignore[arg-type]
+    changes: dict[str, Any] = {}
+    for name, text in overrides.items():
+        definition = GROUP_DEFINITIONS.get(name)
+        if definition is None or not definition.field:
+            continue
+        value = parse_value(definition, text)
+        assert isinstance(value, int)
+        changes[definition.field] = clamped(broker, BOUND_OF_GROUP[name], value)
+    return replace(broker, **changes) if changes else broker
 
 
 def describe_group(broker: BrokerConfig, overrides: Mapping[str, str]) -> list[DescribedConfig]:
     """Every setting of a group, by name."""
     described = []
     for name, definition in sorted(GROUP_DEFINITIONS.items()):
-        inherited = format_value(getattr(broker, definition.field)) if definition.field else str(definition.default)
+        inherited = format_value(getattr(broker, definition.field) if definition.field else definition.default)
         said = [SourcedValue(name, inherited, ConfigSource.DEFAULT_CONFIG)]
         if name in overrides:
             said.insert(0, SourcedValue(name, overrides[name], ConfigSource.DYNAMIC_GROUP_CONFIG))
         described.append(DescribedConfig(definition, name, said[0].value, said[0].source, False, said))
+    for name, entry in GROUP_WITHOUT_EFFECT.items():
+        if name in overrides:
+            said = [SourcedValue(name, overrides[name], ConfigSource.DYNAMIC_GROUP_CONFIG)]
+            described.append(DescribedConfig(entry.definition, name, overrides[name], said[0].source, False, said))
     return described

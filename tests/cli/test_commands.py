@@ -79,6 +79,21 @@ async def test_produce_tells_programs_what_it_did(firn: Firn, tmp_path: Path) ->
     }
 
 
+async def test_produce_tells_the_brokers_reason_before_it_gives_up(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lines").write_text("a\n")
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr("app.cli.session.RETRY_BUDGET_MS", 2000)
+    monkeypatch.setattr("app.client.retry.BACKOFF_MAX_MS", 50)
+    async with running_broker(tmp_path, auto_create_topics_enable=False) as broker:
+        code = await asyncio.to_thread(main, ["produce", "nope", str(tmp_path / "lines"), "-b", broker.bootstrap])
+    said = capfd.readouterr().err
+    assert code == 1
+    assert said.count("Not acknowledged yet, trying again: ") == 1
+    assert said.index("trying again") < said.rindex("nope")
+
+
 async def test_a_line_without_its_key_ends_produce_after_the_lines_before_it(firn: Firn, tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("a:1\nb:2\nbroken\nc:3\n")
     done = await firn("produce", "t", str(tmp_path / "lines"), "-k", ":")

@@ -142,6 +142,32 @@ def test_serve_greets_works_and_stops_in_order(tmp_path: Path) -> None:
         pytest.fail("the HTTP process outlived its broker")
 
 
+def test_serve_starts_with_the_stock_file_of_kafka_and_names_what_means_nothing(tmp_path: Path) -> None:
+    stock = Path(__file__).with_name("stock_server.properties").read_text()
+    port = free_port()
+    path = tmp_path / "server.properties"
+    path.write_text(
+        stock.replace("/tmp/kraft-combined-logs", str(tmp_path / "logs")).replace(":9092", f":{port}")
+        + "firn.http.listen=off\n"
+    )
+    command = [sys.executable, "-m", "app.cli", "serve", "--config", str(path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with (tmp_path / "log").open("wb") as log:
+        broker = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=log)
+        try:
+            assert broker.stdout is not None
+            while "Ctrl-C" not in (line := broker.stdout.readline().decode()):
+                assert line, (tmp_path / "log").read_text()
+            # As another broker of the cluster would be told: under the advertised name.
+            assert firn("produce", "t", "-b", f"localhost:{port}", stdin=b"hello\n").returncode == 0
+        finally:
+            broker.terminate()
+            broker.communicate(timeout=60)
+    said = (tmp_path / "log").read_text()
+    assert broker.returncode == 0, said
+    assert said.count("settings of Kafka that mean nothing here: ") == 1
+
+
 def test_ctrl_c_before_anything_is_loaded_ends_in_order() -> None:
     program = """
 import sys

@@ -296,3 +296,28 @@ async def test_leaving_on_an_error_does_not_wait_for_what_is_unsent(
         answer.result()
     with pytest.raises(BrokerUnavailable, match="closed"):
         await producer.send("one", b"x")
+
+
+async def test_whoever_sends_is_told_why_it_takes_long_and_at_the_end_why_it_failed(
+    cluster: ClusterClient, log: FakeLog, broker: ScriptedBroker, clock: TickingClock
+) -> None:
+    inner = log.produce
+
+    @broker.on(ApiKey.PRODUCE)
+    async def short_of_replicas(header: RequestHeader, body: Any) -> Any:
+        answer = await inner(header, body)
+        for topic in answer.responses:
+            for part in topic.partition_responses:
+                part.error_code = ErrorCode.NOT_ENOUGH_REPLICAS
+                part.error_message = "1 replica is in sync, min.insync.replicas is 2"
+        return answer
+
+    told: list[tuple[str, int]] = []
+    async with Producer(
+        cluster, clock, delivery_timeout_ms=300, on_retry=lambda error, attempts: told.append((str(error), attempts))
+    ) as producer:
+        answer = await producer.send("one", b"x")
+        with pytest.raises((BrokerUnavailable, RequestRejected), match=r"min\.insync\.replicas is 2"):
+            await answer
+    assert [attempts for _, attempts in told][:3] == [1, 2, 3]
+    assert told[0][0] == "1 replica is in sync, min.insync.replicas is 2"

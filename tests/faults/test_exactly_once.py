@@ -23,7 +23,12 @@ from tests.support.ports import free_port
 PARTITIONS = 2
 INPUT_PER_S = 400
 DRAIN_S = 90.0
-SETTINGS = {"group.consumer.session.timeout.ms": 3000, "group.consumer.heartbeat.interval.ms": 500}
+SETTINGS = {
+    "group.consumer.min.session.timeout.ms": 3000,
+    "group.consumer.session.timeout.ms": 3000,
+    "group.consumer.min.heartbeat.interval.ms": 500,
+    "group.consumer.heartbeat.interval.ms": 500,
+}
 """How long a partition waits for whom a killed member of the consumer protocol leaves it to."""
 
 

@@ -102,6 +102,7 @@ class AdminBench:
         self.tier = AdminTier(self.logs)
         registry = Registry()
         rng = random.Random(1)
+        self.lines: list[str] = []
         parts: dict[str, Any] = {
             "config": config,
             "clock": FixedClock(),
@@ -117,9 +118,9 @@ class AdminBench:
             "producer_ids": ProducerIds(controller),
             "advertised_host": "127.0.0.1",
             "advertised_port": 9092,
-            "log_line": lambda line: None,
+            "log_line": self.lines.append,
         }
-        missing = {field.name for field in fields(Context)} - parts.keys()
+        missing = {field.name for field in fields(Context) if field.init} - parts.keys()
         self.context = Context(**parts, **dict.fromkeys(missing))
         self._apis = Apis()
 

@@ -302,7 +302,7 @@ class FakeLogs:
     def add(self, topic: str, partition: int = 0, config: TopicConfig | None = None) -> FakeLog:
         log = FakeLog(topic, partition, config)
         self.all[topic, partition] = log
-        partitions = [SimpleNamespace(leader=1, leader_epoch=0, isr=(1,)) for _ in range(partition + 1)]
+        partitions = [SimpleNamespace(leader=1, leader_epoch=0, isr=(1,), replicas=(1,)) for _ in range(partition + 1)]
         self._image.topics[topic] = SimpleNamespace(name=topic, topic_id=log.topic_id, partitions=partitions)
         return log
 

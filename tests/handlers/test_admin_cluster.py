@@ -98,9 +98,11 @@ async def test_a_name_that_no_topic_can_have_is_told_so(allowed: bool) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "code"),
-    [({"default_replication_factor": 2}, ErrorCode.INVALID_REPLICATION_FACTOR)],
+    [({"num_partitions": 10_001}, ErrorCode.INVALID_PARTITIONS), ({"default_replication_factor": 2}, ErrorCode.NONE)],
 )
-async def test_a_topic_that_cannot_be_made_by_default_says_why(settings: dict[str, Any], code: ErrorCode) -> None:
+async def test_a_topic_is_made_with_what_there_is_of_the_default_or_says_why_not(
+    settings: dict[str, Any], code: ErrorCode
+) -> None:
     async with admin_bench(**settings) as bench:
         [topic] = (await metadata(bench, 9, ["t"])).topics
         assert topic.error_code == code

@@ -269,6 +269,88 @@ async def test_a_group_is_described_with_what_it_does_differently() -> None:
         assert [(each.resource_name, each.resource_type) for each in listed.config_resources] == [("g", GROUP)]
 
 
+async def test_what_kafka_alters_and_nothing_here_needs_is_kept_described_and_told() -> None:
+    name = "sasl.kerberos.min.time.before.relogin"
+    async with admin_bench() as bench:
+        assert name not in {config.name for config in (await describe(bench, BROKER, SELF)).configs}
+        assert (await change(bench, BROKER, SELF, (name, SET, "61000"), ("num.io.threads", SET, "4"))).error_code == 0
+        described = {
+            config.name: config for config in (await describe(bench, BROKER, SELF, include_synonyms=True)).configs
+        }
+        said = described[name]
+        assert (said.value, said.config_source, said.read_only) == ("61000", ConfigSource.DYNAMIC_BROKER_CONFIG, False)
+        assert [(each.value, each.source) for each in said.synonyms] == [
+            ("61000", ConfigSource.DYNAMIC_BROKER_CONFIG),
+            ("60000", ConfigSource.DEFAULT_CONFIG),
+        ]
+        [line] = bench.lines
+        assert f"{name} (connections are PLAINTEXT" in line
+        assert "num.io.threads (a broker is one event loop" in line
+        assert (await change(bench, BROKER, SELF, (name, DELETE, None))).error_code == 0
+        assert name not in {config.name for config in (await describe(bench, BROKER, SELF)).configs}
+        assert bench.lines == [line], "taking it away needs no warning"
+
+
+async def test_settings_of_one_broker_read_only_ones_and_bad_values_are_refused_as_in_kafka() -> None:
+    async with admin_bench() as bench:
+        for_all = await change(bench, BROKER, "", ("ssl.protocol", SET, "TLSv1.3"))
+        assert for_all.error_code == ErrorCode.INVALID_REQUEST
+        assert "broker id must be specified" in for_all.error_message
+        fixed = await change(bench, BROKER, SELF, ("queued.max.requests", SET, "5"))
+        assert fixed.error_code == ErrorCode.INVALID_REQUEST
+        assert "Cannot update these configs dynamically" in fixed.error_message
+        bad = await change(bench, BROKER, SELF, ("num.io.threads", SET, "none"))
+        assert bad.error_code == ErrorCode.INVALID_CONFIG
+        assert (await change(bench, BROKER, "", ("num.io.threads", SET, "5"))).error_code == 0
+
+
+async def test_a_secret_that_nothing_needs_is_not_kept() -> None:
+    async with admin_bench() as bench:
+        assert (await change(bench, BROKER, SELF, ("ssl.key.password", SET, "hunter2"))).error_code == 0
+        assert "hunter2" not in repr(bench.controller.image.broker_configs)
+        described = {config.name: config for config in (await describe(bench, BROKER, SELF)).configs}
+        assert (described["ssl.key.password"].value, described["ssl.key.password"].is_sensitive) == (None, True)
+
+
+async def test_a_topic_takes_settings_that_only_kafka_needs() -> None:
+    async with admin_bench() as bench:
+        await bench.controller.create_topic("t", 1)
+        assert (await change(bench, TOPIC, "t", ("internal.segment.bytes", SET, "4096"))).error_code == 0
+        described = {config.name: config.value for config in (await describe(bench, TOPIC, "t")).configs}
+        assert described["internal.segment.bytes"] == "4096"
+        assert described["segment.bytes"] == "1073741824"
+        assert "use segment.bytes" in bench.lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("consumer.session.timeout.ms", "44000"),
+        ("consumer.session.timeout.ms", "61000"),
+        ("consumer.heartbeat.interval.ms", "4000"),
+        ("consumer.assignment.interval.ms", "16000"),
+        ("share.session.timeout.ms", "44000"),
+        ("share.heartbeat.interval.ms", "16000"),
+        ("share.record.lock.duration.ms", "14000"),
+        ("share.record.lock.duration.ms", "61000"),
+        ("share.delivery.count.limit", "11"),
+        ("share.partition.max.record.locks", "4001"),
+        ("share.renew.acknowledge.enable", "perhaps"),
+    ],
+)
+async def test_settings_of_a_group_keep_to_the_brokers_bounds(name: str, value: str) -> None:
+    async with admin_bench() as bench:
+        assert (await change(bench, GROUP, "g", (name, SET, value))).error_code == ErrorCode.INVALID_CONFIG
+
+
+async def test_a_group_takes_settings_of_streams_without_effect() -> None:
+    async with admin_bench() as bench:
+        assert (await change(bench, GROUP, "g", ("streams.session.timeout.ms", SET, "50000"))).error_code == 0
+        described = {config.name: config.value for config in (await describe(bench, GROUP, "g")).configs}
+        assert described["streams.session.timeout.ms"] == "50000"
+        assert "streams protocol" in bench.lines[-1]
+
+
 # --- ListConfigResources --------------------------------------------------------------------------------------------
 
 

@@ -208,10 +208,19 @@ async def test_impossible_acks_are_refused_before_anything_is_written(start, con
 async def test_acks_all_needs_enough_replicas_in_sync(start, connect):
     bench = await start()
     log = bench.logs.add("t", 0, TopicConfig(min_insync_replicas=2))
+    bench.controller.image.topic("t").partitions[0].replicas = (1, 2)
     client = await connect(bench)
     assert (await produce(client, 9, "t", batch(1))).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
     assert log.log_end_offset == 0
     assert (await produce(client, 9, "t", batch(1), acks=1)).error_code == 0
+
+
+async def test_acks_all_waits_for_no_more_replicas_than_a_partition_has(start, connect):
+    bench = await start()
+    log = bench.logs.add("t", 0, TopicConfig(min_insync_replicas=3))
+    client = await connect(bench)
+    assert (await produce(client, 9, "t", batch(1))).error_code == 0
+    assert log.log_end_offset == 1
 
 
 async def test_a_batch_that_begins_a_transaction_needs_the_word_of_the_coordinator(start, connect):

@@ -22,7 +22,11 @@ COOPERATIVE = (
     *("group.protocol=classic", "heartbeat.interval.ms=200", "session.timeout.ms=20000"),
     "partition.assignment.strategy=org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
 )
-SETTINGS = {"group.consumer.heartbeat.interval.ms": 200, "group.initial.rebalance.delay.ms": 100}
+SETTINGS = {
+    "group.consumer.min.heartbeat.interval.ms": 200,
+    "group.consumer.heartbeat.interval.ms": 200,
+    "group.initial.rebalance.delay.ms": 100,
+}
 
 
 @pytest.fixture

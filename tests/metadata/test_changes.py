@@ -70,6 +70,16 @@ def test_a_topic_gets_the_defaults() -> None:
     ] * 3
 
 
+def test_the_brokers_default_factor_is_lowered_to_the_brokers_there_are_and_a_factor_that_is_asked_for_is_not() -> None:
+    config = BrokerConfig(default_replication_factor=3)
+    assert create(new_draft(), "t", factor=-1, around=around(config=config)).partitions[0].replicas == (1,)
+    three = create(new_draft(1, 2, 3), "t", factor=-1, around=around(1, 2, 3, config=config))
+    assert len(three.partitions[0].replicas) == 3
+    with pytest.raises(RequestRejected) as refused:
+        create(new_draft(), "t", 1, 3, around=around(config=config))
+    assert code_of(refused) is ErrorCode.INVALID_REPLICATION_FACTOR
+
+
 def test_leaders_are_spread_over_the_living() -> None:
     topic = create(new_draft(1, 2, 3), "t", 6, 2, around=around(1, 2, 3))
     assert [each.leader for each in topic.partitions] == [1, 2, 3, 1, 2, 3]

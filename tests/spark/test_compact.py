@@ -43,7 +43,7 @@ from app.units import (
     TopicIdPartition,
     TopicPartition,
 )
-from pyspark_firn.jobs.compact import LeaderManifest, OfflineManifest, Compaction, compact
+from pyspark_firn.jobs.compact import Compaction, LeaderManifest, OfflineManifest, compact
 from pyspark_firn.jobs.inspection import inspect
 from pyspark_firn.jobs.running import ProcessRunner
 from pyspark_firn.session import StoreSession

@@ -1,0 +1,86 @@
+"""A whole broker with settings as people bring them from Apache Kafka."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from app.broker.runtime import SystemClock
+from app.client.cluster import ClusterClient
+from app.client.groups import GroupClient
+from app.client.producer import Producer
+from app.configs import TopicConfig
+from app.errors import ConfigError, ErrorCode
+from app.metadata.changes import ConfigChange, Operation, ResourceType
+from app.units import PartitionIndex, TopicPartition
+from app.wire.apikeys import ApiKey
+from app.wire.apis.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from tests.handlers.conversation import talk
+from tests.support.broker import RunningBroker, running_broker
+
+PRODUCTION = {
+    "default_replication_factor": 3,
+    "offsets_topic_replication_factor": 3,
+    "offsets_topic_num_partitions": 1,
+    "transaction_state_log_replication_factor": 3,
+    "share_coordinator_state_topic_replication_factor": 3,
+}
+
+
+async def alter(broker: RunningBroker, **values: str) -> None:
+    changes = [ConfigChange(name.replace("_", "."), Operation.SET, value) for name, value in values.items()]
+    await broker.node.controller.alter_configs(ResourceType.BROKER, "", changes)
+
+
+async def test_one_broker_works_with_the_factors_of_a_production_cluster(tmp_path: Path) -> None:
+    defaults = TopicConfig(min_insync_replicas=2)
+    async with running_broker(tmp_path, topic_defaults=defaults, **PRODUCTION) as broker:
+        async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster:
+            async with Producer(cluster, SystemClock()) as producer:
+                stored = await (await producer.send("t", b"x"))
+            await GroupClient(cluster).commit("g", {TopicPartition("t", PartitionIndex(0)): 1})
+        assert stored.offset == 0
+        image = broker.node.controller.image
+        for name in ("t", "__consumer_offsets"):
+            topic = image.topic(name)
+            assert topic is not None
+            assert topic.partitions[0].replicas == (1,)
+
+
+async def test_topics_stay_where_they_must_not_be_deleted(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, delete_topic_enable=False) as broker:
+        await broker.create_topic("t")
+        async with talk(broker.port) as client:
+            message = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")])
+            [result] = (await client.ask(ApiKey.DELETE_TOPICS, 6, message)).responses
+        assert (result.name, result.error_code) == ("t", ErrorCode.TOPIC_DELETION_DISABLED)
+        assert broker.node.controller.image.topic("t") is not None
+
+
+async def test_what_is_altered_while_a_broker_runs_reaches_its_parts(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await alter(
+            broker,
+            remote_fetch_max_wait_ms="77",
+            producer_id_expiration_ms="1234",
+            transaction_partition_verification_enable="false",
+        )
+        assert broker.node.context.effective.remote_fetch_max_wait_ms == 77
+        assert broker.node.context.effective.transaction_partition_verification_enable is False
+        assert broker.node.logs.producer_expiration_ms == 1234
+        assert broker.node.context.config.remote_fetch_max_wait_ms == 500, "what it was started with is described too"
+    async with running_broker(tmp_path) as broker:
+        assert broker.node.context.effective.remote_fetch_max_wait_ms == 77, "and after a restart"
+
+
+async def test_a_directory_of_apache_kafka_is_left_alone(tmp_path: Path) -> None:
+    log = tmp_path / "data" / "topic-0" / "00000000000000000000.log"
+    (tmp_path / "data" / "__cluster_metadata-0").mkdir(parents=True)
+    log.parent.mkdir()
+    log.write_bytes(b"records of Kafka that Firn would cut as damaged")
+    with pytest.raises(ConfigError, match="is one of Apache Kafka"):
+        async with running_broker(tmp_path):
+            pass
+    assert log.read_bytes() == b"records of Kafka that Firn would cut as damaged"

@@ -1,0 +1,115 @@
+"""What Apache Kafka's own classes can be set to, beside what Firn knows of it; and Java's reader of properties beside ours."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from app.configs.broker_definitions import BROKER_DEFINITIONS
+from app.configs.definition import Update
+from app.configs.properties import parse_properties
+from app.configs.topic_definitions import TOPIC_BY_SYNONYM, TOPIC_DEFINITIONS
+from app.configs.values import format_value, parse_value
+from app.configs.without_effect import BROKER_WITHOUT_EFFECT, TOPIC_WITHOUT_EFFECT
+from app.settings import ALIASES, catalogue
+from tests.interop.java_programs import JavaProgram, running
+
+pytestmark = pytest.mark.interop
+
+FIXED_HERE = {"listeners"}
+"""Kafka can alter these while it runs, and Firn takes them when it starts."""
+OF_OTHER_BROKERS = {
+    "leader.replication.throttled.rate",
+    "follower.replication.throttled.rate",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+}
+"""Kafka takes these from kafka-configs only, so that its file has no definition of them."""
+
+
+class Known(NamedTuple):
+    type: str
+    update: str
+    default: str
+    bounds: str
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[JavaProgram]:
+    with running("Settings.java") as program:
+        yield program
+
+
+def text_of(word: str) -> str:
+    return base64.b64decode(word[1:]).decode()
+
+
+def definitions(kafka: JavaProgram, kind: str) -> dict[str, Known]:
+    found = {}
+    for line in kafka.ask("definitions", kind).split(";"):
+        name, type_name, update, default, bounds = line.split(" ")
+        found[name] = Known(type_name, update, text_of(default), text_of(bounds))
+    return found
+
+
+def test_every_setting_of_a_kafka_broker_takes_effect_or_has_a_reason_why_not(kafka: JavaProgram) -> None:
+    theirs = definitions(kafka, "broker")
+    effective = {*catalogue(), *ALIASES}
+    assert len(theirs) > 300
+    assert not effective & BROKER_WITHOUT_EFFECT.keys()
+    assert theirs.keys() - effective == BROKER_WITHOUT_EFFECT.keys() - OF_OTHER_BROKERS
+
+
+def test_settings_without_effect_have_kafkas_types_defaults_bounds_and_times_of_change(kafka: JavaProgram) -> None:
+    theirs = definitions(kafka, "broker")
+    for name, entry in BROKER_WITHOUT_EFFECT.items():
+        if name in OF_OTHER_BROKERS:
+            continue
+        known, definition = theirs[name], entry.definition
+        assert definition.type.name == known.type, name
+        assert definition.update.value == known.update, name
+        if definition.default is not None:
+            assert format_value(definition.default) == known.default, name
+            parse_value(definition, known.default)
+        least = re.match(r"\[(-?[\d.]+),", known.bounds)
+        assert definition.minimum == (float(least[1]) if least else None), name
+
+
+def test_what_kafka_alters_while_it_runs_is_altered_here_too(kafka: JavaProgram) -> None:
+    fixed = {
+        name
+        for name, known in definitions(kafka, "broker").items()
+        if known.update != "read-only"
+        and name not in TOPIC_BY_SYNONYM
+        and name in BROKER_DEFINITIONS
+        and BROKER_DEFINITIONS[name].update is Update.READ_ONLY
+    }
+    assert fixed == FIXED_HERE
+
+
+def test_every_setting_of_a_kafka_topic_is_taken(kafka: JavaProgram) -> None:
+    theirs = definitions(kafka, "topic")
+    assert theirs.keys() <= {*TOPIC_DEFINITIONS, *TOPIC_WITHOUT_EFFECT}
+    for name, known in theirs.items():
+        definition = TOPIC_DEFINITIONS.get(name) or TOPIC_WITHOUT_EFFECT[name].definition
+        assert definition.type.name == known.type, name
+        if known.default:
+            parse_value(definition, known.default)
+
+
+def test_properties_are_read_as_java_reads_them(kafka: JavaProgram, tmp_path: Path) -> None:
+    text = (
+        "# comment = no\n! neither = this\r\n\n   \t\n"
+        "plain=value\ncolon:value\nblank value of words  \n  led =  spaced\nempty=\nnothing\n=no name\n"
+        "joined = one,\\\n      two,\\\r\n\ttree\\\n\nodd=a\\\\\\\n  b\neven=a\\\\\nnext=1\n"
+        "with\\ blank\\=and\\:signs=x\nescapes=\\t\\n\\r\\f\\q\\\\\nuni=\\u00e9\\u20ac\\ud83d\\ude00\n"
+        "twice=1\ntwice=2\nlatin=\xe9\nhash=a#b\ntabbed\t=\tx\nboth = = y\ncr=1\rlf=2\nlast=kept\\"
+    )
+    path = tmp_path / "x.properties"
+    path.write_bytes(text.encode("latin-1"))
+    java = dict(map(text_of, line.split(" ")) for line in kafka.ask("properties", path).split(";"))
+    assert dict(parse_properties(text)) == java
