@@ -54,9 +54,9 @@ from app.units import BrokerId
 
 LISTENER: Final = "PLAINTEXT"
 OWN_DIRECTORY: Final = ".firn"
+"""In the data directory: what is not Kafka's."""
 KAFKA_METADATA_DIRECTORY: Final = "__cluster_metadata-0"
 """In every data directory of Apache Kafka, and in none of Firn."""
-"""In the data directory: what is not Kafka's."""
 ROOM_CHECK_S: Final = 1.0
 LOG_DESCRIPTORS_MAX: Final = 65_536
 PARTITIONS_NAMED_MAX: Final = 10
