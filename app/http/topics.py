@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -84,6 +85,30 @@ async def get_broker(cluster_id: str, broker_id: int, request: Request) -> Respo
         if node_id == broker_id:
             return json_response(_broker(request, cluster_id, broker))
     raise RestError(404, f"There is no broker {broker_id}.")
+
+
+@router.get("/{cluster_id}/brokers/{broker_id}/configs", summary="List a broker's settings", tags=["Configs (v3)"])
+async def list_broker_configs(cluster_id: str, broker_id: int, request: Request) -> Response:
+    entries = await _broker_configs(request, cluster_id, broker_id)
+    configs = [_broker_config(request, cluster_id, broker_id, entry) for entry in entries]
+    path = f"clusters/{cluster_id}/brokers/{broker_id}/configs"
+    return json_response(_list(request, "KafkaBrokerConfigList", path, configs))
+
+
+@router.get("/{cluster_id}/brokers/{broker_id}/configs/{name}", summary="Get a broker's setting", tags=["Configs (v3)"])
+async def get_broker_config(cluster_id: str, broker_id: int, name: str, request: Request) -> Response:
+    for entry in await _broker_configs(request, cluster_id, broker_id):
+        if entry.name == name:
+            return json_response(_broker_config(request, cluster_id, broker_id, entry))
+    raise RestError(404, f"There is no broker setting {name}.")
+
+
+async def _broker_configs(request: Request, cluster_id: str, broker_id: int) -> Sequence[ConfigEntry]:
+    gateway = await _checked(request, cluster_id)
+    view = await gateway.admin.describe_cluster()
+    if broker_id not in view.brokers:
+        raise RestError(404, f"There is no broker {broker_id}.")
+    return await gateway.admin.describe_configs(ResourceType.BROKER, str(broker_id))
 
 
 # --- topics ---------------------------------------------------------------------------------------------------------
@@ -173,11 +198,42 @@ async def list_partitions(cluster_id: str, topic_name: str, request: Request) ->
     "/{cluster_id}/topics/{topic_name}/partitions/{partition_id}", summary="Get a partition", tags=["Partition (v3)"]
 )
 async def get_partition(cluster_id: str, topic_name: str, partition_id: int, request: Request) -> Response:
+    partition = await _found_partition(request, cluster_id, topic_name, partition_id)
+    return json_response(_partition(request, cluster_id, topic_name, partition))
+
+
+@router.get(
+    "/{cluster_id}/topics/{topic_name}/partitions/{partition_id}/replicas",
+    summary="List a partition's replicas",
+    tags=["Replica (v3)"],
+)
+async def list_replicas(cluster_id: str, topic_name: str, partition_id: int, request: Request) -> Response:
+    partition = await _found_partition(request, cluster_id, topic_name, partition_id)
+    replicas = [_replica(request, cluster_id, topic_name, partition, broker) for broker in partition.replicas]
+    path = f"clusters/{cluster_id}/topics/{topic_name}/partitions/{partition_id}/replicas"
+    return json_response(_list(request, "KafkaReplicaList", path, replicas))
+
+
+@router.get(
+    "/{cluster_id}/topics/{topic_name}/partitions/{partition_id}/replicas/{broker_id}",
+    summary="Get a replica",
+    tags=["Replica (v3)"],
+)
+async def get_replica(
+    cluster_id: str, topic_name: str, partition_id: int, broker_id: int, request: Request
+) -> Response:
+    partition = await _found_partition(request, cluster_id, topic_name, partition_id)
+    if broker_id not in partition.replicas:
+        raise RestError(404, f"Partition {partition_id} of topic {topic_name} has no replica on broker {broker_id}.")
+    return json_response(_replica(request, cluster_id, topic_name, partition, broker_id))
+
+
+async def _found_partition(request: Request, cluster_id: str, topic_name: str, partition_id: int) -> PartitionView:
     gateway = await _checked(request, cluster_id)
     topic = await gateway.admin.describe_topic(topic_name)
     for partition in topic.partitions:
         if partition.index == partition_id:
-            return json_response(_partition(request, cluster_id, topic_name, partition))
+            return partition
     raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {topic_name} has no partition {partition_id}.")
 
 
@@ -297,12 +353,8 @@ async def _cluster(request: Request, gateway: Gateway) -> dict[str, Any]:
         "metadata": _metadata(request, path, f"kafka={cluster_id}"),
         "cluster_id": cluster_id,
         "controller": controller,
-        "acls": _related(request, f"{path}/acls"),
         "brokers": _related(request, f"{path}/brokers"),
-        "broker_configs": _related(request, f"{path}/broker-configs"),
-        "consumer_groups": _related(request, f"{path}/consumer-groups"),
         "topics": _related(request, f"{path}/topics"),
-        "partition_reassignments": _related(request, f"{path}/topics/-/partitions/-/reassignment"),
     }
 
 
@@ -317,7 +369,6 @@ def _broker(request: Request, cluster_id: str, broker: BrokerAddress) -> dict[st
         "port": broker.port,
         "rack": broker.rack,
         "configs": _related(request, f"{path}/configs"),
-        "partition_replicas": _related(request, f"{path}/partition-replicas"),
     }
 
 
@@ -346,7 +397,6 @@ def _topic_fields(
         "partitions_count": partitions_count,
         "partitions": _related(request, f"{path}/partitions"),
         "configs": _related(request, f"{path}/configs"),
-        "partition_reassignments": _related(request, f"{path}/partitions/-/reassignments"),
     }
 
 
@@ -361,7 +411,22 @@ def _partition(request: Request, cluster_id: str, topic: str, partition: Partiti
         "partition_id": partition.index,
         "leader": leader,
         "replicas": _related(request, f"{path}/replicas"),
-        "reassignment": _related(request, f"{path}/reassignment"),
+    }
+
+
+def _replica(request: Request, cluster_id: str, topic: str, partition: PartitionView, broker_id: int) -> dict[str, Any]:
+    path = f"clusters/{cluster_id}/topics/{topic}/partitions/{partition.index}/replicas/{broker_id}"
+    resource = f"kafka={cluster_id}/topic={topic}/partition={partition.index}/replica={broker_id}"
+    return {
+        "kind": "KafkaReplica",
+        "metadata": _metadata(request, path, resource),
+        "cluster_id": cluster_id,
+        "topic_name": topic,
+        "partition_id": partition.index,
+        "broker_id": broker_id,
+        "is_leader": broker_id == partition.leader,
+        "is_in_sync": broker_id in partition.in_sync_replicas,
+        "broker": _related(request, f"clusters/{cluster_id}/brokers/{broker_id}"),
     }
 
 
@@ -372,6 +437,23 @@ def _config(request: Request, cluster_id: str, topic: str, entry: ConfigEntry) -
         "metadata": _metadata(request, path, f"kafka={cluster_id}/topic={topic}/config={entry.name}"),
         "cluster_id": cluster_id,
         "topic_name": topic,
+        **_setting(entry),
+    }
+
+
+def _broker_config(request: Request, cluster_id: str, broker_id: int, entry: ConfigEntry) -> dict[str, Any]:
+    path = f"clusters/{cluster_id}/brokers/{broker_id}/configs/{entry.name}"
+    return {
+        "kind": "KafkaBrokerConfig",
+        "metadata": _metadata(request, path, f"kafka={cluster_id}/broker={broker_id}/config={entry.name}"),
+        "cluster_id": cluster_id,
+        "broker_id": broker_id,
+        **_setting(entry),
+    }
+
+
+def _setting(entry: ConfigEntry) -> dict[str, Any]:
+    return {
         "name": entry.name,
         "value": entry.value,
         "is_default": entry.is_default,

@@ -57,6 +57,49 @@ async def test_a_topic_lives_from_create_to_delete(http: httpx.AsyncClient, clus
     assert (gone.status_code, gone.json()) == (404, {"error_code": 40403, "message": "There is no topic flights."})
 
 
+def linked(answer: Any) -> set[str]:
+    """Every URL that an answer links to."""
+    match answer:
+        case dict():
+            own = {value for name, value in answer.items() if name in ("self", "related") and isinstance(value, str)}
+            return own.union(*(linked(value) for value in answer.values()))
+        case list():
+            return set().union(*(linked(value) for value in answer))
+        case _:
+            return set()
+
+
+async def test_every_link_of_every_answer_leads_to_an_answer(http: httpx.AsyncClient, cluster: str) -> None:
+    made = await http.post(f"{cluster}/topics", json={"topic_name": "t", "partitions_count": 2})
+    seen: set[str] = set()
+    left = {"/v3/clusters"} | linked(made.json())
+    while left:
+        url = left.pop()
+        seen.add(url)
+        # Settings are many and of one shape: one of each kind stands for them.
+        if "/configs/" in url and not url.endswith(("/retention.ms", "/node.id")):
+            continue
+        answer = await http.get(url)
+        assert answer.status_code == 200, f"{url}: {answer.text}"
+        left |= linked(answer.json()) - seen
+    paths = {url.partition(cluster)[2] for url in seen}
+    assert {
+        "/topics/t/partitions/1/replicas/1",
+        "/brokers/1/configs/node.id",
+        "/topics/t/configs/retention.ms",
+    } <= paths
+
+
+async def test_replicas_and_brokers_settings_that_there_are_not_are_404(http: httpx.AsyncClient, cluster: str) -> None:
+    await http.post(f"{cluster}/topics", json={"topic_name": "t", "partitions_count": 1})
+    replica = (await http.get(f"{cluster}/topics/t/partitions/0/replicas/1")).json()
+    assert (replica["is_leader"], replica["is_in_sync"], replica["broker_id"]) == (True, True, 1)
+    for path in ("/topics/t/partitions/0/replicas/2", "/topics/t/partitions/9/replicas", "/brokers/1/configs/no.such"):
+        assert (await http.get(cluster + path)).status_code == 404
+    for path in ("/brokers/2/configs", "/brokers/2/configs/node.id"):
+        assert (await http.get(cluster + path)).json()["message"] == "There is no broker 2."
+
+
 async def test_settings_of_a_topic_are_read_set_and_set_back(http: httpx.AsyncClient, cluster: str) -> None:
     await http.post(f"{cluster}/topics", json={"topic_name": "t"})
     path = f"{cluster}/topics/t/configs"
