@@ -579,6 +579,8 @@ def _parse_directory(text: str) -> Mapping[str, Any]:
         raise ValueError("it must name a directory")
     if "," in text:
         raise ValueError("there can be only one directory")
+    if "://" in text:
+        raise ValueError("it is a directory of this machine, as in /path; the object store is another setting")
     return {"data_dir": text}
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from app import __version__
+from app.cli.session import local_path
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Typer carries click inside since 0.29 and imported it before; this is its UsageError either way."""
@@ -47,6 +48,7 @@ def application(arguments: Sequence[str] = ()) -> Any:
         help="A Kafka-protocol log service whose home is the object store.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # Its tables cut names of options on narrow terminals.
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
@@ -76,9 +78,9 @@ def _root(
 
 
 def demo(
-    directory: Annotated[Path, typer.Argument(metavar="[DIRECTORY]", help="Where the demo keeps its data.")] = Path(
-        "firn-demo"
-    ),
+    directory: Annotated[
+        Path, typer.Argument(metavar="[DIRECTORY]", parser=local_path, help="Where the demo keeps its data.")
+    ] = Path("firn-demo"),
 ) -> int:
     """Watch the main job on real input.
 

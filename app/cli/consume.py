@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from app.records.record import Record
 
 POLL_MS: Final = 1_000
+EARLIEST_WORDS: Final = ("earliest", "beginning", "start")
+LATEST_WORDS: Final = ("latest", "end")
 PLACEHOLDERS: Final = "topic, partition, offset, timestamp, time, key, value, headers, key_bytes, value_bytes"
 
 Formatter = Callable[[str, int, "Record"], bytes]
@@ -32,12 +34,16 @@ def consume(
         typer.Option(
             "--from",
             metavar="PLACE",
-            help="beginning, end, an offset (1000), the last so many of each partition (last:10), or a moment.",
+            help="earliest (beginning), latest (end), an offset (1000), the last so many of each partition (last:10), or a moment.",
         ),
-    ] = "beginning",
+    ] = "earliest",
     until: Annotated[
         str | None,
-        typer.Option("--until", metavar="PLACE", help="Stop before an offset or a moment; the end if not given."),
+        typer.Option(
+            "--until",
+            metavar="PLACE",
+            help="Stop before an offset or a moment; latest (now) if not given.",
+        ),
     ] = None,
     partitions: Annotated[
         list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated.")
@@ -114,9 +120,9 @@ class _Places:
 
         earliest, latest = await self._list(EARLIEST), await self._list(LATEST)
         notes: list[str] = []
-        if place == "beginning":
+        if place in EARLIEST_WORDS:
             return earliest, notes
-        if place == "end":
+        if place in LATEST_WORDS:
             return latest, notes
         if match := re.fullmatch(r"last:(\d{1,18})", place):
             return {p: Offset(max(earliest[p], latest[p] - int(match[1]))) for p in self._partitions}, notes
@@ -137,7 +143,7 @@ class _Places:
         from app.client.cluster import LATEST
 
         latest = await self._list(LATEST)
-        if place is None or place == "end":
+        if place is None or place in LATEST_WORDS:
             return latest
         if re.fullmatch(r"\d{1,18}", place):
             return {partition: Offset(min(int(place), latest[partition])) for partition in self._partitions}
@@ -147,7 +153,7 @@ class _Places:
         try:
             moment = parse_moment(place, flag, self._now_ms)
         except ConfigError as error:
-            raise ConfigError(f"{str(error).rstrip('.')}; or beginning, end, an offset, or last:10.") from None
+            raise ConfigError(f"{str(error).rstrip('.')}; or earliest, latest, an offset, or last:10.") from None
         found = await self._list(moment)
         return {p: latest[p] if found[p] < 0 else found[p] for p in self._partitions}
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import random
 import resource
+import socket
 import sys
 import tempfile
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -20,8 +22,10 @@ from app.errors import FirnError
 from app.limits import GIB
 
 if TYPE_CHECKING:
+    from app.broker.running import RunningBroker
+    from app.configs import BrokerConfig
     from app.objectstore.check import CheckResult
-    from app.settings import Review
+    from app.settings import Address, Review
 
 DESCRIPTORS_WANTED: Final = 8_192
 """Log files share descriptors, so what counts is mostly connections."""
@@ -49,23 +53,34 @@ def doctor(
             "--config", "-c", envvar="FIRN_CONFIG", help="The broker's settings: a TOML file, or Kafka's .properties."
         ),
     ] = None,
+    listen: Annotated[
+        str | None, typer.Option("--listen", "-l", metavar="HOST:PORT", help="Where Kafka's protocol is to be served.")
+    ] = None,
+    http: Annotated[
+        str | None, typer.Option("--http", metavar="HOST:PORT|off", help="Where HTTP is to be served.")
+    ] = None,
     as_json: Json = False,
 ) -> int:
-    """Check settings, machine, disk and object store, and say how to mend what fails.
+    """Check settings, machine, disk, ports and object store, and say how to mend what fails.
 
     Settings come as for `firn serve`, so that the same flags are checked that will be used; with --config each of them is
-    listed with what becomes of it. Disk and store are looked at when no setting is refused. Nothing is left behind.
+    listed with what becomes of it. Disk, ports and store are looked at when no setting is refused. Nothing is left behind.
     """
+    from app.broker.running import find_running
     from app.settings import resolve, review, sources_of
 
-    sources = sources_of(config_path=config, environment=os.environ, flags={"--data-dir": data_dir, "--store": store})
+    flags = {"--data-dir": data_dir, "--store": store, "--listen": listen, "--http": http}
+    sources = sources_of(config_path=config, environment=os.environ, flags=flags)
     reviewed = review(sources)
     if reviewed.settings is None and config is None:
         resolve(sources)
     results = [*settings_checks(reviewed), *machine_checks()]
+    running = None
     if reviewed.settings is not None:
         broker = reviewed.settings.broker
-        results += disk_checks(Path(broker.data_dir), broker.firn_log_dir_free_bytes_min)
+        running = find_running(broker.data_dir)
+        results += disk_checks(Path(broker.data_dir), broker.firn_log_dir_free_bytes_min, running)
+        results += port_checks(broker, running)
         results += run_async(lambda: store_checks(broker.store_url))
     failed = [result for result in results if not result.passed]
     if as_json:
@@ -96,7 +111,8 @@ def doctor(
         sys.stdout.write(f"{'ok  ' if result.passed else 'FAIL'}  {result.name:<{width}}  {result.detail}\n")
         if not result.passed:
             sys.stdout.write(f"      {'':<{width}}  → {result.mend}\n")
-    verdict = f"{count_text(len(failed), 'check')} failed." if failed else "A broker can run here."
+    can = "A broker can run here." if running is None else f"A broker runs here: process {running.process_id}."
+    verdict = f"{count_text(len(failed), 'check')} failed." if failed else can
     sys.stdout.write(f"\n{verdict}\n")
     return 1 if failed else 0
 
@@ -159,12 +175,21 @@ def machine_checks() -> Iterable[CheckResult]:
     )
 
 
-def disk_checks(data_dir: Path, free_bytes_min: int) -> Iterable[CheckResult]:
-    """What the data directory's file system does with a file, a link and an fdatasync, and its room."""
+def disk_checks(data_dir: Path, free_bytes_min: int, running: RunningBroker | None = None) -> Iterable[CheckResult]:
+    """Who has the data directory, what its file system does with a file, a link and an fdatasync, and its room."""
+    from app.broker.running import is_locked
     from app.objectstore.check import CheckResult
 
     data_dir = data_dir.absolute()
     parent = _existing(data_dir)
+    if running is None and is_locked(data_dir):
+        yield CheckResult(
+            "data directory",
+            False,
+            f"{data_dir} is in use by a process that cannot be seen from here",
+            "stop that process, which may be in another container, or name another directory",
+        )
+        return
     shown = str(data_dir) if parent == data_dir else f"{data_dir} (to be made in {parent})"
     try:
         with tempfile.TemporaryDirectory(prefix=".firn-doctor-", dir=parent) as place:
@@ -178,7 +203,12 @@ def disk_checks(data_dir: Path, free_bytes_min: int) -> Iterable[CheckResult]:
             f"make {parent} writable for this user, or name another directory",
         )
         return
-    yield CheckResult("data directory", True, f"{shown} can be written, synced and locked")
+    if running is not None:
+        yield CheckResult(
+            "data directory", True, f"{shown} is in use by the broker that runs, process {running.process_id}"
+        )
+    else:
+        yield CheckResult("data directory", True, f"{shown} is free, and can be written, synced and locked")
     status = os.statvfs(parent)
     free = status.f_bavail * status.f_frsize
     yield CheckResult(
@@ -195,6 +225,51 @@ def disk_checks(data_dir: Path, free_bytes_min: int) -> Iterable[CheckResult]:
         "no limit" if status.f_files == 0 else f"{count_text(files_free)} free",
         "every segment has three or four files: make a file system with more inodes",
     )
+
+
+def port_checks(broker: BrokerConfig, running: RunningBroker | None) -> Iterable[CheckResult]:
+    """Whether a broker could listen where it is to serve Kafka's protocol and HTTP; ``running`` is the one that does now."""
+    from app.objectstore.check import CheckResult
+    from app.settings import OFF, Address, parse_address
+
+    wanted = [("port: Kafka", Address(broker.listen_host, broker.listen_port), "--listen")]
+    if broker.http_address != OFF:
+        wanted.append(("port: HTTP", parse_address(broker.http_address, what="--http"), "--http"))
+    for name, address, flag in wanted:
+        reason = _why_not_to_listen(address)
+        if reason is None:
+            yield CheckResult(name, True, f"{address} is free")
+        elif running is not None:
+            served = running.kafka if flag == "--listen" else running.http
+            yield CheckResult(
+                name,
+                _port(served) == str(address.port),
+                f"{address} is taken; the broker that runs, process {running.process_id}, serves on {served or 'nothing yet'}",
+                f"stop what has the port, or give another {flag}",
+            )
+        else:
+            yield CheckResult(
+                name, False, f"cannot listen on {address}: {reason}", f"stop what has the port, or give another {flag}"
+            )
+
+
+def _port(address: str) -> str:
+    return address.rpartition(":")[2]
+
+
+def _why_not_to_listen(address: Address) -> str | None:
+    """What the kernel says to an attempt to listen; None if it would do."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+            probe.listen(1)
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return None
 
 
 def _try_files(place: Path) -> None:
@@ -230,9 +305,11 @@ async def store_checks(url: str) -> list[CheckResult]:
     """The object store, with everything that Firn asks of one. Raises: ConfigError for a wrong URL."""
     from app.broker.runtime import SystemClock, ThreadPool
     from app.objectstore.check import CheckResult, check_store
-    from app.objectstore.url import open_store
+    from app.objectstore.url import DirectoryLocation, open_store, parse_store_url
 
     pool = ThreadPool()
+    location = parse_store_url(url)
+    made = isinstance(location, DirectoryLocation) and not location.path.exists()
     try:
         store = await open_store(url, pool=pool, rng=random.Random())
         try:
@@ -247,6 +324,11 @@ async def store_checks(url: str) -> list[CheckResult]:
         results = [CheckResult("open", False, str(error), "mend what the store says and run this again")]
     finally:
         pool.close()
+    if made and isinstance(location, DirectoryLocation):
+        # The folder was made for the checks. A broker that has started meanwhile has filled it.
+        for folder, _, _ in os.walk(location.path, topdown=False):
+            with suppress(OSError):
+                os.rmdir(folder)
     return [
         CheckResult(f"store: {result.name}", result.passed, result.detail, result.mend)
         for result in (CheckResult("address", True, url), *results)

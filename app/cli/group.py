@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from app.cli.consume import EARLIEST_WORDS, LATEST_WORDS
 from app.cli.output import count_text, print_json, print_table, say
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, connected, parse_moment, run_async
 from app.errors import ConfigError, ErrorCode, RequestRejected
@@ -18,11 +19,12 @@ if TYPE_CHECKING:
     from app.client.groups import Committed, GroupMember, GroupView, ShareProgress
     from app.units import TopicPartition
 
-app = typer.Typer(help="List, describe, reset and delete groups.", no_args_is_help=True)
+app = typer.Typer(help="List, describe, reset and delete groups.", no_args_is_help=True, rich_markup_mode=None)
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
 
 
+@app.command("ls", hidden=True)
 @app.command("list")
 def list_groups(bootstrap: Bootstrap = BOOTSTRAP_DEFAULT, as_json: Json = False) -> None:
     """List groups, of every type, and what state they are in."""
@@ -170,6 +172,7 @@ def reset(
     run_async(work)
 
 
+@app.command("rm", hidden=True)
 @app.command()
 def delete(
     group: Group,
@@ -256,9 +259,9 @@ async def _wanted(
         if lacking is not None:
             raise ConfigError(f"{lacking} has no committed offset to shift from; use --to.")
         aims = {partition: before[partition] + shift_by for partition in ends}
-    elif to == "earliest":
+    elif to in EARLIEST_WORDS:
         aims = starts
-    elif to == "latest":
+    elif to in LATEST_WORDS:
         aims = ends
     elif to is not None and to.isascii() and to.isdecimal():
         aims = dict.fromkeys(ends, int(to))

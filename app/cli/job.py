@@ -13,11 +13,11 @@ from typing import Annotated, Any, Final
 import typer
 
 from app.cli.output import bytes_text, count_text, print_json, progress, say
-from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, parse_assignments, parse_bootstrap
+from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, local_path, parse_assignments, parse_bootstrap
 from app.errors import ConfigError
 from app.terminating import ended_by_sigterm
 
-app = typer.Typer(help="Jobs over the history in the object store.", no_args_is_help=True)
+app = typer.Typer(help="Jobs over the history in the object store.", no_args_is_help=True, rich_markup_mode=None)
 
 MIB: Final = 1 << 20
 
@@ -47,7 +47,13 @@ def archive(
         typer.Option("--catalog", metavar="NAME=VALUE", help="A property of the Iceberg catalog; may be repeated."),
     ] = None,
     warehouse: Annotated[
-        Path, typer.Option("--warehouse", help="Folder of the SQLite catalog that is used if none is given.")
+        Path,
+        typer.Option(
+            "--warehouse",
+            parser=local_path,
+            metavar="FOLDER",
+            help="Folder of the SQLite catalog that is used if none is given.",
+        ),
     ] = Path("firn-warehouse"),
     value: Annotated[
         str, typer.Option("--value", metavar="KIND", help="Decode values: json or avro. Bad records are kept aside.")
@@ -89,6 +95,11 @@ def archive(
             )
     if as_json:
         print_json(summary.as_json())
+    elif not summary.parts and not any(summary.ends.values()):
+        say(
+            f"Nothing of {topic} is in the object store yet, so there is nothing to archive: records get there when their"
+            " segment rolls. `firn tier status` shows how far it is."
+        )
     elif not summary.parts:
         say(f"Nothing new: {topic} is archived up to the end of the store.")
     else:
@@ -131,7 +142,10 @@ def verify(
 @app.command()
 def audit(
     store: Store,
-    to: Annotated[Path, typer.Option("--to", help="Folder for segments.parquet and report.html.")] = Path("firn-audit"),
+    to: Annotated[
+        Path,
+        typer.Option("--to", parser=local_path, metavar="FOLDER", help="Folder for segments.parquet and report.html."),
+    ] = Path("firn-audit"),
     topics: Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only this topic; may be repeated.")] = None,
     workers: Workers = None,
     as_json: Json = False,
@@ -221,7 +235,10 @@ def replay(
     pace: Annotated[
         float | None, typer.Option("--pace", min=0.001, help="Times the original pace: 1 takes as long as it took.")
     ] = None,
-    state: Annotated[Path | None, typer.Option("--state", help="File that makes the replay resumable.")] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option("--state", parser=local_path, metavar="FILE", help="File that makes the replay resumable."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Produce a range of history to a topic again, with the original times in a header."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app import __version__
+from app.cli.session import local_path
 from app.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def serve(
         Path | None,
         typer.Option(
             "--log-file",
+            parser=local_path,
             metavar="FILE",
             help="Where --background appends what the broker says. [the data directory's name with .log]",
         ),

@@ -7,7 +7,9 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from urllib.parse import unquote
 
 import typer
 
@@ -28,6 +30,8 @@ Bootstrap = Annotated[
     typer.Option(
         "--bootstrap",
         "-b",
+        "--bootstrap-server",
+        "--brokers",
         metavar="HOST:PORT",
         envvar="FIRN_BOOTSTRAP",
         help="Brokers to ask first, separated by commas.",
@@ -85,6 +89,27 @@ def parse_assignments(texts: Iterable[str], flag: str) -> dict[str, str]:
             raise ConfigError(f"{flag} {text!r} is not of the form name=value, for example retention.ms=86400000.")
         out[name.strip()] = value
     return out
+
+
+def local_path(text: str | Path) -> Path:
+    """A folder or file of this machine, written as a path or as ``file:///…``. Raises: ConfigError for another address."""
+    scheme, separator, rest = str(text).partition("://")
+    if not separator:
+        return Path(text)
+    if scheme != "file" or not rest.startswith("/"):
+        raise ConfigError(
+            f"{str(text)!r} is no path: name a folder or file of this machine, as in /path or file:///path."
+        )
+    return Path(unquote(rest))
+
+
+def missing_folder(folder: Path, given_by: str | None) -> ConfigError:
+    """There is no object store in ``folder``; ``given_by`` is the flag, variable or file that names it, None for the default."""
+    if given_by is None:
+        return ConfigError(
+            f"There is no folder {folder}, the object store of a broker that runs here: name yours with --store."
+        )
+    return ConfigError(f"There is no folder {folder}, which {given_by} names: see how it is written.")
 
 
 def parse_moment(text: str, flag: str, now_ms: int) -> int:

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from app.cli.output import bytes_text, count_text, print_json, print_table, time_text
-from app.cli.session import run_async
+from app.cli.session import missing_folder, run_async
 from app.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -73,16 +73,14 @@ async def _read(url: str, name: str) -> tuple[TopicImage, list[ManifestState]]:
 
     location = parse_store_url(url)
     if isinstance(location, DirectoryLocation) and not location.path.is_dir():
-        raise ConfigError(f"There is no folder {location.path}, which --store names: see how it is written.")
+        raise missing_folder(location.path, "--store")
     pool = ThreadPool()
     store = await open_store(location, pool=pool, rng=random.Random())
     try:
         reader = MetadataFollower(store, SystemClock())
         image = await reader.cluster()
         if not image.cluster_id:
-            raise ConfigError(
-                f"There is no Firn cluster in {url}: --store is to be what the brokers were given as theirs."
-            )
+            raise ConfigError(f"There is no Firn cluster in {url}: name the store that the cluster's brokers have.")
         topic = image.topic(name)
         if topic is None:
             raise ConfigError(f"There is no topic {name} in {url}.")

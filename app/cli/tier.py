@@ -12,7 +12,9 @@ from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, connected, run_a
 from app.errors import ErrorCode, RequestRejected
 from app.units import PartitionIndex, TopicPartition
 
-app = typer.Typer(help="Show what is on local disks and what is in the object store.", no_args_is_help=True)
+app = typer.Typer(
+    help="Show what is on local disks and what is in the object store.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @app.command()

@@ -16,7 +16,7 @@ from app.errors import ConfigError, ErrorCode, RequestRejected
 if TYPE_CHECKING:
     from app.client.firn_api import PartitionTierStatus
 
-app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
+app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True, rich_markup_mode=None)
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 
@@ -33,7 +33,9 @@ def create(
     ] = None,
     assignments: Annotated[
         list[str] | None,
-        typer.Option("--set", "-s", metavar="NAME=VALUE", help="A setting of the topic; may be repeated."),
+        typer.Option(
+            "--set", "-s", "--config", "-c", metavar="NAME=VALUE", help="A setting of the topic; may be repeated."
+        ),
     ] = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="It is no error if the topic exists.")] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
@@ -79,6 +81,7 @@ def create(
     run_async(work)
 
 
+@app.command("ls", hidden=True)
 @app.command("list")
 def list_topics(bootstrap: Bootstrap = BOOTSTRAP_DEFAULT, as_json: Json = False) -> None:
     """List topics, how much they hold and where it is."""
@@ -199,10 +202,20 @@ def describe(
 def alter(
     topic: Name,
     assignments: Annotated[
-        list[str] | None, typer.Option("--set", "-s", metavar="NAME=VALUE", help="Set a setting; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            "-s",
+            "--config",
+            "-c",
+            "--add-config",
+            metavar="NAME=VALUE",
+            help="Set a setting; may be repeated.",
+        ),
     ] = None,
     unset: Annotated[
-        list[str] | None, typer.Option("--unset", "-u", metavar="NAME", help="Back to the default; may be repeated.")
+        list[str] | None,
+        typer.Option("--unset", "-u", "--delete-config", metavar="NAME", help="Back to the default; may be repeated."),
     ] = None,
     validate_only: Annotated[
         bool, typer.Option("--validate-only", help="Only ask whether the broker would accept it.")
@@ -234,6 +247,7 @@ def alter(
     run_async(work)
 
 
+@app.command("rm", hidden=True)
 @app.command()
 def delete(
     topic: Name,

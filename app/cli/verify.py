@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.output import bytes_text, count_text, print_json, progress
-from app.cli.session import Json, run_async
+from app.cli.session import Json, missing_folder, run_async
 from app.errors import ConfigError
 from app.units import TopicIdPartition
 
@@ -40,9 +40,14 @@ def verify(
     Manifests, segments and every checksum are read, and offsets must have no gap and no overlap. No broker is needed, and
     one may be running. Nothing is changed. Exit code 1 if records are missing or damaged, or a manifest is gone.
     """
+    from app.objectstore.url import DirectoryLocation, parse_store_url
     from app.settings import load
 
-    url = load(config_path=config, environment=os.environ, flags={"--store": store}).broker.store_url
+    settings = load(config_path=config, environment=os.environ, flags={"--store": store})
+    url = settings.broker.store_url
+    location = parse_store_url(url)
+    if isinstance(location, DirectoryLocation) and not location.path.is_dir():
+        raise missing_folder(location.path, settings.origins.get("firn.store.url"))
     outcome = run_async(lambda: _verify(url, topics or (), quiet=as_json))
     damage = [finding for finding in outcome.findings if finding.is_damage]
     if as_json:
@@ -108,23 +113,18 @@ class _Outcome:
 async def _verify(url: str, topics: list[str] | tuple[str, ...], *, quiet: bool) -> _Outcome:
     from app.broker.runtime import SystemClock, ThreadPool
     from app.metadata.follower import MetadataFollower
-    from app.objectstore.url import DirectoryLocation, open_store, parse_store_url
+    from app.objectstore.url import open_store
     from app.tiering.verify import Progress
     from app.tiering.verify import verify as walk
 
-    location = parse_store_url(url)
-    if isinstance(location, DirectoryLocation) and not location.path.is_dir():
-        raise ConfigError(f"There is no folder {location.path}, which --store names: see how it is written.")
     pool, clock = ThreadPool(), SystemClock()
-    store = await open_store(location, pool=pool, rng=random.Random())
+    store = await open_store(url, pool=pool, rng=random.Random())
     reader = MetadataFollower(store, clock)
     try:
         image = await reader.cluster()
         names = {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()}
         if not image.cluster_id:
-            raise ConfigError(
-                f"There is no Firn cluster in {url}: --store is to be what the brokers were given as theirs."
-            )
+            raise ConfigError(f"There is no Firn cluster in {url}: name the store that the cluster's brokers have.")
         unknown = [topic for topic in topics if topic not in names.values()]
         if unknown:
             raise ConfigError(f"There is no topic {unknown[0]} in {url}.")

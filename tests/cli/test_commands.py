@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import socket
 import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from app.broker.running import note_running
 from app.cli import main
+from app.cli.session import local_path
+from app.errors import ConfigError
+from app.hot.files import PosixFileSystem, claim_directory
 from app.metadata import layout
+from app.settings import load
 from app.units import PartitionIndex, SegmentId, TopicId
 from tests.support.broker import RunningBroker, running_broker
 
@@ -312,5 +320,92 @@ async def test_the_doctor_checks_machine_disk_and_store_and_leaves_nothing(firn:
     assert not list(tmp_path.rglob(".firn-doctor*"))
     assert not [path for path in store.rglob("*") if path.is_file()]
     assert not (tmp_path / "new").exists()
+    assert not store.exists()
     text = await firn("doctor", "--data-dir", str(tmp_path), "--store", store.as_uri())
     assert "ok    store: conditional write" in text.out
+
+
+async def test_the_doctor_says_who_has_the_data_directory(firn: Firn, tmp_path: Path) -> None:
+    store = ("--store", (tmp_path / "bucket").as_uri(), "--listen", "127.0.0.1:0", "--http", "off")
+    (tmp_path / "mine").mkdir()
+    note_running(str(tmp_path / "mine"), kafka="127.0.0.1:9092", http="off")
+    mine = await firn("doctor", "--data-dir", str(tmp_path / "mine"), *store)
+    assert f"{tmp_path}/mine is in use by the broker that runs, process {os.getpid()}\n" in mine.out
+    assert mine.out.endswith(f"A broker runs here: process {os.getpid()}.\n")
+    with closing(claim_directory(PosixFileSystem(), str(tmp_path / "locked"))):
+        locked = await firn("doctor", "--data-dir", str(tmp_path / "locked"), *store)
+        assert locked.code == 1
+        assert f"{tmp_path}/locked is in use by a process that cannot be seen from here" in locked.out
+    free = await firn("doctor", "--data-dir", str(tmp_path / "locked"), *store)
+    assert f"{tmp_path}/locked is free" in free.out
+
+
+async def test_the_doctor_tries_the_ports(firn: Firn, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        where = ("--data-dir", str(tmp_path / "new"), "--store", (tmp_path / "bucket").as_uri(), "--json")
+        for flag, other, name in (("--listen", "--http", "port: Kafka"), ("--http", "--listen", "port: HTTP")):
+            done = await firn("doctor", *where, flag, address, other, "127.0.0.1:0")
+            assert done.code == 1
+            failed = [check for check in done.json["checks"] if not check["passed"]]
+            assert [(check["name"], check["detail"]) for check in failed] == [
+                (name, f"cannot listen on {address}: address already in use")
+            ]
+
+
+async def test_words_that_users_of_kafka_type_are_understood(firn: Firn, broker: RunningBroker, tmp_path: Path) -> None:
+    """Of Kafka's own tools, and of rpk."""
+    assert (await firn("topic", "create", "t", "--config", "retention.ms=7000", "-c", "segment.ms=60000")).code == 0
+    assert (
+        await firn("topic", "alter", "t", "--add-config", "retention.ms=8000", "--delete-config", "segment.ms")
+    ).code == 0
+    shown = (await firn("topic", "describe", "t", "--json", "--bootstrap-server", broker.bootstrap)).json["configs"]
+    assert (shown["retention.ms"]["value"], "segment.ms" in shown) == ("8000", False)
+    (tmp_path / "lines").write_text("1\n2\n")
+    await firn("produce", "t", str(tmp_path / "lines"), "--brokers", broker.bootstrap)
+    assert (await firn("consume", "t", "--from", "earliest", "--until", "latest")).out == "1\n2\n"
+    assert (await firn("consume", "t", "--from", "latest")).out == ""
+    assert [topic["topic"] for topic in (await firn("topic", "ls", "--json")).json if topic["topic"][:2] != "__"] == [
+        "t"
+    ]
+    assert (await firn("topic", "rm", "t", "--yes")).code == 0
+    assert (await firn("group", "ls")).code == 0
+    assert "There is no group g." in (await firn("group", "rm", "g", "--yes")).err
+
+
+async def test_an_archive_of_a_topic_of_which_nothing_is_tiered_says_so(firn: Firn, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("1\n2\n")
+    await firn("produce", "t", str(tmp_path / "lines"))
+    archive = ("job", "archive", "t", "--store", (tmp_path / "store").as_uri(), "-w", "1")
+    for target in (
+        ("--to", (tmp_path / "lake").as_uri()),
+        ("--iceberg", "lake.t", "--warehouse", str(tmp_path / "house")),
+    ):
+        done = await firn(*archive, *target)
+        assert done.code == 0, done.err
+        assert done.err.startswith("Nothing of t is in the object store yet, so there is nothing to archive:")
+
+
+async def test_a_missing_folder_of_a_store_names_what_named_it(
+    firn: Firn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert (await firn("verify")).err == (
+        f"firn: There is no folder {tmp_path}/firn-data-store, the object store of a broker that runs here:"
+        " name yours with --store.\n"
+    )
+    assert "which --store names" in (await firn("verify", "--store", "file:///nowhere")).err
+    monkeypatch.setenv("FIRN_STORE", "file:///nowhere")
+    assert "which FIRN_STORE names" in (await firn("verify")).err
+
+
+def test_a_place_on_this_machine_may_be_written_as_a_url_and_no_other_url_becomes_a_folder() -> None:
+    assert local_path("lake") == Path("lake")
+    assert local_path("file:///lake%20house") == Path("/lake house")
+    for wrong in ("s3://bucket/x", "file://lake/house", "https://x/y"):
+        with pytest.raises(ConfigError, match="is no path"):
+            local_path(wrong)
+    with pytest.raises(ConfigError, match="is a directory of this machine"):
+        load(flags={"--data-dir": "file:///data"})

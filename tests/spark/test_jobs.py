@@ -378,6 +378,22 @@ def test_a_partition_that_has_lost_its_manifest_is_damaged(topic: Topic) -> None
     assert {facts.partition for facts in found.facts} == {0}
 
 
+def test_places_of_this_machine_are_taken_as_file_urls(
+    topic: Topic, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lake = ["--iceberg", "lake.t", "--warehouse", (tmp_path / "house").as_uri()]
+    assert main(["job", "archive", "t", "--store", topic.store, *lake, "-w", "1"]) == 0
+    assert (tmp_path / "house" / "catalog.db").exists()
+    report = ["--to", (tmp_path / "report").as_uri()]
+    assert main(["job", "audit", "--store", topic.store, *report, "-w", "1"]) == 0
+    assert (tmp_path / "report" / "report.html").exists()
+    assert not (tmp_path / "file:").exists()
+    capsys.readouterr()
+    assert main(["job", "archive", "t", "--store", topic.store, *lake[:3], "s3://bucket/x"]) == 2
+    assert "'s3://bucket/x' is no path" in capsys.readouterr().err
+
+
 def test_the_command_line_archives_and_audits(topic: Topic, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     archive = ["job", "archive", "t", "--store", topic.store, "--to", (tmp_path / "lake").as_uri(), "-w", "1", "--json"]
     assert main(archive) == 0
