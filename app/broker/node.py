@@ -160,6 +160,9 @@ class Node:
         self._apis: Apis = None  # type: ignore[assignment]
         self.cleaner: LogCleaner = None  # type: ignore[assignment]
         self.port = config.listen_port
+        self.registry.gauge(
+            "firn_offline_partitions", "Partitions that this broker should lead and cannot open", self._count_offline
+        )
 
     # --- starting ------------------------------------------------------------------------------------------------
 
@@ -294,10 +297,12 @@ class Node:
             advertised_port=self.advertised_port,
             log_line=self._log_line,
             store_samples=around.store_samples,
+            offline=self.partitions.offline,
             replays=ReplayTurns(around.elapsed_s),
         )
         self.controller.on_change(self._count_generation)
         self.controller.on_change(self._follow_settings)
+        self.partitions.on_back = self._forget_lookups
         self._apis = Apis()
         self.server = KafkaServer(
             self.context,
@@ -318,6 +323,12 @@ class Node:
         self.context.effective = effective = self.controller.effective_broker_config()
         self.logs.producer_expiration_ms = effective.producer_id_expiration_ms
         self.server.limit_connections(self._connections_max(effective))
+
+    def _forget_lookups(self) -> None:
+        self.context.generation += 1
+
+    def _count_offline(self) -> list[tuple[tuple[tuple[str, str], ...], float]]:
+        return [((), float(len(self.partitions.offline) if self.partitions is not None else 0))]
 
     def _count_generation(self, image: ClusterImage, delta: ImageDelta) -> None:
         self.context.generation += 1
@@ -355,8 +366,8 @@ class Node:
     async def run(self, ready: Callable[[], None] | None = None) -> None:
         """Serve until ``request_stop``; ``ready`` is called when the first request can come.
 
-        Raises: FencedError when another broker has taken over; StorageUnavailable, CorruptionError (a manifest cannot be
-        read, before anything is served); an ExceptionGroup for a bug of ours.
+        Raises: FencedError when another broker has taken over; StorageUnavailable (a manifest cannot be read, before anything
+        is served); an ExceptionGroup for a bug of ours.
         """
         try:
             async with asyncio.TaskGroup() as tasks:

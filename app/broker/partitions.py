@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from app.broker.lost_directory import BegunAnew, lost_with_the_directory
@@ -37,6 +38,7 @@ from app.tiering.rebuild import (
     lost_markers,
 )
 from app.tiering.remote_log_manager import RemoteLogManager
+from app.tiering.soundness import how_to_mend
 from app.tiering.store_work import StoreWork
 from app.units import NO_TOPIC_ID, BrokerId, LeaderEpoch, PartitionIndex, ProducerEpoch, TopicId, TopicIdPartition
 
@@ -50,8 +52,35 @@ AGREE_TRIES_MAX: Final = 300
 AGREE_PAUSE_S: Final = 0.1
 CACHE_WRITE_S: Final = 5.0
 """How long changed manifests wait to be written to the data directory together."""
+OFFLINE_RETRY_S_MIN: Final = 5.0
+OFFLINE_RETRY_S_MAX: Final = 120.0
+"""Between two looks at partitions that cannot be opened: each reads their manifests."""
 CATCH_UP_DELAY_S: Final = 1.0
 """After a start clients come first."""
+
+
+@dataclass(slots=True)
+class _SetAside:
+    """A partition that is offline."""
+
+    log: PartitionLog
+    bumped_above: int | None = None
+    """The highest leader epoch that was known when its epoch was raised last."""
+    busy: bool = False
+
+
+class _Opened(NamedTuple):
+    """What opening a partition came to."""
+
+    plan: RestorePlan | None
+    lost: list[LostMarker]
+
+
+def _why_offline(key: TopicIdPartition, error: CorruptionError) -> str:
+    """Why a partition cannot be led and what to do, in a sentence or two."""
+    said = str(error)
+    mended = said if "put back" in said else f"{said}; {how_to_mend(key)}"
+    return f"{mended}. The broker looks again every few minutes, and when it starts"
 
 
 class Partitions:
@@ -100,6 +129,11 @@ class Partitions:
         """Keys of manifests as of before the cluster log was read."""
         self._believed: dict[TopicIdPartition, None] = {}
         """Partitions whose manifests were taken to be at their ends."""
+        self.offline: dict[TopicIdPartition, str] = {}
+        """Partitions that cannot be opened, with the reason in a sentence. Nobody reads or writes them until they can be."""
+        self._set_aside: dict[TopicIdPartition, _SetAside] = {}
+        self.on_back: Callable[[], None] = lambda: None
+        """Called when a partition that was offline is led again."""
 
     # --- starting ------------------------------------------------------------------------------------------------
 
@@ -123,7 +157,9 @@ class Partitions:
         ``clean``: the logs were closed in order. Otherwise records that were read may be gone, so every leader epoch rises,
         by which clients find out (KIP-320). ``new_directory``: nobody has used the data directory before.
 
-        Raises: StorageUnavailable, CorruptionError, FencedError.
+        A partition that cannot be opened goes offline alone; the broker goes on with the others and looks at it again.
+
+        Raises: StorageUnavailable, FencedError.
         """
         image = self._controller.image
         self._drop_foreign(image)
@@ -132,60 +168,73 @@ class Partitions:
             self._make_logs(topic, len(topic.partitions))
         manifests = await self._load_manifests()
         foreign = [log for log in manifests if self._is_foreign(log, manifests[log], existing)]
-        await self._bump(manifests, self._logs.logs() if not clean else foreign)
+        # Offline partitions, too: what a crash has taken from them clients have to find out when they are back.
+        everything = [*self._logs.logs(), *(one.log for one in self._set_aside.values())]
+        await self._bump(manifests, everything if not clean else foreign)
         limit = asyncio.Semaphore(MANIFESTS_AT_ONCE)
-        restored: list[tuple[PartitionLog, RestorePlan]] = []
-        unended: dict[PartitionLog, list[LostMarker]] = {}
+        opened: dict[PartitionLog, _Opened] = {}
 
-        async def check(log: PartitionLog, manifest: SegmentManifest, seal: bool) -> None:
+        async def check(log: PartitionLog, manifest: SegmentManifest) -> None:
             async with limit:
-                await self._check_manifest_is_there(log, manifest)
-                if seal:
-                    # Whoever wrote it with other local data may live and be about to finish a copy. Not any more.
-                    await manifest.seal(self._leader_epoch(log))
-                await self._tier.settle(manifest)
-                plan = await self._agree(log, manifest)
-                lost = await lost_markers(log.producers.open_transactions, manifest, self._work)
-            if plan is not None:
-                restored.append((log, plan))
-            hole = lost_beginning(manifest)
-            if hole is not None:
-                self._log_line(
-                    f"{log.topic}-{log.partition} has lost the offsets from {hole[0]} to {hole[1]}: no segment in the store"
-                    " covers them, and reading them fails; DeleteRecords up to there lets them go"
-                )
-            if lost:
-                unended[log] = lost
-            if log.config.firn_durability is Durability.DISK and log.recovery_point < log.log_end_offset:
-                # What recovery found may only be in the page cache yet, names included, and is about to be read.
                 try:
-                    await log.flush()
-                except StorageFull:
-                    self._log_line(f"{log.topic}-{log.partition} is durable, but there is no room for its indexes")
+                    opened[log] = await self._open(log, manifest, foreign=log in foreign)
+                except CorruptionError as error:
+                    self._go_offline(log, error)
+                    return
             self._tier.attach(log, manifest)
 
         async with asyncio.TaskGroup() as group:
             for log, manifest in manifests.items():
-                group.create_task(check(log, manifest, log in foreign))
+                group.create_task(check(log, manifest))
         self._prepared, self._listed = {}, {}
         self._unattached.clear()
         if new_directory:
-            self._tell_what_is_lost(image, manifests)
-        for log, plan in sorted(restored, key=lambda one: (one[0].topic, one[0].partition)):
-            at_end = plan.next_offset == plan.tiered_end
-            where = f"its tiered end {plan.tiered_end}" if at_end else f"its log start {plan.next_offset}"
-            self._log_line(
-                f"{log.topic}-{log.partition} goes on at {where}: offsets from "
-                f"{plan.log_start_offset} are in {plan.remote_segments} remote segments of {plan.remote_raw_bytes} bytes"
-            )
+            self._tell_what_is_lost(image, {log: manifests[log] for log in opened})
+        restored = {log: one.plan for log, one in opened.items() if one.plan is not None}
+        for log, plan in sorted(restored.items(), key=lambda one: (one[0].topic, one[0].partition)):
+            self._tell_of_restored(log, plan)
         if clean:
-            await self._bump(manifests, [log for log, _ in restored if log not in foreign])
-        for log in manifests:
+            await self._bump(manifests, [log for log in restored if log not in foreign])
+        for log in opened:
             log.become_leader(self._leader_epoch(log))
-        for log, lost in unended.items():
-            self._end_transactions(log, lost)
+        for log, one in opened.items():
+            self._end_transactions(log, one.lost)
         self._controller.on_change(self._follow)
         self._controller.before_answering(self.followed)
+
+    async def _open(self, log: PartitionLog, manifest: SegmentManifest, *, foreign: bool) -> _Opened:
+        """Hold a log against its manifest before it is led. ``foreign``: the partition was last led with other local data.
+
+        Raises: StorageUnavailable, CorruptionError (the partition cannot be led; says why), FencedError.
+        """
+        await self._check_manifest_is_there(log, manifest)
+        if foreign:
+            # Whoever wrote it with other local data may live and be about to finish a copy. Not any more.
+            await manifest.seal(self._leader_epoch(log))
+        await self._tier.settle(manifest)
+        plan = await self._agree(log, manifest)
+        lost = await lost_markers(log.producers.open_transactions, manifest, self._work)
+        hole = lost_beginning(manifest)
+        if hole is not None:
+            self._log_line(
+                f"{log.topic}-{log.partition} has lost the offsets from {hole[0]} to {hole[1]}: no segment in the store"
+                " covers them, and reading them fails; DeleteRecords up to there lets them go"
+            )
+        if log.config.firn_durability is Durability.DISK and log.recovery_point < log.log_end_offset:
+            # What recovery found may only be in the page cache yet, names included, and is about to be read.
+            try:
+                await log.flush()
+            except StorageFull:
+                self._log_line(f"{log.topic}-{log.partition} is durable, but there is no room for its indexes")
+        return _Opened(plan, lost)
+
+    def _tell_of_restored(self, log: PartitionLog, plan: RestorePlan) -> None:
+        at_end = plan.next_offset == plan.tiered_end
+        where = f"its tiered end {plan.tiered_end}" if at_end else f"its log start {plan.next_offset}"
+        self._log_line(
+            f"{log.topic}-{log.partition} goes on at {where}: offsets from "
+            f"{plan.log_start_offset} are in {plan.remote_segments} remote segments of {plan.remote_raw_bytes} bytes"
+        )
 
     def _tell_what_is_lost(self, image: ClusterImage, manifests: Mapping[PartitionLog, SegmentManifest]) -> None:
         logs: dict[str, list[PartitionLog]] = {}
@@ -202,6 +251,75 @@ class Partitions:
         ]
         for line in lost_with_the_directory(self._config.data_dir, begun):
             self._log_line(line)
+
+    # --- partitions that cannot be opened ------------------------------------------------------------------------
+
+    def _go_offline(self, log: PartitionLog, error: CorruptionError) -> None:
+        """Take a partition from clients, with what it has on the disk, until it can be opened."""
+        key = _key_of(log)
+        self._logs.set_aside(log)
+        self._set_aside[key] = _SetAside(log)
+        self.offline[key] = _why_offline(key, error)
+        self._log_line(
+            f"{log.topic}-{log.partition} is offline, and the broker serves the other partitions: {self.offline[key]}"
+        )
+
+    async def _bring_back_offline(self) -> None:
+        """Look again at partitions that are offline, in growing intervals: somebody may have mended the store."""
+        delay_s = OFFLINE_RETRY_S_MIN
+        while True:
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, OFFLINE_RETRY_S_MAX) if self._set_aside else OFFLINE_RETRY_S_MIN
+            for key in tuple(self._set_aside):
+                await self.try_to_open(key)
+
+    async def try_to_open(self, key: TopicIdPartition) -> bool:
+        """Open a partition that is offline, if that is possible by now. Returns whether it is led. Raises: FencedError."""
+        aside = self._set_aside.get(key)
+        if aside is None or aside.busy:
+            return aside is None
+        log, aside.busy = aside.log, True
+        try:
+            manifest = await self._load_manifest(log, None, None)
+            await self._bump_once(aside, manifest)
+            opened = await self._open(log, manifest, foreign=True)
+        except FencedError:
+            raise
+        except CorruptionError as error:
+            sentence = _why_offline(key, error)
+            if key in self.offline and sentence != self.offline[key]:
+                self.offline[key] = sentence
+                self._log_line(f"{log.topic}-{log.partition} is offline still: {sentence}")
+            return False
+        except FirnError:
+            return False  # The store is away: that is told elsewhere, and the next look may find it back.
+        finally:
+            aside.busy = False
+        topic = self._controller.image.topic_by_id(key.topic_id)
+        if self._set_aside.get(key) is not aside or topic is None:
+            return False  # Deleted meanwhile.
+        del self._set_aside[key], self.offline[key]
+        self._logs.bring_back(log)
+        if opened.plan is not None:
+            self._tell_of_restored(log, opened.plan)
+        config = self._controller.effective_config(topic)
+        if log.config != config:
+            log.update_config(config)
+        log.become_leader(self._leader_epoch(log))
+        self._end_transactions(log, opened.lost)
+        self._tier.attach(log, manifest)
+        self._log_line(f"{log.topic}-{log.partition} is led again")
+        self.on_back()
+        return True
+
+    async def _bump_once(self, aside: _SetAside, manifest: SegmentManifest) -> None:
+        """Raise the leader epoch of an offline partition above all that is known, but not with every look at it."""
+        known = [epoch for epoch, _ in manifest.state.leader_epochs()]
+        known += [entry.epoch for entry in aside.log.leader_epochs()]
+        highest = max(known, default=-1)
+        if aside.bumped_above is None or highest > aside.bumped_above:
+            await self._bump({aside.log: manifest}, [aside.log])
+            aside.bumped_above = highest
 
     async def _check_manifest_is_there(self, log: PartitionLog, manifest: SegmentManifest) -> None:
         """Refuse to lead a partition whose history has lost its manifest. Raises: CorruptionError, StorageUnavailable."""
@@ -244,7 +362,10 @@ class Partitions:
         raise StorageUnavailable(f"{log.topic}-{log.partition} is still being synced")
 
     async def _load_manifests(self) -> dict[PartitionLog, SegmentManifest]:
-        """The manifest of every log, read some at a time. Raises: StorageUnavailable, CorruptionError."""
+        """The manifest of every log, read some at a time. A partition whose manifest is damaged goes offline.
+
+        Raises: StorageUnavailable.
+        """
         manifests = self._known_manifests()
         self._believed = dict.fromkeys(map(_key_of, manifests))
         logs = [log for log in self._logs.logs() if log not in manifests]
@@ -254,16 +375,21 @@ class Partitions:
         limit = asyncio.Semaphore(MANIFESTS_AT_ONCE // READ_AT_ONCE)
         one_thread = asyncio.Lock()  # of many, each would wait for the interpreter
 
+        async def load_one(log: PartitionLog, copy: bytes | None) -> SegmentManifest | None:
+            try:
+                return await self._load_manifest(log, copy, listed.get(_key_of(log)))
+            except CorruptionError as error:
+                self._go_offline(log, error)
+                return None
+
         async def load(some: Sequence[PartitionLog]) -> None:
             async with limit:
                 async with one_thread:
                     copies = await self._copies.read([_key_of(log) for log in some])
                 async with asyncio.TaskGroup() as group:
-                    tasks = [
-                        group.create_task(self._load_manifest(log, copy, listed.get(_key_of(log))))
-                        for log, copy in zip(some, copies, strict=True)
-                    ]
-            manifests.update((log, task.result()) for log, task in zip(some, tasks, strict=True))
+                    tasks = [group.create_task(load_one(log, copy)) for log, copy in zip(some, copies, strict=True)]
+            found = [(log, task.result()) for log, task in zip(some, tasks, strict=True)]
+            manifests.update((log, manifest) for log, manifest in found if manifest is not None)
 
         async with asyncio.TaskGroup() as group:
             for start in range(0, len(logs), READ_AT_ONCE):
@@ -295,7 +421,8 @@ class Partitions:
         """Raise the leader epochs of ``logs`` above every epoch that is known of them. Raises: StorageUnavailable, FencedError."""
         above: dict[TopicIdPartition, int] = {}
         for log in logs:
-            known = [epoch for epoch, _ in manifests[log].state.leader_epochs()]
+            manifest = manifests.get(log)
+            known = [epoch for epoch, _ in manifest.state.leader_epochs()] if manifest is not None else []
             known += [entry.epoch for entry in log.leader_epochs()]
             above[TopicIdPartition(log.topic_id, log.partition)] = max(known, default=-1)
         if above:
@@ -334,6 +461,8 @@ class Partitions:
         for partition in topic.partitions:
             index = partition.partition_index
             if partition.leader != self._config.node_id:
+                continue
+            if self._logs.is_aside(topic.name, index):
                 continue
             log = self._logs.get(topic.name, index)
             if log is None:
@@ -402,7 +531,9 @@ class Partitions:
             self._believed.pop(key, None)
             self._copies.forget(key)
             self._tier.detach(*key)
-            log = self._logs.get(name, index)
+            aside = self._set_aside.pop(key, None)
+            self.offline.pop(key, None)
+            log = self._logs.get(name, index) if aside is None else aside.log
             if log is not None and log.topic_id == topic_id:
                 self._logs.delete(name, index)
         self._led.pop(topic_id, None)
@@ -414,6 +545,7 @@ class Partitions:
                 group.create_task(self._make_missing())
                 group.create_task(self._attach_and_cache())
                 group.create_task(self._catch_up())
+                group.create_task(self._bring_back_offline())
         finally:
             for tried in self._tried.values():
                 tried.set_result(None)

@@ -24,6 +24,7 @@ from app.limits import GIB
 if TYPE_CHECKING:
     from app.broker.running import RunningBroker
     from app.configs import BrokerConfig
+    from app.objectstore.api import ObjectStore
     from app.objectstore.check import CheckResult
     from app.settings import Address, Review
 
@@ -37,6 +38,8 @@ _HEADINGS: Final = {
     "no meaning": "Settings of Kafka that mean nothing here",
     "refused": "Settings that are refused (see below)",
 }
+PARTITIONS_AT_ONCE: Final = 64
+"""Partitions looked at beside each other: each waits for a few requests to the store."""
 
 
 def doctor(
@@ -314,6 +317,8 @@ async def store_checks(url: str) -> list[CheckResult]:
         store = await open_store(url, pool=pool, rng=random.Random())
         try:
             results = await check_store(store, clock=SystemClock(), name=f"doctor-{uuid.uuid4().hex[:12]}")
+            if all(result.passed for result in results):
+                results += await partition_checks(store)
         finally:
             await store.close()
     except FirnError as error:
@@ -333,3 +338,37 @@ async def store_checks(url: str) -> list[CheckResult]:
         CheckResult(f"store: {result.name}", result.passed, result.detail, result.mend)
         for result in (CheckResult("address", True, url), *results)
     ]
+
+
+async def partition_checks(store: ObjectStore) -> list[CheckResult]:
+    """Whether every partition of the cluster in the store could be led, and how to mend those that could not."""
+    import asyncio
+
+    from app.broker.runtime import SystemClock
+    from app.metadata.follower import MetadataFollower
+    from app.objectstore.check import CheckResult
+    from app.tiering.soundness import how_to_mend, why_not_led
+    from app.units import TopicIdPartition
+
+    follower = MetadataFollower(store, SystemClock())
+    try:
+        image = await follower.cluster()
+    except FirnError as error:
+        mend = "put back what was under cluster/ (older versions, or a copy of the bucket)"
+        return [CheckResult("cluster", False, str(error), mend)]
+    turns = asyncio.Semaphore(PARTITIONS_AT_ONCE)
+
+    async def look(name: str, key: TopicIdPartition) -> CheckResult | None:
+        async with turns:
+            why = await why_not_led(store, key, follower.manifest)
+        return None if why is None else CheckResult(f"partition {name}", False, why, how_to_mend(key))
+
+    partitions = [
+        (f"{topic.name}-{one.partition_index}", TopicIdPartition(topic.topic_id, one.partition_index))
+        for topic in image.topics_by_name.values()
+        for one in topic.partitions
+    ]
+    found = [one for one in await asyncio.gather(*(look(*one) for one in partitions)) if one is not None]
+    if found or not partitions:
+        return found
+    return [CheckResult("partitions", True, f"{count_text(len(partitions), 'partition')} can be led from the store")]

@@ -29,6 +29,7 @@ def status(
 
     async def work() -> None:
         from app.client.admin import AdminClient
+        from app.client.firn_api import OFFLINE
 
         async with connected(bootstrap) as cluster:
             statuses = await AdminClient(cluster).tier_status(topics or ())
@@ -64,11 +65,16 @@ def status(
                     bytes_text(entry.remote_raw_bytes),
                     bytes_text(entry.lag_bytes),
                     duration_text(entry.lag_ms),
-                    f"{entry.state}: {entry.last_error}" if entry.last_error else entry.state,
+                    f"{entry.state}: {entry.last_error}"
+                    if entry.last_error and entry.state != OFFLINE
+                    else entry.state,
                 )
                 for entry in statuses
             ],
         )
+        for entry in statuses:
+            if entry.state == OFFLINE:
+                sys.stdout.write(f"\n{entry.topic}-{entry.partition} is offline: {entry.last_error}.\n")
         local, remote = sum(entry.local_bytes for entry in statuses), sum(entry.remote_bytes for entry in statuses)
         sys.stdout.write(f"\n{bytes_text(local)} on local disks, {bytes_text(remote)} in the object store.\n")
 

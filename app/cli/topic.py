@@ -140,12 +140,15 @@ def describe(
 
     async def work() -> None:
         from app.client.admin import AdminClient, ResourceType
+        from app.client.firn_api import OFFLINE
 
         async with connected(bootstrap) as cluster:
             admin = AdminClient(cluster)
             view = await admin.describe_topic(topic)
-            statuses = await _tiers(cluster, (topic,)) or []
+            every = await _tiers(cluster, (topic,)) or []
+            statuses = [status for status in every if status.state != OFFLINE]
             configs = await admin.describe_configs(ResourceType.TOPIC, topic)
+        offline = {status.partition: status.last_error for status in every if status.state == OFFLINE}
         shown = [config for config in configs if all_settings or not config.is_default]
         totals = _totals(topic, statuses, len(view.partitions))
         by_index = {status.partition: status for status in statuses}
@@ -158,6 +161,7 @@ def describe(
                     "leader_epoch": partition.leader_epoch,
                     "replicas": list(partition.replicas),
                     "in_sync_replicas": list(partition.in_sync_replicas),
+                    **({"offline": offline[partition.index]} if partition.index in offline else {}),
                     **_status_json(by_index.get(partition.index)),
                 }
                 for partition in view.partitions
@@ -180,6 +184,8 @@ def describe(
             ],
             title=f"Topic {topic} ({view.topic_id})",
         )
+        for index, why in sorted(offline.items()):
+            sys.stdout.write(f"\n{topic}-{index} is offline: {why}.\n")
         if statuses:
             sys.stdout.write(
                 f"\n{count_text(totals['records'], 'record')}: {bytes_text(totals['local_bytes'])} on local disks, "

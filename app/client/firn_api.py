@@ -12,6 +12,8 @@ import msgspec
 
 from app.errors import ProtocolError
 
+OFFLINE: Final = "offline"
+"""The state of a partition that its broker cannot open; ``last_error`` says why, and everything else is not known."""
 SEGMENTS_PER_ANSWER_MAX: Final = 10_000
 """A partition with more is asked again from the last one's end."""
 

@@ -555,6 +555,10 @@ class Coordinator(Generic[S]):
         if self._seats.get(seat.partition) is not seat:
             return
         log = self._logs.get(self.topic.name, seat.partition)
+        if log is None and self._logs.is_aside(self.topic.name, seat.partition):
+            seat.state = ShardState.FAILED
+            self._load_later(seat, RELOAD_S)
+            return
         if log is None:
             self._load_later(seat, LOG_IS_MADE_S)
             return

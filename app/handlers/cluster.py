@@ -8,6 +8,7 @@ from typing import Final
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
+from app.handlers.partitions import offline_replicas, shown_leader
 from app.metadata.cluster import PartitionImage, TopicImage
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
@@ -96,14 +97,16 @@ def describe_topic_partitions(
             continue
         partitions = topic.partitions[start : start + room]
         room -= len(partitions)
-        response.topics.append(_described(topic, partitions))
+        response.topics.append(_described(context, topic, partitions))
         if start + len(partitions) < len(topic.partitions):
             response.next_cursor = Cursor(topic_name=name, partition_index=start + len(partitions))
             break
     return response
 
 
-def _described(topic: TopicImage, partitions: tuple[PartitionImage, ...]) -> DescribeTopicPartitionsResponseTopic:
+def _described(
+    context: Context, topic: TopicImage, partitions: tuple[PartitionImage, ...]
+) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -111,16 +114,18 @@ def _described(topic: TopicImage, partitions: tuple[PartitionImage, ...]) -> Des
         topic_authorized_operations=TOPIC_OPERATIONS,
         partitions=[
             DescribeTopicPartitionsResponsePartition(
-                error_code=ErrorCode.NONE if partition.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+                error_code=ErrorCode.NONE if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
                 partition_index=partition.partition_index,
-                leader_id=partition.leader,
+                leader_id=leader,
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=list(partition.replicas),
                 isr_nodes=list(partition.isr),
                 eligible_leader_replicas=list(partition.eligible),
                 last_known_elr=list(partition.last_known_eligible),
+                offline_replicas=offline_replicas(context, topic, partition),
             )
             for partition in partitions
+            for leader in (shown_leader(context, topic, partition),)
         ],
     )
 

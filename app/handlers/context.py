@@ -8,7 +8,7 @@ named here (fetch sessions, producer ids).
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,7 +18,7 @@ from app.handlers.fetch_fan_out import FanOut
 from app.handlers.replays import ReplayTurns
 from app.metrics import Registry, Sample
 from app.seams import BlockingPool, Clock
-from app.units import BrokerId
+from app.units import BrokerId, TopicIdPartition
 
 if TYPE_CHECKING:
     from app.groups.coordinator import GroupCoordinator
@@ -67,6 +67,8 @@ class Context:
     """Why producers are refused for now: the disk is nearly full."""
     replays: ReplayTurns = field(default_factory=ReplayTurns)
     """Readers of the tier take turns, so that others need not wait for them."""
+    offline: Mapping[TopicIdPartition, str] = field(default_factory=dict)
+    """Partitions that this broker should lead and cannot open, with the reason in a sentence."""
     fan_out: FanOut = field(default_factory=FanOut)
     """What many consumers are answered alike."""
     effective: BrokerConfig = field(init=False)

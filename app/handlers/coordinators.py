@@ -86,6 +86,10 @@ def _check_share_key(key: str) -> None:
 
 def _coordinator(context: Context, topic: TopicImage, key: str) -> BrokerImage:
     partition = topic.partitions[partition_for(key, len(topic.partitions))]
+    if (topic.topic_id, partition.partition_index) in context.offline:
+        raise RequestRejected(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic.name}-{partition.partition_index} is offline"
+        )
     broker = context.image.brokers.get(partition.leader)
     if broker is None:
         raise RequestRejected(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from app.client.firn_api import (
     NOT_TIERED,
+    OFFLINE,
     SEGMENTS_PER_ANSWER_MAX,
     MetricSample,
     MetricsRequest,
@@ -43,6 +44,20 @@ from app.wire.apikeys import ApiKey
 
 SEGMENT_ID_BYTES: Final = 16
 OFFSET_MAX: Final = 2**63 - 1
+_OFFSETS_AND_BYTES: Final = (
+    "log_start_offset",
+    "local_start_offset",
+    "tiered_end_offset",
+    "last_stable_offset",
+    "high_watermark",
+    "log_end_offset",
+    "local_bytes",
+    "local_segments",
+    "remote_bytes",
+    "remote_raw_bytes",
+    "remote_segments",
+    "lag_bytes",
+)
 
 
 async def handle_metrics(context: Context, request: Request, message: bytes) -> bytes:
@@ -87,13 +102,35 @@ def handle_tier_status(context: Context, request: Request, message: bytes) -> by
     return pack(
         TierStatusResponse(
             partitions=[
-                _status(context, one)
-                for one in context.remote_log_manager.status()
-                if not wanted or one.topic in wanted
+                *(
+                    _status(context, one)
+                    for one in context.remote_log_manager.status()
+                    if not wanted or one.topic in wanted
+                ),
+                *(one for one in _offline(context) if not wanted or one.topic in wanted),
             ],
             missing=sorted(name for name in wanted if context.image.topic(name) is None),
         )
     )
+
+
+def _offline(context: Context) -> list[PartitionTierStatus]:
+    """The partitions that cannot be opened: nothing is known of them but why."""
+    nothing: dict[str, Any] = dict.fromkeys(_OFFSETS_AND_BYTES, 0)
+    return [
+        PartitionTierStatus(
+            topic=topic.name,
+            partition=key.partition,
+            leader=-1,
+            leader_epoch=-1,
+            lag_ms=-1,
+            state=OFFLINE,
+            last_error=why,
+            **nothing,
+        )
+        for key, why in context.offline.items()
+        if (topic := context.image.topic_by_id(key.topic_id)) is not None
+    ]
 
 
 def _status(context: Context, one: tier.PartitionTierStatus) -> PartitionTierStatus:

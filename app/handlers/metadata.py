@@ -11,8 +11,9 @@ from app.handlers.api import Api, ApiTable
 from app.handlers.cluster import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from app.handlers.context import Context, Request
 from app.handlers.mutations import Refusal, each
+from app.handlers.partitions import offline_replicas, shown_leader
 from app.metadata.changes import check_topic_name
-from app.metadata.cluster import ClusterImage, TopicImage
+from app.metadata.cluster import TopicImage
 from app.units import NO_TOPIC_ID
 from app.wire.apikeys import ApiKey
 from app.wire.apis.metadata import (
@@ -100,13 +101,13 @@ def _describe(
         ),
     )
     if message.topics is None or (request.api_version < NULL_TOPICS_FROM and not message.topics):
-        response.topics = [_topic(image, topic, operations) for topic in image.topics_by_name.values()]
+        response.topics = [_topic(context, topic, operations) for topic in image.topics_by_name.values()]
         return response
     asked = dict.fromkeys((_name_asked(topic), topic.topic_id) for topic in message.topics)
     for name, topic_id in asked:
         topic = image.topic(name) if name is not None else image.topic_by_id(topic_id)
         if topic is not None:
-            response.topics.append(_topic(image, topic, operations))
+            response.topics.append(_topic(context, topic, operations))
         elif name is None:
             response.topics.append(
                 MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
@@ -129,23 +130,23 @@ def _why_unknown(name: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _topic(image: ClusterImage, topic: TopicImage, operations: int) -> MetadataResponseTopic:
-    brokers = image.brokers
+def _topic(context: Context, topic: TopicImage, operations: int) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=[
             MetadataResponsePartition(
-                error_code=ErrorCode.NONE if partition.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+                error_code=ErrorCode.NONE if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
                 partition_index=partition.partition_index,
-                leader_id=partition.leader,
+                leader_id=leader,
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=list(partition.replicas),
                 isr_nodes=list(partition.isr),
-                offline_replicas=[replica for replica in partition.replicas if replica not in brokers],
+                offline_replicas=offline_replicas(context, topic, partition),
             )
             for partition in topic.partitions
+            for leader in (shown_leader(context, topic, partition),)
         ],
         topic_authorized_operations=operations,
     )

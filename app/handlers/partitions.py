@@ -8,8 +8,8 @@ from uuid import UUID
 
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.context import Context
-from app.metadata.cluster import INTERNAL_TOPICS
-from app.units import LeaderEpoch
+from app.metadata.cluster import INTERNAL_TOPICS, PartitionImage, TopicImage
+from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicIdPartition
 from app.wire.endpoints import NodeEndpoint
 
 if TYPE_CHECKING:
@@ -45,7 +45,29 @@ def led_log(context: Context, topic: str, partition: int) -> PartitionLog:
         raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{partition}")
     if found.partitions[partition].leader != context.config.node_id:
         raise RequestRejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {topic}-{partition}")
-    raise RequestRejected(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {topic}-{partition} is not available")
+    why = context.offline.get(TopicIdPartition(found.topic_id, PartitionIndex(partition)))
+    raise RequestRejected(
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        f"the log of {topic}-{partition} is not available" if why is None else f"{topic}-{partition} is offline: {why}",
+    )
+
+
+def shown_leader(context: Context, topic: TopicImage, partition: PartitionImage) -> BrokerId:
+    """The leader that clients are told of; -1 for a partition that its broker cannot open: nobody serves it."""
+    if context.offline and (topic.topic_id, partition.partition_index) in context.offline:
+        return BrokerId(-1)
+    return partition.leader
+
+
+def offline_replicas(context: Context, topic: TopicImage, partition: PartitionImage) -> list[int]:
+    """The replicas that are on no broker that lives, or that their broker cannot open."""
+    offline = context.offline and (topic.topic_id, partition.partition_index) in context.offline
+    brokers = context.image.brokers
+    return [
+        replica
+        for replica in partition.replicas
+        if replica not in brokers or (offline and replica == context.config.node_id)
+    ]
 
 
 def check_not_internal(topic: str) -> None:

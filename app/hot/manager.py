@@ -142,6 +142,8 @@ class LogManager:
             data_dir, fs=fs, pool=pool, rng=rng, descriptors_max=descriptors_max, registry=registry
         )
         self._logs: dict[tuple[str, int], PartitionLog] = {}
+        self._aside: dict[tuple[str, int], PartitionLog] = {}
+        """Logs that are kept and closed with the others, but that nobody reads or writes."""
         self._doomed: list[_Doomed] = []
         self._lock = lock
         self._closed = False
@@ -378,6 +380,23 @@ class LogManager:
     def logs(self) -> list[PartitionLog]:
         return list(self._logs.values())
 
+    def set_aside(self, log: PartitionLog) -> None:
+        """Keep a log out of everybody's hands, with what it has: its partition is offline."""
+        del self._logs[log.topic, log.partition]
+        self._aside[log.topic, log.partition] = log
+
+    def bring_back(self, log: PartitionLog) -> None:
+        """The reverse of ``set_aside``."""
+        del self._aside[log.topic, log.partition]
+        self._logs[log.topic, log.partition] = log
+
+    def is_aside(self, topic: str, partition: int) -> bool:
+        """Whether there is a log of a partition that was set aside."""
+        return (topic, partition) in self._aside
+
+    def _kept(self) -> list[PartitionLog]:
+        return [*self._logs.values(), *self._aside.values()]
+
     def create(
         self,
         topic: str,
@@ -391,7 +410,7 @@ class LogManager:
 
         Raises: ConflictError if there is one already; StorageFull, StorageUnavailable.
         """
-        if (topic, partition) in self._logs:
+        if (topic, partition) in self._logs or (topic, partition) in self._aside:
             raise ConflictError(f"there is a log of {topic}-{partition} already")
         if self.log_directory.offline_reason is not None:
             raise StorageUnavailable(f"the log directory is offline: {self.log_directory.offline_reason}")
@@ -406,7 +425,7 @@ class LogManager:
             if TopicPartition(topic, PartitionIndex(partition)) in self._checkpointed:
                 # The checkpoint files know partitions by name alone: what they say of an older topic must not be believed of this.
                 self._write_checkpoint_now()
-                self._checkpointed = {log.topic_partition for log in self._logs.values()}
+                self._checkpointed = {log.topic_partition for log in self._kept()}
             self._fs.make_dirs(path)
             write_file(
                 self._fs, f"{path}/{PARTITION_METADATA_FILE}", encode_partition_metadata(topic_id), durable=False
@@ -432,7 +451,7 @@ class LogManager:
 
         Raises: StorageUnavailable.
         """
-        log = self._logs.pop((topic, partition), None)
+        log = self._logs.pop((topic, partition), None) or self._aside.pop((topic, partition), None)
         if log is None:
             return False
         log.abandon()
@@ -530,8 +549,8 @@ class LogManager:
         """What a checkpoint says, as of now, and the work to write it. Of two the later one stays, whoever writes first."""
         fs, data_dir = self._fs, self.data_dir
         self.log_directory.recovery_points_moved = 0
-        recovery_points = {log.topic_partition: log.recovery_point for log in self._logs.values()}
-        log_starts = {log.topic_partition: log.log_start_offset for log in self._logs.values()}
+        recovery_points = {log.topic_partition: log.recovery_point for log in self._kept()}
+        log_starts = {log.topic_partition: log.log_start_offset for log in self._kept()}
         cleaned_ends = self._cleaned_ends()
         self._checkpointed.update(recovery_points)
         self._checkpoints_planned += 1
@@ -552,9 +571,7 @@ class LogManager:
 
     def _cleaned_ends(self) -> dict[TopicPartition, Offset]:
         return {
-            log.topic_partition: log.cleaned_end_offset
-            for log in self._logs.values()
-            if log.cleaned_end_offset is not None
+            log.topic_partition: log.cleaned_end_offset for log in self._kept() if log.cleaned_end_offset is not None
         }
 
     async def close(self, *, clean: bool = True) -> None:
@@ -569,7 +586,7 @@ class LogManager:
         limit = asyncio.Semaphore(CLOSES_AT_ONCE_MAX)
         states: list[PartitionState] = []
         unclean: list[FirnError] = []
-        starts = {log.topic_partition: log.log_start_offset for log in self._logs.values()}
+        starts = {log.topic_partition: log.log_start_offset for log in self._kept()}
         cleaned_ends = self._cleaned_ends()
 
         async def close_one(log: PartitionLog) -> None:
@@ -583,13 +600,14 @@ class LogManager:
                     states.append(PartitionState(log.topic, log.partition, log.topic_id.bytes, state))
 
         async with asyncio.TaskGroup() as group:
-            for log in self.logs():
+            for log in self._kept():
                 group.create_task(close_one(log))
         ends = {
             TopicPartition(state.topic, PartitionIndex(state.partition)): Offset(state.log.segments[-1].end_offset)
             for state in states
         }
         self._logs.clear()
+        self._aside.clear()
         fs, data_dir, trash = self._fs, self.data_dir, self.log_directory.trash
 
         def work() -> None:
