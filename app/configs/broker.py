@@ -105,6 +105,8 @@ class BrokerConfig:
     share_coordinator_state_topic_num_partitions: int = 50
     share_coordinator_state_topic_replication_factor: int = 1
     share_coordinator_state_topic_segment_bytes: int = 104_857_600
+    share_coordinator_snapshot_update_records_per_snapshot: int = 500
+    """Updates of a share-partition that are written after a snapshot before the next one, at most."""
     remote_log_manager_task_interval_ms: int = 30_000
     remote_fetch_max_wait_ms: int = 500
     log_retention_check_interval_ms: int = 300_000

@@ -406,6 +406,14 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 maximum=3_600_000,
             ),
             _broker(
+                "share.coordinator.snapshot.update.records.per.snapshot",
+                _INT,
+                "Most updates of a share group's progress in a partition that are written after a snapshot, before the next "
+                "one. A snapshot comes sooner when the updates have said as much as it would.",
+                minimum=0,
+                maximum=500,
+            ),
+            _broker(
                 "group.share.partition.max.record.locks",
                 _INT,
                 "Most records of a partition between the oldest that a share group is not done with and the newest that one "

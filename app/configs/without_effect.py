@@ -364,7 +364,6 @@ BROKER_WITHOUT_EFFECT: Final = _named(
         share.coordinator.cached.buffer.max.bytes int 1048588 524288.. dynamic
         share.coordinator.cold.partition.snapshot.interval.ms int 300000 1..
         share.coordinator.load.buffer.size int 5242880 1..
-        share.coordinator.snapshot.update.records.per.snapshot int 500 0..500
         share.coordinator.state.topic.compression.codec int 0
         share.coordinator.state.topic.prune.interval.ms int 300000 1..
         transaction.state.log.load.buffer.size int 5242880 1..

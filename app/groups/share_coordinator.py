@@ -75,6 +75,7 @@ class ShareCoordinator:
             overrides.get(ISOLATION_LEVEL) == READ_COMMITTED,
             overrides.get(AUTO_OFFSET_RESET, LATEST),
             overrides.get(RENEW_ENABLE, "true").strip().lower() == "true",
+            config.share_coordinator_snapshot_update_records_per_snapshot,
         )
 
     async def run(self) -> None:

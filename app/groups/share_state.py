@@ -1,9 +1,12 @@
 """The share-partitions of one partition of ``__share_group_state``: who has which records, and what is done with (KIP-932). Pure.
 
 A share-partition is one partition of a topic, read by one share group. ``share_window.py`` says what may happen to its records;
-here it is written down (Kafka's ShareSnapshot, the whole window each time) before it counts, and time limits are kept. That
-records are acquired is not written: after a restart they are available again, and were delivered as often as the last snapshot
-says.
+here it is written down before it counts, and time limits are kept. That records are acquired is not written: after a restart they
+are available again, and were delivered as often as the log says.
+
+What is written is a snapshot (Kafka's ShareSnapshot: the whole window), and after it updates (ShareUpdate), each of which says
+everything that has changed since the snapshot. So the newest snapshot and the newest update are enough, which is what compaction
+leaves. As updates grow with what they repeat, a new snapshot is due when they have said together as much as it would.
 """
 
 from __future__ import annotations
@@ -15,7 +18,13 @@ from uuid import UUID
 
 from app.coordinator.partition import ReplayedBatch
 from app.coordinator.records import SHARE_STATE_RECORDS
-from app.coordinator.schemas.share_state import ShareSnapshotKey, ShareSnapshotValue, StateBatch
+from app.coordinator.schemas.share_state import (
+    ShareSnapshotKey,
+    ShareSnapshotValue,
+    ShareUpdateKey,
+    ShareUpdateValue,
+    StateBatch,
+)
 from app.coordinator.shell import Turn
 from app.errors import ErrorCode, RequestRejected
 from app.groups.metrics import ShareCounters
@@ -27,6 +36,11 @@ from app.units import PartitionIndex
 
 RETRY_MS: Final = 1000
 """After an append that failed, until what is due is tried again."""
+
+UPDATES_MAX: Final = 500
+"""Between two snapshots, unless it is set otherwise."""
+RUNS_FREE: Final = 8
+"""Updates may repeat so many runs more than a snapshot has before it is due: with a few runs they are smaller all the same."""
 
 
 class ShareKey(NamedTuple):
@@ -64,18 +78,38 @@ class ShareSettings(NamedTuple):
     """Where a partition is begun that the group has not read before."""
     renews: bool = True
     """Whether a member may ask for more time."""
+    updates_max: int = UPDATES_MAX
+    """Updates that are written after a snapshot, before the next one."""
 
 
 class SharePartition:
     """One share-partition in memory."""
 
-    __slots__ = ("changed", "snapshot_epoch", "state_epoch", "window")
+    __slots__ = (
+        "changed",
+        "is_begun_anew",
+        "repeated",
+        "snapshot",
+        "snapshot_epoch",
+        "state_epoch",
+        "updates",
+        "window",
+    )
 
     def __init__(self, window: Window, state_epoch: int = 0, snapshot_epoch: int = 0) -> None:
         self.window = window
         self.state_epoch = state_epoch
         """Rises whenever the progress is begun anew."""
         self.snapshot_epoch = snapshot_epoch
+        """Of the newest snapshot in the log; 0 if there is none."""
+        self.snapshot: frozenset[Run] = frozenset()
+        """The runs of that snapshot."""
+        self.updates = 0
+        """In the log after it."""
+        self.repeated = 0
+        """Runs in these updates, all told."""
+        self.is_begun_anew = False
+        """The snapshot in the log is of what was before."""
         self.changed = Waiters()
         """Woken when records may have become available."""
 
@@ -100,22 +134,31 @@ class ShareStateShard:
     def load(self, batch: ReplayedBatch) -> None:
         for raw_key, raw_value in batch.records:
             key = SHARE_STATE_RECORDS.decode_key(raw_key)
-            if not isinstance(key, ShareSnapshotKey):
-                continue  # of a kind that is not written here
-            at = ShareKey(key.group_id, key.topic_id, key.partition)
-            if raw_value is None:
-                self.partitions.pop(at, None)
-                continue
-            value: ShareSnapshotValue = SHARE_STATE_RECORDS.decode_value(key, raw_value)
-            runs = tuple(
-                [
-                    Run(each.first_offset, each.last_offset + 1, RecordState(each.delivery_state), each.delivery_count)
-                    for each in value.state_batches
-                ]
-            )
-            self.partitions[at] = SharePartition(
-                Window(value.start_offset, runs), value.state_epoch, value.snapshot_epoch
-            )
+            if isinstance(key, ShareSnapshotKey):
+                self._load_snapshot(key, raw_value)
+            elif isinstance(key, ShareUpdateKey) and raw_value is not None:
+                self._load_update(key, raw_value)
+
+    def _load_snapshot(self, key: ShareSnapshotKey, raw_value: bytes | None) -> None:
+        at = ShareKey(key.group_id, key.topic_id, key.partition)
+        if raw_value is None:
+            self.partitions.pop(at, None)
+            return
+        value: ShareSnapshotValue = SHARE_STATE_RECORDS.decode_value(key, raw_value)
+        runs = _runs_of(value.state_batches)
+        shared = SharePartition(Window(value.start_offset, runs), value.state_epoch, value.snapshot_epoch)
+        shared.snapshot = frozenset(runs)
+        self.partitions[at] = shared
+
+    def _load_update(self, key: ShareUpdateKey, raw_value: bytes) -> None:
+        shared = self.partitions.get(ShareKey(key.group_id, key.topic_id, key.partition))
+        value: ShareUpdateValue = SHARE_STATE_RECORDS.decode_value(key, raw_value)
+        if shared is None or shared.snapshot_epoch != value.snapshot_epoch:
+            return  # Compaction has left it behind a snapshot that a newer one has replaced.
+        runs = _runs_of(value.state_batches)
+        shared.window = shared.window.with_runs(value.start_offset, runs)
+        shared.updates += 1
+        shared.repeated += len(runs)
 
     def loaded(self, turn: Turn) -> None:
         """Nothing is acquired, so nothing is due."""
@@ -146,7 +189,10 @@ class ShareStateShard:
     def begin(self, turn: Turn, key: ShareKey, start: int) -> None:
         """Have the group read the partition from ``start`` on, whatever it has read before. Raises: what an append raises."""
         known = self.partitions.get(key)
-        shared = SharePartition(Window(start), 0 if known is None else known.state_epoch + 1)
+        shared = SharePartition(Window(start))
+        if known is not None:
+            shared.state_epoch, shared.snapshot_epoch = known.state_epoch + 1, known.snapshot_epoch
+            shared.is_begun_anew = True
         self._write(turn, key, shared, shared.window)
         self.partitions[key] = shared
         turn.cancel_timer(key)
@@ -162,7 +208,11 @@ class ShareStateShard:
 
     def forget(self, turn: Turn, keys: Sequence[ShareKey]) -> None:
         """The group no longer reads these. Raises: what an append raises."""
-        turn.append([SHARE_STATE_RECORDS.record(ShareSnapshotKey(*key), None) for key in keys])
+        tombstones = []
+        for key in keys:
+            tombstones.append(SHARE_STATE_RECORDS.record(ShareSnapshotKey(*key), None))
+            tombstones.append(SHARE_STATE_RECORDS.record(ShareUpdateKey(*key), None))
+        turn.append(tombstones)
         for key in keys:
             turn.cancel_timer(key)
             self.partitions.pop(key).changed.wake()
@@ -241,21 +291,59 @@ class ShareStateShard:
             turn.set_timer(key, max(0, due_ms - turn.steady_ms))
 
     def _write(self, turn: Turn, key: ShareKey, shared: SharePartition, window: Window) -> None:
-        value = ShareSnapshotValue(
+        """Write a window down, as what has changed since the snapshot, or as a new snapshot. Raises: what an append raises."""
+        runs = tuple([_written(run) for run in window.runs])
+        changed = [run for run in runs if run not in shared.snapshot]
+        repeated = shared.repeated + len(changed)
+        if (
+            shared.snapshot_epoch == 0
+            or shared.updates >= self._settings(key.group_id).updates_max
+            or repeated > len(runs) + RUNS_FREE
+            or shared.is_begun_anew
+        ):
+            self._write_snapshot(turn, key, shared, window.start, runs)
+        else:
+            update = ShareUpdateValue(
+                snapshot_epoch=shared.snapshot_epoch,
+                start_offset=window.start,
+                state_batches=[_batch_of(run) for run in changed],
+            )
+            turn.append([SHARE_STATE_RECORDS.record(ShareUpdateKey(*key), update)])
+            shared.updates += 1
+            shared.repeated = repeated
+
+    def _write_snapshot(
+        self, turn: Turn, key: ShareKey, shared: SharePartition, start: int, runs: Sequence[Run]
+    ) -> None:
+        snapshot = ShareSnapshotValue(
             snapshot_epoch=shared.snapshot_epoch + 1,
             state_epoch=shared.state_epoch,
-            start_offset=window.start,
+            start_offset=start,
             create_timestamp=turn.now_ms,
             write_timestamp=turn.now_ms,
-            state_batches=[
-                StateBatch(
-                    run.first,
-                    run.end - 1,
-                    RecordState.AVAILABLE if run.state is RecordState.ACQUIRED else run.state,
-                    run.delivery_count,
-                )
-                for run in window.runs
-            ],
+            state_batches=[_batch_of(run) for run in runs],
         )
-        turn.append([SHARE_STATE_RECORDS.record(ShareSnapshotKey(*key), value)])
+        turn.append([SHARE_STATE_RECORDS.record(ShareSnapshotKey(*key), snapshot)])
         shared.snapshot_epoch += 1
+        shared.snapshot = frozenset(runs)
+        shared.updates = shared.repeated = 0
+        shared.is_begun_anew = False
+
+
+def _written(run: Run) -> Run:
+    """A run as it is written: who has acquired it is not."""
+    state = RecordState.AVAILABLE if run.state is RecordState.ACQUIRED else run.state
+    return Run(run.first, run.end, state, run.delivery_count)
+
+
+def _batch_of(run: Run) -> StateBatch:
+    return StateBatch(run.first, run.end - 1, run.state, run.delivery_count)
+
+
+def _runs_of(batches: Iterable[StateBatch]) -> tuple[Run, ...]:
+    return tuple(
+        [
+            Run(each.first_offset, each.last_offset + 1, RecordState(each.delivery_state), each.delivery_count)
+            for each in batches
+        ]
+    )

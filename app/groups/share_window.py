@@ -213,6 +213,19 @@ class Window:
         runs = [run._replace(first=max(run.first, start)) for run in self.runs if run.end > start]
         return Window(start)._with(runs)
 
+    def with_runs(self, start: int, runs: Sequence[Run]) -> Window:
+        """Beginning at ``start``, and with these runs, in order, in the place of what there was at their offsets."""
+        kept: list[Run] = []
+        for run in self.begin_at(start).runs:
+            first = run.first
+            for other in runs[bisect_right(runs, first, key=_end) : bisect_left(runs, run.end, key=_first)]:
+                if first < other.first:
+                    kept.append(run._replace(first=first, end=other.first))
+                first = other.end
+            if first < run.end:
+                kept.append(run._replace(first=first))
+        return Window(max(start, self.start))._with(sorted([*kept, *runs], key=_first))
+
     def _with(self, runs: Iterable[Run]) -> Window:
         """With other runs; what is done with at the front leaves, equal neighbours become one."""
         start = self.start
@@ -270,6 +283,10 @@ def _span(runs: Sequence[Run], first: int, end: int) -> tuple[int, int]:
 
 def _first(run: Run) -> int:
     return run.first
+
+
+def _end(run: Run) -> int:
+    return run.end
 
 
 def _change(runs: list[Run], first: int, end: int, change: Callable[[Run], Run]) -> None:

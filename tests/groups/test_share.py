@@ -22,7 +22,7 @@ from app.groups.share import ShareGroup, ShareTimer, assign_shared, check_share_
 from app.groups.share_records import SharedTopic
 from app.groups.share_sessions import FINAL, ShareSessions
 from app.groups.share_state import ShareKey, ShareSettings, ShareStateShard
-from app.groups.share_window import Acknowledgement, Acquired
+from app.groups.share_window import Acknowledgement, Acquired, Window
 from app.units import PartitionIndex
 from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
@@ -318,6 +318,57 @@ def test_what_is_for_nobody_is_done_with() -> None:
     assert shard.partitions[KEY].window.start == 4
     assert shard.acquire(turn, KEY, "m", [(6, 8)], [], 6, 100) == [Acquired(6, 8, 1)]
     assert shard.partitions[KEY].window.start == 6, "records below the start of the log are gone"
+
+
+def kinds(turn: _Turn) -> str:
+    """S for each snapshot in the log, and u for each update."""
+    return "".join("Su"[key[1]] for batch in turn.batches for key, _ in batch.records)
+
+
+def test_progress_is_written_as_what_has_changed_since_the_snapshot() -> None:
+    turn, shard = _Turn(), make_shard()
+    shard.begin(turn, KEY, 0)
+    sizes = []
+    for first in range(0, 80, 20):
+        shard.acquire(turn, KEY, "m", [(first, first + 20)], [], 0, 100)
+        shard.acknowledge(turn, KEY, "m", [Acknowledgement(first + 3, first + 5, [1])])
+        sizes.append(len(turn.batches[-1].records[0][1] or b""))
+    assert kinds(turn) == "Suuu" + "S"
+    assert sizes[3] < sizes[0] + 9 * 19
+    again = reloaded(turn)
+    assert again.partitions[KEY].window.done_count == 8
+    assert again.partitions[KEY].snapshot_epoch == 2
+
+
+def test_a_snapshot_is_due_after_so_many_updates() -> None:
+    settings = SETTINGS._replace(updates_max=3)
+    turn, shard = _Turn(), ShareStateShard(PartitionIndex(0), lambda _: settings)
+    shard.begin(turn, KEY, 0)
+    for first in range(8):
+        shard.acquire(turn, KEY, "m", [(first, first + 1)], [], 0, 1)
+        shard.acknowledge(turn, KEY, "m", [Acknowledgement(first, first + 1, [1])])
+    assert kinds(turn) == "SuuuSuuuS"
+    settings = SETTINGS._replace(updates_max=0)
+    shard.begin(turn, KEY, 50)
+    shard.acquire(turn, KEY, "m", [(50, 51)], [], 0, 1)
+    shard.acknowledge(turn, KEY, "m", [Acknowledgement(50, 51, [1])])
+    assert kinds(turn).endswith("SSS")
+
+
+def test_what_a_member_says_is_found_again_beside_an_update_of_an_older_snapshot() -> None:
+    """As compaction leaves it: the newest record of each kind."""
+    turn, shard = _Turn(), make_shard()
+    shard.begin(turn, KEY, 0)
+    shard.acquire(turn, KEY, "m", [(0, 5)], [], 0, 5)
+    shard.acknowledge(turn, KEY, "m", [Acknowledgement(0, 1, [1])])
+    shard.begin(turn, KEY, 2)
+    assert kinds(turn) == "SuS"
+    update, begun_anew = turn.batches[1:]
+    for left in ([update, begun_anew], [begun_anew, update]):
+        again = make_shard()
+        for batch in left:
+            again.load(batch)
+        assert again.partitions[KEY].window == Window(2)
 
 
 def test_forgotten_progress_leaves_nothing_behind() -> None:

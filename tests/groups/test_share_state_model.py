@@ -26,7 +26,7 @@ from tests.groups.bench import topic_id
 from tests.groups.shards import _Turn
 
 LOCK_MS = 1000
-SETTINGS = ShareSettings(lock_ms=LOCK_MS, deliveries_max=3, window_max=12)
+SETTINGS = ShareSettings(lock_ms=LOCK_MS, deliveries_max=3, window_max=12, updates_max=5)
 KEYS = tuple(ShareKey("g", topic_id("t"), index) for index in range(2))
 MEMBERS = ("a", "b")
 LOG_END = 200
@@ -266,6 +266,19 @@ class ShareStateMachine(RuleBasedStateMachine):
         assert {key: done_with(shared.window) for key, shared in shard.partitions.items()} == then
         assert all(shared.window.acquired_count == 0 for shared in shard.partitions.values())
 
+    @rule(which=st.integers(0))
+    def compaction_keeps_the_newest_record_of_each_key(self, which: int) -> None:
+        """Of the log up to somewhere; what is said by a shard that loads the rest is the same."""
+        count = which % (len(self.turn.batches) + 1)
+        newest = {key: batch.end_offset for batch in self.turn.batches[:count] for key, _ in batch.records}
+        cleaned = [
+            batch._replace(records=[each for each in batch.records if newest[each[0]] == batch.end_offset])
+            for batch in self.turn.batches[:count]
+        ]
+        shard = make_shard([*cleaned, *self.turn.batches[count:]])
+        logged = make_shard(self.turn.batches)
+        assert written(shard) == written(logged)
+
     # --- what holds ---------------------------------------------------------------------------------------------------
 
     def window(self, key: ShareKey) -> Window | None:
@@ -313,6 +326,19 @@ class ShareStateMachine(RuleBasedStateMachine):
                 assert len(got) > had, f"{sorted(set(owed) - set(got))} are lost"
             assert got == owed
             assert self.shard.partitions[key].window.start == end
+
+
+def written(shard: ShareStateShard) -> dict[ShareKey, tuple[int, dict[int, tuple[RecordState, int]], int, int]]:
+    """What a shard has loaded, offset by offset."""
+    return {
+        key: (
+            shared.window.start,
+            {at: (run.state, run.delivery_count) for run in shared.window.runs for at in range(run.first, run.end)},
+            shared.snapshot_epoch,
+            shared.state_epoch,
+        )
+        for key, shared in shard.partitions.items()
+    }
 
 
 def done_with(window: Window) -> tuple[int, frozenset[int]]:
