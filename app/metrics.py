@@ -7,7 +7,7 @@ Prometheus' text format. Nothing here locks: every registry belongs to one event
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Literal, NamedTuple
 
 LATENCY_BUCKETS_S: Final = (
@@ -61,6 +61,7 @@ class Registry:
         self._counters: dict[tuple[str, Labels], Counter] = {}
         self._histograms: dict[tuple[str, Labels], Histogram] = {}
         self._gauges: list[tuple[str, Callable[[], Iterable[tuple[Labels, float]]]]] = []
+        self._sources: list[Callable[[], Iterable[tuple[str, Labels, float] | None]]] = []
 
     def counter(self, name: str, help: str, **labels: str) -> Counter:
         """The counter of this name (ending in ``_total``) and labels, made on first use. Keep it; do not look it up hot."""
@@ -78,8 +79,39 @@ class Registry:
         self._help.setdefault(name, ("gauge", help))
         self._gauges.append((name, read))
 
+    def describe(self, name: str, kind: Literal["counter", "gauge"], help: str) -> None:
+        """A family whose samples come from a ``source``."""
+        self._help.setdefault(name, (kind, help))
+
+    def source(self, read: Callable[[], Iterable[tuple[str, Labels, float] | None]]) -> None:
+        """Register a reader of described families, which is asked only when the metrics are read.
+
+        ``read`` yields (name, labels, value), and None for a step without a sample. Between two steps other work may run, so it
+        must bear that what it goes through changes, and no step may take long.
+        """
+        self._sources.append(read)
+
     def samples(self) -> list[Sample]:
         """Everything as of now, sorted by family."""
+        return sorted((sample for sample in self.steps() if sample is not None), key=lambda sample: sample.family)
+
+    def steps(self) -> Iterator[Sample | None]:
+        """Everything, in small steps; other work may run between them. None is a step without a sample."""
+        yield from self._kept()
+        for name, read in self._gauges:
+            kind, text = self._help[name]
+            for labels, value in read():
+                yield Sample(name, kind, text, name, labels, value)
+        for read_all in self._sources:
+            for found in read_all():
+                if found is None:
+                    yield None
+                else:
+                    name, labels, value = found
+                    yield Sample(name, *self._help[name], name, labels, value)
+
+    def _kept(self) -> list[Sample]:
+        """Counters and histograms: as many as there are APIs and outcomes, not as there are partitions."""
         out: list[Sample] = []
         for (name, labels), counter in self._counters.items():
             kind, text = self._help[name]
@@ -93,8 +125,4 @@ class Registry:
                 out.append(Sample(name, kind, text, f"{name}_bucket", (*labels, ("le", le)), running))
             out.append(Sample(name, kind, text, f"{name}_sum", labels, histogram.total))
             out.append(Sample(name, kind, text, f"{name}_count", labels, running))
-        for name, read in self._gauges:
-            kind, text = self._help[name]
-            out.extend(Sample(name, kind, text, name, labels, value) for labels, value in read())
-        out.sort(key=lambda sample: sample.family)
         return out

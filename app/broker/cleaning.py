@@ -43,6 +43,11 @@ class CleanerProcesses:
         self._processes.append(process)
         return process
 
+    @property
+    def process_ids(self) -> list[int]:
+        """Of those that run."""
+        return [process.process_id for process in self._processes if process.process_id]
+
     async def stop(self) -> None:
         """End all of them and wait until they have ended."""
         for process in self._processes:

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from app import __version__
 from app.broker.children import Child
 from app.broker.running import forget_running, note_running
 from app.broker.runtime import SystemClock, ThreadPool, log_line, raise_descriptor_limit, settle_memory
@@ -32,6 +33,7 @@ from app.hot.files import DirectoryLock, FileSystem, PosixFileSystem, claim_dire
 from app.metrics import Sample
 from app.objectstore.rpc import RpcClient
 from app.objectstore.url import parse_store_url
+from app.usage import show_process
 
 if TYPE_CHECKING:
     from app.broker.cleaning import CleanerProcesses
@@ -130,6 +132,8 @@ class Broker:
             ),
         )
         self._lock = None
+        cleaners = self._cleaners
+        show_process(self.node.registry, __version__, others=lambda: [("cleaner", one) for one in cleaners.process_ids])
         await self._check_http_address()
         try:
             async with asyncio.TaskGroup() as together:

@@ -6,11 +6,15 @@ Structs are arrays on the wire; a new field goes to the end and has a default, s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from struct import Struct
 from typing import Final, TypeVar
 
 import msgspec
 
 from app.errors import ProtocolError
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
 
 OFFLINE: Final = "offline"
 """The state of a partition that its broker cannot open; ``last_error`` says why, and everything else is not known."""
@@ -23,7 +27,7 @@ class MetricsRequest(msgspec.Struct, array_like=True, frozen=True):
 
 
 class MetricSample(msgspec.Struct, array_like=True, frozen=True):
-    """``app.metrics.Sample``; ``process`` is ``broker`` or ``store``."""
+    """``app.metrics.Sample``; ``process`` is ``broker`` or ``store``. Of a family, the first sample has the help at least."""
 
     family: str
     kind: str
@@ -167,6 +171,22 @@ T = TypeVar("T", bound=msgspec.Struct)
 def pack(message: msgspec.Struct) -> bytes:
     """A request or response as the bytes field of its frame."""
     return msgspec.msgpack.encode(message)
+
+
+_ARRAY_OF_FOUR: Final = b"\x94"
+_LONG_ARRAY: Final = Struct(">BI")
+_LONG_ARRAY_TYPE: Final = 0xDD
+
+
+def pack_sample(family: str, kind: str, help: str, name: str, labels: Sequence[tuple[str, str]], value: float) -> bytes:
+    """A ``MetricSample``, packed by itself."""
+    return _ENCODER.encode((family, kind, help, name, labels, value))
+
+
+def pack_metrics(node_id: int, cluster_id: str, samples: Sequence[bytes], *, process_id: int) -> bytes:
+    """``pack`` of a ``MetricsResponse`` whose samples were packed one by one, since all at once would hold the loop."""
+    head = _ARRAY_OF_FOUR + _ENCODER.encode(node_id) + _ENCODER.encode(cluster_id)
+    return b"".join((head, _LONG_ARRAY.pack(_LONG_ARRAY_TYPE, len(samples)), *samples, _ENCODER.encode(process_id)))
 
 
 def unpack(kind: type[T], data: bytes) -> T:

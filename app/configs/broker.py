@@ -119,6 +119,8 @@ class BrokerConfig:
     """Memory for what compaction reads and writes at once (Kafka: 512 KiB)."""
     log_cleaner_io_buffer_load_factor: float = 0.9
     log_cleaner_io_max_bytes_per_second: float = KAFKA_DOUBLE_MAX
+    firn_metrics_lag_series_max: int = 10_000
+    """Two samples each: some 3 MB of text, and 0.1 s of the broker's time in small pieces for each look."""
     firn_chunk_cache_bytes: int = 1_073_741_824
     """Room on the local disk for chunks fetched from the object store."""
     firn_read_ahead_bytes: int = 268_435_456

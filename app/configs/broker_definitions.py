@@ -525,6 +525,13 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 update=Update.CLUSTER_WIDE,
             ),
             _broker(
+                "firn.metrics.lag.series.max",
+                _INT,
+                "Partitions of consumer groups whose lag is shown in the metrics, groups with members first; "
+                "firn_group_lag_left_out counts the others. 0 shows none.",
+                minimum=0,
+            ),
+            _broker(
                 "firn.chunk.cache.bytes",
                 _LONG,
                 "Room on the local disk for chunks that were fetched from the object store.",

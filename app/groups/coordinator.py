@@ -11,7 +11,7 @@ from app.coordinator.partition import ProducerIdAndEpoch
 from app.coordinator.shell import Coordinator, Reply, Turn
 from app.coordinator.topics import CONSUMER_OFFSETS
 from app.errors import ErrorCode, RequestRejected
-from app.groups.metrics import GroupCounters, show_groups
+from app.groups.metrics import GroupCounters, show_groups, show_lag
 from app.groups.shard import CommittedPartition, GroupShard
 from app.hot.manager import LogManager
 from app.metadata.cluster import ClusterImage, ImageDelta
@@ -56,6 +56,17 @@ class GroupCoordinator:
             log_line=log_line,
         )
         show_groups(registry, lambda: (shard for _, shard in self.shell.shards()))
+
+        def end_of(topic: str, partition: int) -> int | None:
+            log = logs.get(topic, partition)
+            return None if log is None else log.high_watermark
+
+        show_lag(
+            registry,
+            lambda: (shard for _, shard in self.shell.shards()),
+            end_of,
+            config().firn_metrics_lag_series_max,
+        )
 
     async def run(self) -> None:
         """Load what is led, and keep time, until cancelled."""

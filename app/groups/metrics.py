@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from app.groups.group import GroupType
@@ -58,6 +58,62 @@ class ShareCounters:
             "firn_share_locks_expired_total",
             "Records taken back from members of share groups that had them for too long.",
         )
+
+
+def show_lag(
+    registry: Registry,
+    shards: Callable[[], Iterable[GroupShard]],
+    end_of: Callable[[str, int], int | None],
+    series_max: int,
+) -> None:
+    """Have the registry show how far groups have got, for at most ``series_max`` partitions of groups, those with members first.
+
+    ``end_of`` returns the high watermark of a partition; None if this broker does not lead it.
+    """
+    registry.describe("firn_group_offset", "gauge", "Offset that a group has committed in a partition.")
+    registry.describe(
+        "firn_group_lag_records", "gauge", "Offsets from what a group has committed to the high watermark."
+    )
+    text = "Committed offsets beyond firn.metrics.lag.series.max, whose lag is not shown."
+    registry.describe("firn_group_lag_left_out", "gauge", text)
+
+    def read() -> Iterator[tuple[str, Labels, float] | None]:
+        left = series_max
+        left_out = 0
+        waiting: list[tuple[GroupShard, str]] = []
+        for shard in tuple(shards()):
+            for group_id, group in tuple(shard.groups.items()):
+                yield None
+                if left and group.members:
+                    left -= yield from _read_group(shard, group_id, left)
+                else:
+                    waiting.append((shard, group_id))
+        for shard, group_id in waiting:
+            if left:
+                left -= yield from _read_group(shard, group_id, left)
+            yield None
+        for shard in tuple(shards()):
+            left_out += shard.offsets.total
+            yield None
+        yield "firn_group_lag_left_out", (), float(max(0, left_out - (series_max - left)))
+
+    def _read_group(
+        shard: GroupShard, group_id: str, count_max: int
+    ) -> Generator[tuple[str, Labels, float] | None, None, int]:
+        looked_at = 0
+        for found in shard.offsets.walk(group_id, count_max):
+            looked_at += 1
+            end = None if found is None else end_of(found[0], found[1])
+            if found is None or end is None:
+                yield None
+                continue
+            topic, partition, committed = found
+            labels = (("group", group_id), ("partition", str(partition)), ("topic", topic))
+            yield "firn_group_offset", labels, float(committed.offset)
+            yield "firn_group_lag_records", labels, float(max(0, end - committed.offset))
+        return looked_at
+
+    registry.source(read)
 
 
 def show_groups(registry: Registry, shards: Callable[[], Iterable[GroupShard]]) -> None:

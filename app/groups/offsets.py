@@ -9,7 +9,7 @@ at a time first (``OffsetStore.decode_some``).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from struct import Struct
 from struct import error as StructError  # noqa: N812 (it is a class)
 from typing import Final, NamedTuple
@@ -491,6 +491,28 @@ class OffsetStore:
                     committed = group.written_by(producer_id).get(name, {}).get(partition)
                     if committed is not None:
                         yield name, partition, committed.log_end
+
+    def walk(self, group_id: str, count_max: int) -> Iterator[tuple[str, int, CommittedOffset] | None]:
+        """Topic, partition and offset of at most ``count_max`` that a group has committed; None for one that is not sound.
+
+        Nothing is kept decoded, and what is changed meanwhile may be missing.
+        """
+        group = self._groups.get(group_id)
+        if group is None:
+            return
+        raw = dict(islice(group.raw.items(), count_max))
+        rest = count_max - len(raw)
+        places = ((topic, partition) for topic, found in group.decoded.items() for partition in found)
+        decoded = list(islice(places, rest))
+        for place, value in raw.items():
+            try:
+                yield (*_parse_place(place), parse_offset_value(value, Offset(0)))
+            except CorruptionError:
+                yield None
+        for topic, partition in decoded:
+            offset = group.decoded.get(topic, {}).get(partition)
+            if offset is not None and (not raw or offset_place(topic, partition) not in raw):
+                yield topic, partition, offset
 
     @property
     def total(self) -> int:

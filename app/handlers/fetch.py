@@ -113,6 +113,8 @@ class Found(NamedTuple):
     aborted: Sequence[tuple[int, int]] | None = None
     diverging: tuple[int, int] | None = None
     current_leader: tuple[int, int] | None = None
+    log: PartitionLog | None = None
+    """Of the records."""
 
 
 class Attempt:
@@ -501,6 +503,7 @@ def read_partition(
         length,
         offset - cached.fetch_offset,
         tuple(aborted) if committed else None,
+        log=log,
     )
 
 
@@ -542,6 +545,9 @@ def answer(context: Context, version: int, correlation_id: int, plan: FetchPlan,
         )
         if one.current_leader is not None:
             leaders.add(one.current_leader[0])
+        if one.log is not None:
+            one.log.sent_bytes += one.record_bytes
+            one.log.sent_records += one.offset_span
         of_topic = topics.get(cached.topic)
         if of_topic is None:
             topics[cached.topic] = [data]
@@ -576,6 +582,8 @@ def share(fan_out: FanOut, kind: FetchKind, log: PartitionLog, found: Found) -> 
 def again(context: Context, correlation_id: int, shared: SharedAnswer) -> list[Part]:
     """The response that another consumer was given, with the numbers of now."""
     records = FileRange(shared.handle, shared.position, shared.length, warm=False, lasting=True, cached=True)
+    shared.log.sent_bytes += shared.length
+    shared.log.sent_records += shared.offset_span
     context.metrics.bytes_out.value += shared.length
     context.metrics.records_out.value += shared.offset_span
     head = shared.head(correlation_id)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -11,9 +11,7 @@ from app.client.firn_api import (
     NOT_TIERED,
     OFFLINE,
     SEGMENTS_PER_ANSWER_MAX,
-    MetricSample,
     MetricsRequest,
-    MetricsResponse,
     PartitionTierStatus,
     SegmentInfo,
     TierReplaceRequest,
@@ -23,6 +21,8 @@ from app.client.firn_api import (
     TierStatusRequest,
     TierStatusResponse,
     pack,
+    pack_metrics,
+    pack_sample,
     unpack,
 )
 from app.errors import (
@@ -36,7 +36,7 @@ from app.errors import (
 )
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
-from app.metrics import Sample
+from app.metrics import Registry, Sample
 from app.tiering import replacement
 from app.tiering import tier_status as tier
 from app.units import Offset, SegmentId, TopicIdPartition
@@ -60,38 +60,57 @@ _OFFSETS_AND_BYTES: Final = (
 )
 
 
+METRIC_STEPS_AT_ONCE: Final = 64
+"""One reads a partition, or one offset of a group: some tens of microseconds each."""
+
+
 async def handle_metrics(context: Context, request: Request, message: bytes) -> bytes:
     """Every sample of this process and, if it answers, of the store process. Raises: ProtocolError."""
     del request
     unpack(MetricsRequest, message)
-    samples = _samples(context.registry.samples(), "broker")
+    pieces = await _collected(context.registry)
+    more = [_packed(sample, "broker") for sample in await _room(context)]
     if context.store_samples is not None:
         try:
-            samples += _samples(await context.store_samples(), "store")
+            more += [_packed(sample, "store") for sample in await context.store_samples()]
         except StorageUnavailable as error:
             context.log_line(f"metrics without those of the store process: {error}")
-    return pack(
-        MetricsResponse(
-            node_id=context.config.node_id,
-            cluster_id=context.image.cluster_id,
-            samples=samples,
-            process_id=os.getpid(),
-        )
-    )
+    return pack_metrics(context.config.node_id, context.image.cluster_id, pieces + more, process_id=os.getpid())
 
 
-def _samples(samples: Sequence[Sample], process: str) -> list[MetricSample]:
-    return [
-        MetricSample(
-            sample.family,
-            sample.kind,
-            sample.help,
-            sample.name,
-            [*sample.labels, ("process", process)],
-            sample.value,
-        )
-        for sample in samples
-    ]
+async def _room(context: Context) -> list[Sample]:
+    """The data directory's disk, asked in the pool: a file system over a network may take its time."""
+    try:
+        free, total = await context.pool.run(lambda: (context.logs.free_bytes(), context.logs.total_bytes()))
+    except StorageUnavailable as error:
+        context.log_line(f"metrics without the room of the data directory: {error}")
+        return []
+    text = "Bytes that may still be written to the disk of the data directory."
+    room = Sample("firn_log_dir_free_bytes", "gauge", text, "firn_log_dir_free_bytes", (), float(free))
+    text = "Size of the disk of the data directory."
+    return [room, Sample("firn_log_dir_size_bytes", "gauge", text, "firn_log_dir_size_bytes", (), float(total))]
+
+
+async def _collected(registry: Registry) -> list[bytes]:
+    """All samples, packed, by pieces: with many partitions and groups it takes longer than the loop may be held."""
+    found: list[bytes] = []
+    told: set[str] = set()
+    for step, sample in enumerate(registry.steps(), start=1):
+        if sample is not None:
+            if sample.family in told:
+                sample = sample._replace(help="")
+            told.add(sample.family)
+            found.append(_packed(sample, "broker"))
+        if not step % METRIC_STEPS_AT_ONCE:
+            await asyncio.sleep(0)
+    return found
+
+
+def _packed(sample: Sample, process: str) -> bytes:
+    labels = sample.labels
+    if not any(name == "process" for name, _ in labels):
+        labels = (*labels, ("process", process))
+    return pack_sample(sample.family, sample.kind, sample.help, sample.name, labels, sample.value)
 
 
 def handle_tier_status(context: Context, request: Request, message: bytes) -> bytes:

@@ -514,7 +514,12 @@ class _Fetching:
             if header.base_offset < end:
                 stop = position + header.size_bytes
         self._bytes_left -= stop - start
-        self._records_left -= sum(each.end - each.first for each in acquired)
+        records = sum(each.end - each.first for each in acquired)
+        self._records_left -= records
+        log.sent_bytes += stop - start
+        log.sent_records += records
+        self._context.metrics.bytes_out.value += stop - start
+        self._context.metrics.records_out.value += records
         answer = PartitionData(
             log.partition,
             records=memoryview(read.data)[start:stop],

@@ -124,13 +124,16 @@ class PartitionLog:
     """The local log of one partition, led or followed by this broker."""
 
     __slots__ = (
+        "_active_from_bytes",
         "_after_max_ms",
         "_append_time",
+        "_appended_before",
         "_bases",
         "_before_max_ms",
         "_codec",
         "_directory",
         "_durability",
+        "_end_from",
         "_end_offset",
         "_epochs",
         "_fast_before_ms",
@@ -158,6 +161,8 @@ class PartitionLog:
         "leader_epoch",
         "partition",
         "path",
+        "sent_bytes",
+        "sent_records",
         "topic",
         "topic_id",
     )
@@ -192,7 +197,13 @@ class PartitionLog:
         """Compaction has been over everything below it (Kafka's first dirty offset); None if it never was here."""
         self.cleaning = False
         """Compaction is at work here: files of this directory are being read and written by name."""
+        self.sent_bytes = 0
+        """Of batches that consumers were sent, from either tier, since the log was opened. Whoever sends them adds."""
+        self.sent_records = 0
+        self._appended_before = (0, 0)
+        """Bytes and records that were appended before the next two counted from."""
         self._adopt(loaded)
+        self._count_appends_from_here()
         self._follow(config)
         if self._epochs.latest > 0:
             self.leader_epoch = self._epochs.latest
@@ -262,6 +273,23 @@ class PartitionLog:
     def synced_end_offset(self) -> Offset:
         """Records below it have survived an fdatasync."""
         return Offset(self._durability.synced_end)
+
+    @property
+    def appended(self) -> tuple[int, int]:
+        """Bytes and records that were appended since the log was opened. Nothing is counted when they are: this is worked out."""
+        bytes_before, records_before = self._appended_before
+        bytes_since = self._writer.segment.size_bytes - self._active_from_bytes
+        return bytes_before + bytes_since, records_before + self._end_offset - self._end_from
+
+    def _adopt_anew(self, loaded: LoadedLog) -> None:
+        """The log goes on with other files."""
+        self._appended_before = self.appended
+        self._adopt(loaded)
+        self._count_appends_from_here()
+
+    def _count_appends_from_here(self) -> None:
+        self._active_from_bytes = self._writer.segment.size_bytes
+        self._end_from = self._end_offset
 
     @property
     def size_bytes(self) -> int:
@@ -746,7 +774,10 @@ class PartitionLog:
         return self.roll()
 
     def _roll(self, base_offset: int) -> None:
+        appended = self.appended
         self._writer.roll(base_offset)
+        self._appended_before = appended
+        self._count_appends_from_here()
         self._snapshots.take_at_roll(base_offset)
         self._durability.note_new_names()
         self.request_checkpoint()
@@ -1122,7 +1153,7 @@ class PartitionLog:
             if segment.size_bytes:
                 segment.last_append_ms = last_append_ms.get(segment.base_offset, segment.last_append_ms)
         loaded.recovery_point = Offset(min(recovery_point, loaded.end_offset))
-        self._adopt(loaded)
+        self._adopt_anew(loaded)
         self.request_checkpoint()
 
     def truncate_fully_and_start_at(
@@ -1155,7 +1186,7 @@ class PartitionLog:
             if rows:
                 self._snapshots.write(offset, rows)
             epochs = LeaderEpochs(entry for entry in leader_epochs if entry.start_offset < offset)
-            self._adopt(
+            self._adopt_anew(
                 LoadedLog(
                     segments=[segment],
                     epochs=epochs,

@@ -8,7 +8,7 @@ import random
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple
@@ -156,12 +156,39 @@ class LogManager:
         """Partitions that the checkpoint files on the disk may speak of."""
         self.log_directory.write_checkpoint = self._write_checkpoint_now
         if registry is not None:
-            registry.gauge("firn_log_local_bytes", "Bytes of a partition's log on the local disk", self._sizes)
             registry.gauge("firn_log_offline", "Whether the log directory is offline", self._offline)
+            self._show_logs(registry)
 
-    def _sizes(self) -> Iterable[tuple[Labels, float]]:
-        for (topic, partition), log in self._logs.items():
-            yield (("partition", str(partition)), ("topic", topic)), log.size_bytes
+    def _show_logs(self, registry: Registry) -> None:
+        registry.describe("firn_log_local_bytes", "gauge", "Bytes of a partition's log on the local disk")
+        registry.describe("firn_log_start_offset", "gauge", "First offset of a partition, in either tier")
+        registry.describe("firn_log_end_offset", "gauge", "Offset that a partition's next record gets")
+        registry.describe("firn_log_high_watermark", "gauge", "Offset below which a partition's consumers can read")
+        text = "Bytes of batches appended to a topic, markers and records of internal writers too"
+        registry.describe("firn_topic_bytes_in_total", "counter", text)
+        text = "Records appended to a topic, markers and records of internal writers too"
+        registry.describe("firn_topic_records_in_total", "counter", text)
+        registry.describe("firn_topic_bytes_out_total", "counter", "Bytes of a topic's batches sent to consumers")
+        registry.describe("firn_topic_records_out_total", "counter", "Records of a topic sent to consumers, by offset")
+        registry.source(self._read_logs)
+
+    def _read_logs(self) -> Iterator[tuple[str, Labels, float] | None]:
+        topics: dict[str, list[int]] = {}
+        for (topic, partition), log in list(self._logs.items()):
+            labels = (("partition", str(partition)), ("topic", topic))
+            yield "firn_log_local_bytes", labels, log.size_bytes
+            yield "firn_log_start_offset", labels, log.log_start_offset
+            yield "firn_log_end_offset", labels, log.log_end_offset
+            yield "firn_log_high_watermark", labels, log.high_watermark
+            sums = topics.setdefault(topic, [0, 0, 0, 0])
+            for place, value in enumerate((*log.appended, log.sent_bytes, log.sent_records)):
+                sums[place] += value
+        for topic, (bytes_in, records_in, bytes_out, records_out) in topics.items():
+            label = (("topic", topic),)
+            yield "firn_topic_bytes_in_total", label, bytes_in
+            yield "firn_topic_records_in_total", label, records_in
+            yield "firn_topic_bytes_out_total", label, bytes_out
+            yield "firn_topic_records_out_total", label, records_out
 
     def _offline(self) -> Iterable[tuple[Labels, float]]:
         yield (), float(self.log_directory.offline_reason is not None)

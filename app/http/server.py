@@ -17,6 +17,7 @@ from typing import Final
 
 import uvicorn
 
+from app import __version__
 from app.errors import ConfigError
 from app.http.application import create_app
 from app.http.connections import RESERVED, ConnectionLimits, Door, connection_class
@@ -24,6 +25,7 @@ from app.http.gateway import HttpSettings
 from app.metrics import Registry
 from app.seams import Clock
 from app.units import TimestampMs
+from app.usage import show_process
 
 GRACE_S: Final = 5
 """How long requests under way may take to end after a signal."""
@@ -61,6 +63,7 @@ def run(settings: HttpSettings, *, host: str, port: int, parent_fd: int | None =
     """Serve until a signal or the parent's end; the exit code. Raises: ConfigError if the address cannot be listened on."""
     clock: Clock = SystemClock()
     registry = Registry()
+    show_process(registry, __version__)
     app = create_app(settings, clock=clock, rng=random.Random(), registry=registry)
     limits = ConnectionLimits(
         connections_max=_descriptors_for(settings.connections_max),

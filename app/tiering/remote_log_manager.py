@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 from uuid import UUID
 
@@ -20,7 +20,7 @@ from app.errors import CorruptionError, FencedError, FirnError
 from app.metadata import layout
 from app.metadata.manifest import CHANGES_PER_ENTRY_MAX, SegmentManifest
 from app.metadata.manifest_state import ManifestState, SegmentEntry
-from app.metrics import Registry
+from app.metrics import Labels, Registry
 from app.objectstore.api import ObjectStore
 from app.seams import Clock
 from app.tiering import replacement
@@ -107,12 +107,12 @@ class RemoteLogManager:
         self._deleted = count("firn_tier_deleted_objects_total", "Segment objects deleted")
         self._swept = count("firn_tier_swept_objects_total", "Orphan objects removed")
         self._faults = count("firn_tier_coverage_faults_total", "Breaches of no gap, no overlap that a check found")
-        registry.gauge(
-            "firn_tier_lag_bytes",
-            "Bytes of tiered topics on the local disk that are not in the store yet, active segments too",
-            self._read_lag,
-        )
-        registry.gauge("firn_tier_remote_bytes", "Bytes of readable segment objects", self._read_remote_bytes)
+        text = "Bytes of tiered topics on the local disk that are not in the store yet, active segments too"
+        registry.describe("firn_tier_lag_bytes", "gauge", text)
+        text = "Time since the first write to the oldest of these segments, 0 if there is none"
+        registry.describe("firn_tier_lag_seconds", "gauge", text)
+        registry.describe("firn_tier_remote_bytes", "gauge", "Bytes of readable segment objects")
+        registry.source(self._read_status)
 
     # --- partitions -------------------------------------------------------------------------------------------------
 
@@ -487,14 +487,14 @@ class RemoteLogManager:
         found = self._partitions.get(TopicIdPartition(topic_id, partition))
         return [] if found is None else segment_statuses(found, self._clock.now_ms())
 
-    def _read_lag(self) -> list[tuple[tuple[tuple[str, str], ...], float]]:
-        return [((("topic", one.topic), ("partition", str(one.partition))), one.lag_bytes) for one in self.status()]
-
-    def _read_remote_bytes(self) -> list[tuple[tuple[tuple[str, str], ...], float]]:
-        return [
-            ((("topic", one.topic), ("partition", str(one.partition))), one.remote_stored_bytes)
-            for one in self.status()
-        ]
+    def _read_status(self) -> Iterator[tuple[str, Labels, float]]:
+        now_ms = self._clock.now_ms()
+        for partition in list(self._partitions.values()):
+            one = partition_status(partition, now_ms)
+            labels = (("topic", one.topic), ("partition", str(one.partition)))
+            yield "firn_tier_lag_bytes", labels, one.lag_bytes
+            yield "firn_tier_lag_seconds", labels, one.lag_ms / 1000
+            yield "firn_tier_remote_bytes", labels, one.remote_stored_bytes
 
 
 # --- pieces -----------------------------------------------------------------------------------------------------------

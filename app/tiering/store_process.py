@@ -25,6 +25,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from app import __version__
 from app.allocator import keep_freed_memory
 from app.errors import FirnError
 from app.hot.files import PosixFileSystem
@@ -38,6 +39,7 @@ from app.priority import give_way
 from app.terminating import end_with_parent
 from app.tiering.store_proxy import store_work_handlers
 from app.tiering.store_work import InlineStoreWork
+from app.usage import show_process
 
 T = TypeVar("T")
 
@@ -78,6 +80,7 @@ def decode_samples(data: bytes) -> list[Sample]:
 async def serve(url: str, sock: socket.socket) -> None:
     """Answer calls over ``sock`` until its end. Raises: ConfigError, StorageUnavailable (the store cannot be opened)."""
     registry = Registry()
+    show_process(registry, __version__)
     pool = StoreThreads(THREADS)
     rng = random.Random()
     location = parse_store_url(url)

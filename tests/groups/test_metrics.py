@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.groups.metrics import GroupCounters, ShareCounters, show_groups
+import pytest
+
+from app.groups.metrics import GroupCounters, ShareCounters, show_groups, show_lag
+from app.groups.offsets import OffsetStore, offset_key, offset_value
 from app.groups.share_state import ShareKey, ShareSettings, ShareStateShard
 from app.groups.share_window import Acknowledgement
 from app.metrics import Registry
-from app.units import PartitionIndex
+from app.records.builder import build_batch
+from app.units import NO_PRODUCER_ID, Offset, PartitionIndex
 from app.wire.apikeys import ApiKey
 from tests.groups.bench import topic_id
 from tests.groups.shards import GROUP, SESSION_MS, ShardBench
 from tests.groups.test_broker import FEW, ask, commit, find
 from tests.groups.test_share import _Turn
 from tests.support.broker import running_broker
+
+
+def raw_offset(group: str, topic: str, partition: int, offset: int) -> tuple[bytes, bytes]:
+    return offset_key(group, topic, partition), offset_value(offset, 0, "", 1)
 
 
 def shown(registry: Registry, family: str) -> dict[str, float]:
@@ -44,6 +52,49 @@ def test_groups_members_and_offsets_are_counted_as_they_are() -> None:
     bench.do(lambda shard, turn: shard.delete_group(turn, "other"))
     assert shown(registry, "firn_group_offsets_deleted_total") == {"": 3}
     assert shown(registry, "firn_groups") == {}
+
+
+def test_lag_is_shown_by_group_topic_and_partition_and_what_is_left_out_is_counted() -> None:
+    registry, few, bench = Registry(), Registry(), ShardBench()
+    ends = {("t", 0): 12, ("t", 1): 5}
+    for each, series_max in ((registry, 100), (few, 2)):
+        show_lag(each, lambda: [bench.shard], lambda topic, partition: ends.get((topic, partition)), series_max)
+    bench.commit("t", 0, 5, group_id="other")
+    bench.commit("t", 1, 5, group_id="other")
+    bench.commit("gone", 0, 5, group_id="other")
+    assert shown(registry, "firn_group_offset") == {"other,0,t": 5, "other,1,t": 5}
+    assert shown(registry, "firn_group_lag_records") == {"other,0,t": 7}
+    assert shown(registry, "firn_group_lag_left_out") == {}
+    assert len(shown(few, "firn_group_offset")) <= 2
+    assert shown(few, "firn_group_lag_left_out") == {"": 1}
+    ends["t", 0] = 3
+    assert shown(registry, "firn_group_lag_records") == {}, "never below nothing"
+
+
+@pytest.mark.parametrize("count_max", [0, 1, 2, 3, 100])
+def test_offsets_are_walked_through_once_each_whether_decoded_or_not(count_max: int) -> None:
+    store = OffsetStore()
+    store.load([raw_offset("g", "t", partition, 10 + partition) for partition in range(3)], NO_PRODUCER_ID, Offset(3))
+    assert store.get("g", "t", 1) is not None
+    store.load([raw_offset("g", "t", 1, 11)], NO_PRODUCER_ID, Offset(4))  # loaded anew, beside what was decoded
+    store.finish_loading()
+    found = [one for one in store.walk("g", count_max) if one is not None]
+    assert len(found) == min(count_max, 3)
+    assert len({(topic, partition) for topic, partition, _ in found}) == len(found)
+    assert all(offset.offset == 10 + partition for _, partition, offset in found)
+    assert list(store.walk("stranger", count_max)) == []
+
+
+async def test_the_lag_of_a_group_in_a_broker_follows_commits_and_produces(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, **FEW) as broker:
+        await broker.create_topic("t")
+        await find(broker)
+        log, registry = broker.log("t"), broker.node.registry
+        log.append_as_leader(memoryview(bytearray(build_batch([(1, b"k", b"v", ())] * 5))), now_ms=1)
+        await ask(broker.node.context, ApiKey.OFFSET_COMMIT, 8, commit("g", "t", 0, 2))
+        assert shown(registry, "firn_group_lag_records") == {"g,0,t": 3}
+        log.append_as_leader(memoryview(bytearray(build_batch([(1, b"k", b"v", ())] * 5))), now_ms=1)
+        assert shown(registry, "firn_group_lag_records") == {"g,0,t": 8}
 
 
 def test_records_of_share_groups_are_counted() -> None:

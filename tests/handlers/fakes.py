@@ -107,6 +107,7 @@ class FakeLog:
         self.offline_error: FirnError | None = None
         self.file = FakeFile()
         self.handle = FakeHandle(self.file)
+        self.sent_bytes = self.sent_records = 0
         self.waiters: list[Callable[[], None]] = []
         self.unstored: list[asyncio.Future[None]] | None = None
         """Set by ``store_slowly``."""
@@ -298,6 +299,12 @@ class FakeLogs:
 
     def get(self, topic: str, partition: int) -> FakeLog | None:
         return self.all.get((topic, partition))
+
+    def free_bytes(self) -> int:
+        return 1 << 30
+
+    def total_bytes(self) -> int:
+        return 1 << 31
 
     def add(self, topic: str, partition: int = 0, config: TopicConfig | None = None) -> FakeLog:
         log = FakeLog(topic, partition, config)

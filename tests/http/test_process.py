@@ -191,3 +191,31 @@ async def test_an_address_in_use_is_said_in_one_sentence(http: Http, broker: Run
         2,
         f"HTTP cannot listen on 127.0.0.1:{http.port}: address already in use.\n",
     )
+
+
+async def test_every_process_of_a_broker_shows_its_cpu_and_memory(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "app.cli", "serve", "-d", str(tmp_path / "data"), "--listen", "127.0.0.1:0"),
+        *("--http", f"127.0.0.1:{(port := free_port())}"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        text = ""
+        async with asyncio.timeout(60):
+            while 'process="store"' not in text:
+                try:
+                    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                except ConnectionRefusedError:
+                    await asyncio.sleep(0.05)
+                    continue
+                writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                text = (await reader.read()).decode()
+                writer.close()
+        for name in ("process_cpu_seconds_total", "process_resident_memory_bytes", "firn_build_info"):
+            for family in ("broker", "store", "http"):
+                assert any(line.startswith(name) and f'process="{family}"' in line for line in text.splitlines()), name
+        assert "firn_log_dir_free_bytes{" in text
+    finally:
+        process.terminate()
+        await process.wait()

@@ -1,0 +1,80 @@
+"""``docs/metrics.md`` and the program name the same metrics, with the same types and labels."""
+
+from __future__ import annotations
+
+import ast
+import random
+import re
+from pathlib import Path
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.broker.runtime import SystemClock
+from app.http.application import create_app
+from app.http.gateway import HttpSettings
+from app.metrics import Registry
+from app.usage import show_process
+from tests.support.broker import RunningBroker
+
+ROOT = Path(__file__).parents[2]
+ROW = re.compile(
+    r"^\| `(?P<name>(?:firn|process)_\w+)` \| (?P<kind>\w+) \| (?P<labels>[^|]+) \| (?P<meaning>[^|]+) \|$", re.M
+)
+FROM_WHERE = {"node_id", "process"}
+"""Labels that the HTTP process adds, or that tell a broker's processes apart."""
+KINDS = {"counter": "counter", "count": "counter", "gauge": "gauge", "histogram": "histogram"}
+
+
+def documented() -> dict[str, tuple[str, frozenset[str]]]:
+    found = ROW.findall((ROOT / "docs" / "metrics.md").read_text())
+    names = [name for name, *_ in found]
+    assert len(names) == len(set(names)), "each is in one row"
+    return {name: (kind, frozenset(re.findall(r"`(\w+)`", labels))) for name, kind, labels, _ in found}
+
+
+def in_program() -> dict[str, str]:
+    """Type by name of every metric that the source registers, also of those that show only once something has happened."""
+    found = {}
+    for path in (ROOT / "app").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or len(node.args) < 2:
+                continue
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            name, second = (one.value if isinstance(one, ast.Constant) else None for one in node.args[:2])
+            if not isinstance(name, str) or not re.fullmatch(r"(firn|process)_\w+", name):
+                continue
+            if called in KINDS:
+                found[name] = KINDS[called]
+            elif called in ("describe", "Sample"):
+                found[name] = str(second)
+    return found
+
+
+def test_every_metric_is_documented_with_its_type_and_every_documented_one_exists() -> None:
+    assert {name: kind for name, (kind, _) in documented().items()} == in_program()
+
+
+async def test_what_is_shown_has_the_labels_that_the_document_says(broker: RunningBroker) -> None:
+    registry = Registry()
+    show_process(registry, "1")
+    settings = HttpSettings(bootstrap=(("127.0.0.1", broker.port),))
+    app = create_app(settings, clock=SystemClock(), rng=random.Random(3), registry=registry)
+    transport = httpx.ASGITransport(app=app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as http,
+    ):
+        await broker.create_topic("t", 1)
+        await http.get("/metrics")
+        text = (await http.get("/metrics")).text
+    table = documented()
+    shown = 0
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            name = sample.name if sample.name in table else re.sub("_(bucket|sum|count)$", "", sample.name)
+            kind, labels = table[name]
+            assert family.type == kind, name
+            assert sample.labels.keys() - FROM_WHERE - {"le"} == labels - FROM_WHERE, name
+            shown += 1
+    assert shown > 100

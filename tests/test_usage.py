@@ -1,0 +1,45 @@
+"""What a process takes of the machine, as the metrics show it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from app.metrics import Registry
+from app.usage import read_usage, show_process
+
+
+def test_a_process_is_told_its_own_usage() -> None:
+    before = read_usage(os.getpid())
+    assert before is not None
+    held = bytearray(os.urandom(1)) * 40_000_000
+    after = read_usage(os.getpid())
+    assert after is not None
+    assert after.resident_bytes - before.resident_bytes > 20_000_000
+    assert after.cpu_s >= before.cpu_s > 0
+    assert after.started_s == before.started_s
+    del held
+
+
+def test_a_process_that_is_gone_has_no_usage() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert read_usage(ended.pid) is None
+
+
+def test_processes_of_one_name_are_shown_as_their_sum_and_none_is_not_shown() -> None:
+    others: list[tuple[str, int]] = []
+    registry = Registry()
+    show_process(registry, "1.2", others=lambda: others)
+
+    def resident() -> dict[str, float]:
+        name = "process_resident_memory_bytes"
+        return {dict(one.labels).get("process", "self"): one.value for one in registry.samples() if one.name == name}
+
+    assert resident().keys() == {"self"}
+    others += [("cleaner", os.getpid()), ("cleaner", os.getpid())]
+    assert resident().keys() == {"self", "cleaner"}
+    assert resident()["cleaner"] > resident()["self"]
+    (build,) = [one for one in registry.samples() if one.name == "firn_build_info"]
+    assert (dict(build.labels)["version"], build.value) == ("1.2", 1)
