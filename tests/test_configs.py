@@ -244,9 +244,16 @@ def test_object_durability_is_refused_in_this_version() -> None:
     check_broker_config(BrokerConfig())
 
 
-@pytest.mark.parametrize("change", [{"remote.storage.enable": "false"}, {"cleanup.policy": "compact"}], ids=str)
-def test_tiering_is_turned_off_only_with_leave_to_delete(change: dict[str, str]) -> None:
-    with pytest.raises(RequestRejected, match="Remote storage cannot be turned off"):
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"remote.storage.enable": "false"}, "Remote storage cannot be turned off"),
+        ({"cleanup.policy": "compact"}, r"cleanup\.policy cannot become compact while segments"),
+    ],
+    ids=str,
+)
+def test_tiering_is_turned_off_only_with_leave_to_delete(change: dict[str, str], words: str) -> None:
+    with pytest.raises(RequestRejected, match=words):
         validate_topic_configs(change, existing={})
     validate_topic_configs({**change, "remote.log.delete.on.disable": "true"}, existing={})
     validate_topic_configs(change, existing={"remote.storage.enable": "false"})

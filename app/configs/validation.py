@@ -16,18 +16,25 @@ from app.configs.without_effect import TOPIC_WITHOUT_EFFECT, broker_setting_with
 from app.errors import ConfigError, ErrorCode, RequestRejected
 
 
+class TierMustBeEmpty(RequestRejected):
+    """The change can be made if nothing of the topic is in the object store, or on its way there."""
+
+
 def validate_topic_configs(
     overrides: Mapping[str, str | None],
     *,
     broker: BrokerConfig | None = None,
     existing: Mapping[str, str] | None = None,
+    nothing_tiered: bool = False,
 ) -> TopicConfig:
     """Check all the overrides that a topic is to have; answers the settings they come to.
 
-    ``existing`` are the overrides it has now, None for a topic that is being created.
+    ``existing`` are the overrides it has now, None for a topic that is being created. ``nothing_tiered`` says that the caller has
+    made sure of that, and keeps it so until the change is made: the topic may become a compacted one then.
 
     Raises: RequestRejected INVALID_CONFIG in Kafka's words: an unknown name, a value of the wrong type or out of range,
-    settings that contradict each other, tiering turned off without saying that the tiered data may go (KIP-950).
+    settings that contradict each other, tiering turned off without saying that the tiered data may go (KIP-950). It is
+    TierMustBeEmpty where the change could be made if nothing were tiered.
     """
     broker = broker or BrokerConfig()
     given: dict[str, str] = {}
@@ -50,7 +57,8 @@ def validate_topic_configs(
     if config.remote_storage_enable and config.compacted:
         raise RequestRejected(
             ErrorCode.INVALID_CONFIG,
-            "Remote log storage only supports topics with cleanup.policy=delete or cleanup.policy being an empty list.",
+            "Remote log storage only supports topics with cleanup.policy=delete or cleanup.policy being an empty list. For "
+            "cleanup.policy=compact set remote.storage.enable=false, or leave it out.",
         )
     if config.tiered:
         _check_local_retention("ms", config.local_retention_ms, config.retention_ms, config.remote_log_copy_disable)
@@ -62,6 +70,16 @@ def validate_topic_configs(
         and not config.remote_log_delete_on_disable
         and resolve_topic_config(broker, existing).tiered
     ):
+        if config.compacted:
+            if nothing_tiered:
+                return config
+            raise TierMustBeEmpty(
+                ErrorCode.INVALID_CONFIG,
+                "cleanup.policy cannot become compact while segments of the topic are in the object store, because compacted "
+                "topics stay on the local disk: to delete what is in the store alone, set "
+                "cleanup.policy=compact,remote.storage.enable=false,remote.log.delete.on.disable=true; to keep it, make another "
+                "topic with cleanup.policy=compact and copy the records.",
+            )
         raise RequestRejected(
             ErrorCode.INVALID_CONFIG,
             "Remote storage cannot be turned off while the topic's remote data is kept: to keep it and copy nothing more, "

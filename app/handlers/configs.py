@@ -6,11 +6,12 @@ through the controller. A broker describes itself, and (under the empty name) wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
 from app.configs.describing import DescribedConfig, describe_broker, describe_topic
+from app.configs.validation import TierMustBeEmpty
 from app.configs.without_effect import GROUP_WITHOUT_EFFECT, TOPIC_WITHOUT_EFFECT, told
 from app.errors import ErrorCode, FirnError, RequestRejected
 from app.handlers.api import Api, ApiTable
@@ -178,7 +179,14 @@ async def alter_configs(
         configs = {config.name: config.value for config in resource.configs}
         if len(configs) != len(resource.configs):
             raise RequestRejected(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-        return await context.controller.replace_configs(*key, configs, validate_only=message.validate_only)
+        controller = context.controller
+        return await _safely(
+            context,
+            key,
+            lambda nothing_tiered: controller.replace_configs(
+                *key, configs, validate_only=message.validate_only, nothing_tiered=nothing_tiered
+            ),
+        )
 
     answers = await each(message.resources, replace)
     if not message.validate_only:
@@ -217,8 +225,13 @@ async def incremental_alter_configs(
     async def change(resource: incremental.AlterConfigsResource) -> Mapping[str, str]:
         key = (resource.resource_type, resource.resource_name)
         _check_resource(key, twice)
-        return await context.controller.alter_configs(
-            *key, _changes(resource.configs), validate_only=message.validate_only
+        controller, changes = context.controller, _changes(resource.configs)
+        return await _safely(
+            context,
+            key,
+            lambda nothing_tiered: controller.alter_configs(
+                *key, changes, validate_only=message.validate_only, nothing_tiered=nothing_tiered
+            ),
         )
 
     answers = await each(message.resources, change)
@@ -233,6 +246,29 @@ async def incremental_alter_configs(
             for resource, answer in zip(resources, answers, strict=True)
         ]
     )
+
+
+async def _safely(
+    context: Context, resource: Resource, change: Callable[[bool], Awaitable[Mapping[str, str]]]
+) -> Mapping[str, str]:
+    """Make a change that some topics allow only while nothing of them is in the store.
+
+    No copy is begun between the look at the manifests and the change, which turns copying off.
+    Raises: as ``change``, StorageUnavailable.
+    """
+    try:
+        return await change(False)
+    except TierMustBeEmpty as refused:
+        topic = context.image.topic(resource[1])
+        if topic is None:
+            raise
+        tier = context.remote_log_manager
+        async with tier.copies_held(
+            topic.topic_id, len(topic.partitions), settled=context.controller.settle
+        ) as segments_tiered:
+            if segments_tiered:
+                raise RequestRejected(refused.code, f"{refused} There are {segments_tiered} of them.") from None
+            return await change(True)
 
 
 def _tell_useless(context: Context, kind: int, name: str, names: Sequence[str]) -> None:

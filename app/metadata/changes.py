@@ -337,8 +337,12 @@ def alter_configs(
     resource_type: int,
     resource_name: str,
     changes: Sequence[ConfigChange],
+    nothing_tiered: bool = False,
 ) -> Planned[Mapping[str, str]]:
-    """IncrementalAlterConfigs of one resource; answers its overrides after it. Raises: RequestRejected."""
+    """IncrementalAlterConfigs of one resource; answers its overrides after it.
+
+    Raises: RequestRejected. It is TierMustBeEmpty where the caller can make sure of that and say so by ``nothing_tiered``.
+    """
     names = [change.name for change in changes]
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -357,7 +361,7 @@ def alter_configs(
                 overrides[change.name] = change.value
             case Operation.APPEND | Operation.SUBTRACT:
                 overrides[change.name] = _changed_list(draft, around, resource, definition, change)
-    return _configured(draft, around, resource, overrides)
+    return _configured(draft, around, resource, overrides, nothing_tiered=nothing_tiered)
 
 
 def replace_configs(
@@ -367,13 +371,15 @@ def replace_configs(
     resource_type: int,
     resource_name: str,
     configs: Mapping[str, str | None],
+    nothing_tiered: bool = False,
 ) -> Planned[Mapping[str, str]]:
-    """AlterConfigs of one resource: what is not named goes back to its default. Raises: RequestRejected."""
+    """AlterConfigs of one resource: what is not named goes back to its default. Raises: as ``alter_configs``."""
     resource = _resource(draft, resource_type, resource_name)
     for name, value in configs.items():
         if value is None:
             raise RequestRejected(ErrorCode.INVALID_REQUEST, f"The config {name} is set to null.")
-    return _configured(draft, around, resource, {key: value for key, value in configs.items() if value is not None})
+    given = {key: value for key, value in configs.items() if value is not None}
+    return _configured(draft, around, resource, given, nothing_tiered=nothing_tiered)
 
 
 class _Resource(NamedTuple):
@@ -409,7 +415,7 @@ def _resource(draft: ImageDraft, resource_type: int, name: str) -> _Resource:
 
 
 def _configured(
-    draft: ImageDraft, around: Surroundings, resource: _Resource, overrides: dict[str, str]
+    draft: ImageDraft, around: Surroundings, resource: _Resource, overrides: dict[str, str], *, nothing_tiered: bool
 ) -> Planned[Mapping[str, str]]:
     topic = resource.topic
     if resource.group_id is not None:
@@ -423,7 +429,12 @@ def _configured(
         overrides = {name: _kept(name, text) for name, text in overrides.items()}
         records = [broker_configs_change(resource.broker_id, overrides)]
     else:
-        validate_topic_configs(overrides, broker=_effective_broker(draft, around.config), existing=topic.configs)
+        validate_topic_configs(
+            overrides,
+            broker=_effective_broker(draft, around.config),
+            existing=topic.configs,
+            nothing_tiered=nothing_tiered,
+        )
         records = [topic_change(topic.topic_id, topic.record(configs=overrides))]
     return Planned(records if overrides != resource.overrides else [], overrides)
 

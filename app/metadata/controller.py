@@ -377,14 +377,21 @@ class Controller:
         operations: Sequence[ConfigChange],
         *,
         validate_only: bool = False,
+        nothing_tiered: bool = False,
     ) -> Mapping[str, str]:
         """Change configs of a topic, a broker, or (a broker named "") all brokers; answers the overrides after it.
 
-        Rejected with UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_CONFIG or INVALID_REQUEST.
+        Rejected with UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_CONFIG or INVALID_REQUEST; with
+        TierMustBeEmpty unless ``nothing_tiered`` where the caller has to make sure of that and keep it so.
         """
         return await self._submit(
             lambda draft, around: changes.alter_configs(
-                draft, around, resource_type=resource_type, resource_name=resource_name, changes=operations
+                draft,
+                around,
+                resource_type=resource_type,
+                resource_name=resource_name,
+                changes=operations,
+                nothing_tiered=nothing_tiered,
             ),
             validate_only=validate_only,
         )
@@ -396,14 +403,27 @@ class Controller:
         configs: Mapping[str, str | None],
         *,
         validate_only: bool = False,
+        nothing_tiered: bool = False,
     ) -> Mapping[str, str]:
         """Set exactly these overrides (AlterConfigs). Rejected as ``alter_configs``."""
         return await self._submit(
             lambda draft, around: changes.replace_configs(
-                draft, around, resource_type=resource_type, resource_name=resource_name, configs=configs
+                draft,
+                around,
+                resource_type=resource_type,
+                resource_name=resource_name,
+                configs=configs,
+                nothing_tiered=nothing_tiered,
             ),
             validate_only=validate_only,
         )
+
+    async def settle(self) -> None:
+        """Return when the image has whatever of former changes was made, those whose outcome was not known too.
+
+        Raises: StorageUnavailable, FencedError.
+        """
+        await self._submit(lambda _draft, _around: changes.Planned((), None))
 
     async def allocate_producer_ids(self) -> range:
         """A block of producer ids that nobody else will ever be given."""

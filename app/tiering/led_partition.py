@@ -20,6 +20,8 @@ class LedPartition:
     key: TopicIdPartition
     busy: bool = False
     detached: bool = False
+    held: bool = False
+    """No further copy is begun: see ``RemoteLogManager.copies_held``."""
     leftovers_checked: bool = False
     announced: SegmentEntry | None = None
     """COPY_STARTED together with the finish of the segment before; its upload is next."""

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 from uuid import UUID
 
-from app.errors import CorruptionError, FencedError, FirnError
+from app.errors import CorruptionError, FencedError, FirnError, LimitExceeded, StorageUnavailable
 from app.metadata import layout
 from app.metadata.manifest import CHANGES_PER_ENTRY_MAX, SegmentManifest
 from app.metadata.manifest_state import ManifestState, SegmentEntry
@@ -42,6 +44,8 @@ POLL_SLICE: Final = 64
 """Partitions looked at before other work gets a turn."""
 ATTACH_WAIT_S: Final = 10.0
 """Longest that a change of a log's start waits for a partition that has just been made."""
+HOLD_WAIT_S: Final = 30.0
+"""Longest that a change of a topic waits for the copies of its segments to come to rest."""
 RECONCILE_S: Final = 60.0
 SWEEP_S: Final = 6 * 3600.0
 """Between two looks for orphans of a partition: they only cost room, and a look costs two LISTs."""
@@ -97,6 +101,10 @@ class RemoteLogManager:
         """Detached, with a step under way."""
         self._left = asyncio.Event()
         """Set, and replaced, whenever such a step is over."""
+        self._held: Counter[UUID] = Counter()
+        """Topics of which no copy is begun, by how many ask for that."""
+        self._rested = asyncio.Event()
+        """Set, and replaced, whenever a round of a partition is over."""
         self._group: asyncio.TaskGroup | None = None
         self._kick = asyncio.Event()
         self._attached = asyncio.Event()
@@ -120,7 +128,7 @@ class RemoteLogManager:
         """Lead the tier of a partition from now on. ``manifest`` is loaded, and ``rebuild.agree`` was awaited."""
         key = TopicIdPartition(log.topic_id, log.partition)
         assert key not in self._partitions, key
-        partition = self._partitions[key] = LedPartition(log, manifest, key)
+        partition = self._partitions[key] = LedPartition(log, manifest, key, held=self._held[log.topic_id] > 0)
         now_s = loop_time_s()
         partition.sweep_at_s = now_s + SWEEP_S * self._rng.random()
         # What rolled under an earlier leader, or before a restart, waits for a whole interval too.
@@ -177,6 +185,71 @@ class RemoteLogManager:
         for key, partition in self._partitions.items():
             if topic_ids is None or key.topic_id in topic_ids:
                 partition.expire_at_s = partition.retry_at_s = 0.0
+        self._kick.set()
+
+    @asynccontextmanager
+    async def copies_held(
+        self, topic_id: TopicId, partition_count: int, *, settled: Callable[[], Awaitable[object]]
+    ) -> AsyncIterator[int]:
+        """Begin no copy of a topic inside the block, and yield how many of its segments are in the store, or on their way there.
+
+        For a change of the topic that is safe only if that is none. If the block ends with StorageUnavailable, nobody knows
+        whether the change was made, so that copies are held until ``settled`` has returned; it raises StorageUnavailable to be
+        called again.
+
+        Raises: StorageUnavailable if the partitions are not at rest in time.
+        """
+        self._hold(topic_id, 1)
+        release = True
+        try:
+            keys = [TopicIdPartition(topic_id, PartitionIndex(index)) for index in range(partition_count)]
+            led = await self._at_rest(keys)
+            yield sum(len(one.manifest.state.finished) + len(one.manifest.state.pending_copies()) for one in led)
+        except StorageUnavailable:
+            if self._group is not None:
+                self._group.create_task(self._release_when(topic_id, settled))
+                release = False
+            raise
+        finally:
+            if release:
+                self._hold(topic_id, -1)
+
+    async def _at_rest(self, keys: Sequence[TopicIdPartition]) -> list[LedPartition]:
+        """These partitions, when each was attached and no round of any is under way. Raises: StorageUnavailable."""
+        try:
+            async with asyncio.timeout(HOLD_WAIT_S):
+                while True:
+                    led = [found for key in keys if (found := self._partitions.get(key)) is not None]
+                    if len(led) < len(keys):
+                        await self._attached.wait()
+                    elif any(one.busy for one in led):
+                        await self._rested.wait()
+                    else:
+                        return led
+        except TimeoutError:
+            raise StorageUnavailable(
+                "segments of the topic are being copied, or looked for, in the store: try again"
+            ) from None
+
+    async def _release_when(self, topic_id: UUID, settled: Callable[[], Awaitable[object]]) -> None:
+        while True:
+            try:
+                await settled()
+            except (StorageUnavailable, LimitExceeded):
+                await asyncio.sleep(self._poll_s)
+                continue
+            except FirnError:
+                return  # fenced: this broker copies nothing more
+            break
+        self._hold(topic_id, -1)
+
+    def _hold(self, topic_id: UUID, change: int) -> None:
+        self._held[topic_id] += change
+        if not self._held[topic_id]:
+            del self._held[topic_id]
+        for key, partition in self._partitions.items():
+            if key.topic_id == topic_id:
+                partition.held = topic_id in self._held
         self._kick.set()
 
     async def finish_replacement(self, manifest: SegmentManifest, wanted: Replacement) -> None:
@@ -244,6 +317,8 @@ class RemoteLogManager:
         finally:
             partition.busy = False
             partition.copying = None
+            rested, self._rested = self._rested, asyncio.Event()
+            rested.set()
             if self._leaving.get(partition.key) is partition:
                 del self._leaving[partition.key]
                 left, self._left = self._left, asyncio.Event()

@@ -101,7 +101,7 @@ class SegmentCopier:
     def next_candidate(self, partition: LedPartition, tiered_end: Offset) -> LocalSegment | None:
         """The oldest rolled segment that is not in the store, if all of it is stable."""
         log = partition.log
-        if not log.config.tiered or log.config.remote_log_copy_disable:
+        if partition.held or not log.config.tiered or log.config.remote_log_copy_disable:
             return None
         stable_end = log.last_stable_offset
         for segment in log.segments():

@@ -37,7 +37,7 @@ SERVED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
         ApiKey.TXN_OFFSET_COMMIT: (0, 5),
         ApiKey.DESCRIBE_CONFIGS: (1, 4),
         ApiKey.ALTER_CONFIGS: (0, 2),
-        ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
+        ApiKey.DESCRIBE_LOG_DIRS: (1, 5),
         ApiKey.CREATE_PARTITIONS: (0, 3),
         ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
         ApiKey.DELETE_GROUPS: (0, 2),
@@ -59,7 +59,7 @@ SERVED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
         ApiKey.DELETE_SHARE_GROUP_OFFSETS: (0, 0),
     }
 )
-"""First and last version served of each API: the stable ranges of Kafka 4.2."""
+"""First and last version served of each API: the stable ranges of Kafka 4.3.1."""
 
 ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType({**SERVED, ApiKey.PRODUCE: (0, 13)})
 """What ApiVersions answers. Produce 0 to 2 are refused, as Kafka refuses them, but old librdkafka disables features if the

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +16,16 @@ from app.client.producer import Producer
 from app.configs import TopicConfig
 from app.errors import ConfigError, ErrorCode
 from app.metadata.changes import ConfigChange, Operation, ResourceType
-from app.units import PartitionIndex, TopicPartition
+from app.units import PartitionIndex, TopicIdPartition, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from tests.handlers.conversation import talk
+from app.wire.apis.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from app.wire.apis.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker, running_broker
 
 PRODUCTION = {
@@ -84,3 +92,50 @@ async def test_a_directory_of_apache_kafka_is_left_alone(tmp_path: Path) -> None
         async with running_broker(tmp_path):
             pass
     assert log.read_bytes() == b"records of Kafka that Firn would cut as damaged"
+
+
+async def set_topic(client: Talk, topic: str, **values: str) -> Any:
+    configs = [AlterableConfig(name.replace("_", "."), 0, value) for name, value in values.items()]
+    message = IncrementalAlterConfigsRequest([AlterConfigsResource(int(ResourceType.TOPIC), topic, configs)])
+    [result] = (await client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, message)).responses
+    return result
+
+
+async def described(client: Talk, topic: str) -> dict[str, str]:
+    message = DescribeConfigsRequest([DescribeConfigsResource(int(ResourceType.TOPIC), topic, None)])
+    [result] = (await client.ask(ApiKey.DESCRIBE_CONFIGS, 4, message)).results
+    return {config.name: config.value for config in result.configs}
+
+
+async def test_a_new_topic_with_firns_defaults_can_become_a_compacted_one(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t", 3)
+        assert (await set_topic(client, "t", cleanup_policy="compact")).error_code == 0
+        settings = await described(client, "t")
+        assert (settings["cleanup.policy"], settings["remote.storage.enable"]) == ("compact", "false")
+        assert not broker.log("t").config.tiered
+        assert broker.log("t").config.compacted
+        assert (await set_topic(client, "t", cleanup_policy="delete")).error_code == 0
+        assert (await described(client, "t"))["remote.storage.enable"] == "true"
+
+
+async def test_a_topic_with_records_in_the_store_cannot_and_is_told_what_to_set(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t")
+        await client.produce(9, [("t", [(0, batch(3))])])
+        broker.log("t").roll()
+        manifest = broker.node.remote_log_manager.manifest_of(
+            TopicIdPartition(broker.log("t").topic_id, PartitionIndex(0))
+        )
+        while manifest is None or not manifest.state.finished:
+            await asyncio.sleep(0.02)
+            manifest = broker.node.remote_log_manager.manifest_of(
+                TopicIdPartition(broker.log("t").topic_id, PartitionIndex(0))
+            )
+        refused = await set_topic(client, "t", cleanup_policy="compact")
+        assert refused.error_code == ErrorCode.INVALID_CONFIG
+        assert "cleanup.policy cannot become compact" in refused.error_message
+        assert "There are 1 of them." in refused.error_message
+        assert broker.log("t").config.tiered
+        given_up = {"remote_storage_enable": "false", "remote_log_delete_on_disable": "true"}
+        assert (await set_topic(client, "t", cleanup_policy="compact", **given_up)).error_code == 0

@@ -238,6 +238,17 @@ async def test_time_is_limited_unless_it_is_renewed(tmp_path: Path) -> None:
             assert await a.say(1, 1, ACCEPT) is ErrorCode.INVALID_RECORD_STATE
 
 
+async def test_a_group_that_renews_nothing_says_so(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 1, retention_ms="-1")
+        await configure(broker, share_auto_offset_reset="earliest", share_renew_acknowledge_enable="false")
+        async with talk(broker.port) as producer, workers(broker, "a") as (a,):
+            await produce(producer, "t", batch(1))
+            assert await a.get() == [(0, 0, 1)]
+            assert await a.say(0, 0, RENEW) is ErrorCode.INVALID_RECORD_STATE
+            assert await a.say(0, 0, ACCEPT) is ErrorCode.NONE
+
+
 async def test_a_fetch_waits_for_records_and_begins_at_the_end_by_default(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         await broker.create_topic("t", 1, retention_ms="-1")

@@ -484,6 +484,18 @@ def test_tombstones_leave_nothing_behind(coordinator: Coordinator) -> None:
     assert (group.members, group.targets, group.regexes, group.epoch) == ({}, {}, {}, 0)
 
 
+def test_time_outs_of_a_group_are_moved_to_the_bounds_of_now() -> None:
+    overrides = {"consumer.session.timeout.ms": "50000", "consumer.assignment.interval.ms": "9"}
+    bounds = replace(
+        BrokerConfig(),
+        group_consumer_min_session_timeout_ms=55_000,
+        group_consumer_session_timeout_ms=55_000,
+        group_consumer_max_assignment_interval_ms=5,
+    )
+    found = config_of_group(bounds, overrides)
+    assert (found.group_consumer_session_timeout_ms, found.group_consumer_assignment_interval_ms) == (55_000, 5)
+
+
 def test_a_group_may_have_time_outs_of_its_own() -> None:
     overrides = {"consumer.session.timeout.ms": "50000", "consumer.heartbeat.interval.ms": "7000"}
     coordinator = Coordinator(image_of({"orders": 1}), config_of_group(CONFIG, overrides))

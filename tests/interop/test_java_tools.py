@@ -40,6 +40,19 @@ def consumed(tools: Tools, topic: str, offset: int | str, count: int, *more: obj
     )
 
 
+def test_settings_that_kafka_takes_are_taken_kept_and_described(tools: Tools) -> None:
+    broker = ("--entity-type", "brokers", "--entity-name", 1)
+    name = "sasl.kerberos.min.time.before.relogin"
+    assert "Completed updating config" in tools(CONFIGS, *broker, "--alter", "--add-config", f"{name}=61000")
+    assert f"{name}=61000" in tools(CONFIGS, *broker, "--describe")
+    tools(CONFIGS, *broker, "--alter", "--delete-config", name)
+    assert name not in tools(CONFIGS, *broker, "--describe")
+    tools(TOPICS, "--create", "--topic", "compacts")
+    topic = ("--entity-type", "topics", "--entity-name", "compacts")
+    assert "Completed updating config" in tools(CONFIGS, *topic, "--alter", "--add-config", "cleanup.policy=compact")
+    assert "cleanup.policy=compact" in tools(CONFIGS, *topic, "--describe")
+
+
 def test_topics_are_made_described_grown_listed_and_deleted(tools: Tools) -> None:
     made = tools(TOPICS, "--create", "--topic", "life", "--partitions", 3, "--config", "retention.ms=90000")
     assert "Created topic life." in made

@@ -17,6 +17,7 @@ from app.configs.topic_definitions import TOPIC_BY_SYNONYM, TOPIC_DEFINITIONS
 from app.configs.values import format_value, parse_value
 from app.configs.without_effect import BROKER_WITHOUT_EFFECT, TOPIC_WITHOUT_EFFECT
 from app.settings import ALIASES, catalogue
+from app.wire.versions import SERVED
 from tests.interop.java_programs import JavaProgram, running
 
 pytestmark = pytest.mark.interop
@@ -29,6 +30,20 @@ OF_OTHER_BROKERS = {
     "replica.alter.log.dirs.io.max.bytes.per.second",
 }
 """Kafka takes these from kafka-configs only, so that its file has no definition of them."""
+
+
+NOT_SERVED = {
+    **dict.fromkeys(
+        (17, 29, 30, 31, 36, 38, 39, 40, 41, 50, 51), "connections are PLAINTEXT: no SASL, no rights, no tokens"
+    ),
+    **dict.fromkeys((48, 49), "there are no quotas"),
+    **dict.fromkeys((34, 43, 45, 46), "a partition has one replica, a broker one directory"),
+    **dict.fromkeys((55, 57, 64, 80, 81), "the cluster is one broker, and its metadata a log in the store"),
+    **dict.fromkeys((71, 72), "clients push no metrics"),
+    **dict.fromkeys((83, 84, 85, 86, 87), "ADR 0013"),
+    **dict.fromkeys((88, 89), "groups of the streams protocol are not coordinated"),
+}
+"""APIs of a Kafka broker that Firn has not, with the reason."""
 
 
 class Known(NamedTuple):
@@ -99,6 +114,16 @@ def test_every_setting_of_a_kafka_topic_is_taken(kafka: JavaProgram) -> None:
         assert definition.type.name == known.type, name
         if known.default:
             parse_value(definition, known.default)
+
+
+def test_every_api_is_served_in_the_versions_of_kafka(kafka: JavaProgram) -> None:
+    theirs = {}
+    for line in kafka.ask("versions").split(";"):
+        key, first, last = map(int, line.split(" "))
+        theirs[key] = (first, last)
+    assert {int(key): versions for key, versions in SERVED.items()} == {
+        key: versions for key, versions in theirs.items() if key not in NOT_SERVED
+    }
 
 
 def test_properties_are_read_as_java_reads_them(kafka: JavaProgram, tmp_path: Path) -> None:

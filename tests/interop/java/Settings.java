@@ -12,14 +12,21 @@ import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
 import org.apache.kafka.common.config.ConfigDef;
+import org.apache.kafka.common.message.ApiMessageType;
+import org.apache.kafka.common.protocol.ApiKeys;
 
-/** Answers a line for a line: "definitions KIND" with what Kafka can be set to, "properties FILE" with what Java reads in it. */
+/** Answers a line for a line: "definitions KIND" with what Kafka can be set to, "versions" with what it serves, "properties FILE" with what Java reads in it. */
 public class Settings {
     public static void main(String[] arguments) throws Exception {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             String[] words = line.split(" ");
-            System.out.println(words[0].equals("definitions") ? definitions(words[1]) : properties(words[1]));
+            System.out.println(
+                switch (words[0]) {
+                    case "definitions" -> definitions(words[1]);
+                    case "versions" -> versions();
+                    default -> properties(words[1]);
+                });
         }
     }
 
@@ -41,6 +48,15 @@ public class Settings {
             String value = absent ? "" : ConfigDef.convertToString(key.defaultValue, key.type);
             String bounds = key.validator == null ? "" : key.validator.toString();
             found.add(String.join(" ", key.name, key.type.name(), update, encoded(value), encoded(bounds)));
+        }
+        return String.join(";", found);
+    }
+
+    private static String versions() {
+        List<String> found = new ArrayList<>();
+        for (ApiKeys key : ApiKeys.apisForListener(ApiMessageType.ListenerType.BROKER)) {
+            key.toApiVersion(false).ifPresent(
+                range -> found.add(range.apiKey() + " " + range.minVersion() + " " + range.maxVersion()));
         }
         return String.join(";", found);
     }
