@@ -522,7 +522,7 @@ def _show_tiers(console: Console, broker: _Broker) -> None:
     now = _Tiers.look(broker)
     grid = Table(title="bytes by tier", title_justify="left", show_edge=False)
     for heading in ("tier", "segments", "bytes"):
-        grid.add_column(heading, justify="left" if heading == "tier" else "right")
+        grid.add_column(heading, justify="left" if heading == "tier" else "right", overflow="fold")
     grid.add_row("local disk", str(now.local_segments), _mib(now.local_bytes))
     grid.add_row("object store", str(now.store_objects), _mib(now.store_bytes))
     console.print(grid)

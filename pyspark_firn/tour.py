@@ -120,7 +120,7 @@ def _far_airports(console: Console, spark: SparkSession, flights: DataFrame, sou
     )
     table = Table(title="4. Where did they fly to? (joined with the airports)", title_justify="left", show_edge=False)
     for heading in ("destination", "flights", "mean delay"):
-        table.add_column(heading, justify="left" if heading == "destination" else "right")
+        table.add_column(heading, justify="left" if heading == "destination" else "right", overflow="fold")
     for row in top:
         table.add_row(row.airport, f"{row.flights:,}", f"{row.delay:.1f} min")
     console.print(table)

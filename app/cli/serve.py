@@ -96,7 +96,10 @@ def serve(
     ready_fd: Annotated[
         int | None, typer.Option("--ready-fd", hidden=True, help="Write a line to this descriptor when it serves.")
     ] = None,
-    list_settings: Annotated[bool, typer.Option("--list-settings", help="List every setting and exit.")] = False,
+    list_settings: Annotated[
+        bool, typer.Option("--list-settings", help="List every setting with its default, and exit.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --list-settings: print JSON, for programs.")] = False,
 ) -> int:
     """Run a broker.
 
@@ -106,7 +109,9 @@ def serve(
     from app.settings import load
 
     if list_settings:
-        return _list_settings()
+        return _list_settings(as_json=as_json)
+    if as_json:
+        raise ConfigError("--json is for --list-settings.")
     flags = {
         "--data-dir": data_dir,
         "--store": store,
@@ -192,15 +197,27 @@ def banner(
     return "\n".join(lines)
 
 
-def _list_settings() -> int:
-    from app.cli.output import print_table
+def _list_settings(*, as_json: bool) -> int:
+    from app.cli.output import print_json, print_table
     from app.settings import catalogue, environment_name
 
+    settings = catalogue().items()
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": name,
+                    "default": setting.default,
+                    "environment": environment_name(name),
+                    "topic_setting": setting.topic_setting,
+                    "documentation": setting.documentation,
+                }
+                for name, setting in settings
+            ]
+        )
+        return 0
     print_table(
-        ("SETTING", "DEFAULT", "ENVIRONMENT", "WHAT IT DOES"),
-        [
-            (name, setting.default, environment_name(name), setting.documentation)
-            for name, setting in catalogue().items()
-        ],
+        ("SETTING", "DEFAULT", "ENVIRONMENT", "~WHAT IT DOES"),
+        [(name, setting.default, environment_name(name), setting.documentation) for name, setting in settings],
     )
     return 0

@@ -37,6 +37,9 @@ Bootstrap = Annotated[
         help="Brokers to ask first, separated by commas.",
     ),
 ]
+Internal = Annotated[
+    bool, typer.Option("--internal", help="Show the topics in which brokers keep groups and transactions, too.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from app.cli.output import bytes_text, count_text, duration_text, print_json, print_table, say, time_text
-from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, connected, run_async
+from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Internal, Json, connected, run_async
 from app.errors import ErrorCode, RequestRejected
 from app.units import PartitionIndex, TopicPartition
 
@@ -22,6 +22,7 @@ def status(
     topics: Annotated[
         list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Topics; all if none is given.")
     ] = None,
+    internal: Internal = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -32,7 +33,12 @@ def status(
         from app.client.firn_api import OFFLINE
 
         async with connected(bootstrap) as cluster:
-            statuses = await AdminClient(cluster).tier_status(topics or ())
+            admin = AdminClient(cluster)
+            statuses = await admin.tier_status(topics or ())
+            if not topics and not internal:
+                there = (await admin.describe_cluster()).topics
+                hidden = {name for name, topic in there.items() if topic.internal}
+                statuses = [entry for entry in statuses if entry.topic not in hidden]
         if as_json:
             print_json([{field: getattr(entry, field) for field in entry.__struct_fields__} for entry in statuses])
             return
@@ -51,7 +57,7 @@ def status(
                 ">RAW",
                 ">BEHIND",
                 ">SINCE",
-                "STATE",
+                "~STATE",
             ),
             [
                 (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.output import bytes_text, count_text, print_json, print_table, say
-from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, connected, parse_assignments, run_async
+from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Internal, Json, connected, parse_assignments, run_async
 from app.errors import ConfigError, ErrorCode, RequestRejected
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def create(
 
 @app.command("ls", hidden=True)
 @app.command("list")
-def list_topics(bootstrap: Bootstrap = BOOTSTRAP_DEFAULT, as_json: Json = False) -> None:
+def list_topics(internal: Internal = False, bootstrap: Bootstrap = BOOTSTRAP_DEFAULT, as_json: Json = False) -> None:
     """List topics, how much they hold and where it is."""
 
     async def work() -> None:
@@ -95,6 +95,7 @@ def list_topics(bootstrap: Bootstrap = BOOTSTRAP_DEFAULT, as_json: Json = False)
             rows = [
                 _totals(name, [status for status in statuses or () if status.topic == name], len(topic.partitions))
                 for name, topic in sorted(view.topics.items())
+                if internal or not topic.internal
             ]
         if as_json:
             print_json(rows)
@@ -195,7 +196,7 @@ def describe(
         if shown:
             sys.stdout.write("\n")
             print_table(
-                ("SETTING", "VALUE", "FROM"),
+                ("SETTING", "~VALUE", "FROM"),
                 [(config.name, config.value or "", _plain_source(config.source)) for config in shown],
             )
         else:

@@ -340,6 +340,22 @@ async def test_the_doctor_says_who_has_the_data_directory(firn: Firn, tmp_path: 
     assert f"{tmp_path}/locked is free" in free.out
 
 
+async def test_topics_of_brokers_are_shown_only_if_they_are_asked_for(firn: Firn, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("1\n")
+    await firn("produce", "t", str(tmp_path / "lines"))
+    await firn("group", "describe", "g")  # asks for a coordinator, so `__consumer_offsets` is made
+    for command in (("topic", "list"), ("tier", "status")):
+        assert {entry["topic"] for entry in (await firn(*command, "--json")).json} == {"t"}
+        assert "__consumer_offsets" not in (await firn(*command)).out
+        assert {entry["topic"] for entry in (await firn(*command, "--internal", "--json")).json} == {
+            "t",
+            "__consumer_offsets",
+        }
+        assert "__consumer_offsets" in (await firn(*command, "--internal")).out
+    named = (await firn("tier", "status", "__consumer_offsets", "--json")).json
+    assert {entry["topic"] for entry in named} == {"__consumer_offsets"}
+
+
 async def test_the_doctor_tries_the_ports(firn: Firn, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
