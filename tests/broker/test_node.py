@@ -157,9 +157,8 @@ async def test_records_roll_tier_leave_the_disk_and_come_back_byte_for_byte(tmp_
         assert (await fetch_all(client, "t", end=81))[: len(sent)] == sent
 
 
-@pytest.mark.parametrize("setting", ["log_retention_check_interval_ms", "remote_log_manager_task_interval_ms"])
-async def test_retention_is_looked_at_as_often_as_the_shorter_interval_says(tmp_path: Path, setting: str):
-    async with running_broker(tmp_path, **{setting: 50}) as broker:
+async def test_retention_by_time_is_looked_at_as_often_as_its_interval_says(tmp_path: Path):
+    async with running_broker(tmp_path, log_retention_check_interval_ms=50) as broker:
         await broker.create_topic("t", 1, retention_ms="1")
         log = broker.log("t")
         async with talk(broker.port) as client:

@@ -187,15 +187,11 @@ async def test_a_batch_that_decompresses_beyond_the_limit_is_refused_with_a_sent
 
 async def test_what_can_be_refused_unseen_is_not_decompressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with prepared_broker(tmp_path) as (broker, client):
-        await broker.create_topic(
-            "lonely", cleanup_policy="compact", min_insync_replicas="2", remote_storage_enable="false"
-        )
         prepared: list[str] = []
         monkeypatch.setattr("app.hot.log.prepare", lambda *_, **__: prepared.append("prepared"))
         records = bomb(MIB)
         assert await refused(client, OFFSETS, records) is ErrorCode.INVALID_TOPIC_EXCEPTION
         assert await refused(client, "compacted", records, acks=5) is ErrorCode.INVALID_REQUIRED_ACKS
-        assert await refused(client, "lonely", records) is ErrorCode.NOT_ENOUGH_REPLICAS
         foreign = build_batch(
             [(NOW, b"k", b"v", ())],
             codec=Codec.ZSTD,

@@ -137,6 +137,7 @@ class World:
         )
         self.context = SimpleNamespace(  # type: ignore[assignment]
             config=config,
+            effective=config,
             clock=self.clock,
             logs=self.logs,
             image=image,
