@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.cli import main
@@ -18,6 +18,7 @@ prose = st.lists(names, max_size=12).map(" ".join)
 rows_of_a_table = st.lists(st.tuples(names, numbers, prose), max_size=5)
 
 
+@settings(deadline=None)
 @given(rows_of_a_table)
 def test_where_nobody_looks_a_row_is_one_line_with_every_cell_whole(rows: list[tuple[str, str, str]]) -> None:
     head, *lines = table_text(COLUMNS, rows).splitlines()
@@ -27,6 +28,7 @@ def test_where_nobody_looks_a_row_is_one_line_with_every_cell_whole(rows: list[t
         assert line.split() == " ".join(row).split()
 
 
+@settings(deadline=None)
 @given(rows_of_a_table, st.integers(1, 250))
 def test_on_a_terminal_of_any_width_every_name_number_and_word_is_whole(
     rows: list[tuple[str, str, str]], width: int
