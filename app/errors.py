@@ -223,6 +223,15 @@ class RequestRejected(FirnError):
         self.code = code
 
 
+class RecordsRejected(RequestRejected):
+    """A batch that is refused for some of its records, which are named (KIP-467). Nothing was changed."""
+
+    def __init__(self, code: ErrorCode, message: str, record_errors: tuple[tuple[int, str], ...]) -> None:
+        super().__init__(code, message)
+        self.record_errors = record_errors
+        """(number of the record in its batch, why it is refused)."""
+
+
 class FencedError(FirnError):
     """Another writer has taken over. Whoever meets this stops writing; no retry can succeed."""
 

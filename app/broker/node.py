@@ -38,6 +38,7 @@ from app.hot.cleaning.plain import PlainEngine
 from app.hot.cleaning.work import CleanerWork, InlineCleanerWork
 from app.hot.files import DirectoryLock, FileSystem
 from app.hot.manager import LoadReport, LogManager
+from app.hot.unreadable import UnreadableBatch, UnreadableBatches
 from app.metadata.cluster import ClusterImage, Endpoint, ImageDelta
 from app.metadata.controller import Controller
 from app.metadata.liveness import Liveness, ObjectLiveness
@@ -50,7 +51,7 @@ from app.tiering.remote_log_manager import RemoteLogManager
 from app.tiering.remote_reader import RemoteReader
 from app.tiering.store_work import StoreWork
 from app.transactions.coordinator import TransactionCoordinator
-from app.units import BrokerId
+from app.units import BrokerId, TopicIdPartition
 
 LISTENER: Final = "PLAINTEXT"
 OWN_DIRECTORY: Final = ".firn"
@@ -145,7 +146,9 @@ class Node:
             pool=around.pool,
             registry=self.registry,
             read_ahead_bytes=config.firn_read_ahead_bytes,
+            on_unreadable=self._note_unreadable,
         )
+        self.logs.log_directory.unreadable = UnreadableBatches(around.log_line)
         self.controller: Controller = None  # type: ignore[assignment] # until start
         self.context: Context = None  # type: ignore[assignment]
         self.server: KafkaServer = None  # type: ignore[assignment]
@@ -332,6 +335,11 @@ class Node:
 
     def _count_generation(self, image: ClusterImage, delta: ImageDelta) -> None:
         self.context.generation += 1
+
+    def _note_unreadable(self, partition: TopicIdPartition, batch: UnreadableBatch) -> None:
+        topic = self.controller.image.topics_by_id.get(partition.topic_id)
+        name = topic.name if topic is not None else str(partition.topic_id)
+        self.logs.log_directory.unreadable.note(f"{name}-{partition.partition}", batch)
 
     def _follow_coordinated(self, image: ClusterImage, delta: ImageDelta) -> None:
         """After the logs were brought in line, which coordinators need."""

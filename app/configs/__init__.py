@@ -23,6 +23,6 @@ start without them.
 """
 
 from app.configs.broker import BrokerConfig
-from app.configs.topic import Durability, TierCompression, TimestampType, TopicConfig
+from app.configs.topic import Durability, ProduceValidation, TierCompression, TimestampType, TopicConfig
 
-__all__ = ["BrokerConfig", "Durability", "TierCompression", "TimestampType", "TopicConfig"]
+__all__ = ["BrokerConfig", "Durability", "ProduceValidation", "TierCompression", "TimestampType", "TopicConfig"]

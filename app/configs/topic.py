@@ -28,6 +28,15 @@ class TimestampType(StrEnum):
     LOG_APPEND_TIME = "LogAppendTime"
 
 
+class ProduceValidation(StrEnum):
+    """How much of a produced batch is looked at before it is appended (``firn.produce.validation``)."""
+
+    BATCH = "batch"
+    """The header and the checksum."""
+    RECORDS = "records"
+    """Every record too, as Apache Kafka does."""
+
+
 class TierCompression(StrEnum):
     """How chunks of a segment object are stored (``firn.tier.compression``)."""
 
@@ -76,6 +85,7 @@ class TopicConfig:
     remote_log_copy_disable: bool = False
     remote_log_delete_on_disable: bool = False
     firn_durability: Durability = Durability.MEMORY
+    firn_produce_validation: ProduceValidation = ProduceValidation.BATCH
     firn_tier_max_lag_ms: int = 3_600_000
     firn_tier_chunk_bytes: int = 4 * 1024 * 1024
     firn_tier_compression: TierCompression = TierCompression.AUTO

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from app.configs.definition import ConfigType, Definition, Importance, Synonym, Update
-from app.configs.topic import Durability, TierCompression, TimestampType, TopicConfig
+from app.configs.topic import Durability, ProduceValidation, TierCompression, TimestampType, TopicConfig
 from app.configs.values import documented
 from app.limits import CHUNK_BYTES_MAX
 
@@ -284,6 +284,14 @@ TOPIC_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "the broker but not of the machine; disk is after fdatasync. (object is not available in this version.)",
                 importance=Importance.HIGH,
                 choices=tuple(Durability),
+            ),
+            _topic(
+                "firn.produce.validation",
+                _STRING,
+                "How much of a produced batch is checked before it is stored. batch: its header and checksum, at a cost that does "
+                "not depend on the number of records. records: every record too, as Apache Kafka does: that it decodes, its offset "
+                "and its timestamp. A topic with cleanup.policy compact always has its records decoded, to look at their keys.",
+                choices=tuple(ProduceValidation),
             ),
             _topic(
                 "firn.tier.max.lag.ms",

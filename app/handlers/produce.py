@@ -14,7 +14,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.configs import Durability
-from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, copy_of, kafka_code
+from app.errors import ErrorCode, FirnError, ProtocolError, RecordsRejected, RequestRejected, copy_of, kafka_code
 from app.handlers.admission import (
     ATTRIBUTES_LOW_BYTE,
     PRODUCER,
@@ -26,6 +26,7 @@ from app.handlers.admission import (
 )
 from app.handlers.partitions import check_not_internal, led_log, node_endpoints, topic_name
 from app.handlers.produce_shape import NO_TAGS, ProduceShape, learn
+from app.hot.preparation import looks_at_records
 from app.limits import BATCH_OVERHEAD_BYTES
 from app.metadata.cluster import INTERNAL_TOPICS
 from app.records.batch import CODEC_MASK, CONTROL, LENGTH_PREFIX_BYTES, TRANSACTIONAL
@@ -134,7 +135,7 @@ def is_plain(log: PartitionLog, acks: int) -> bool:
     return (
         log.topic not in INTERNAL_TOPICS
         and config.compression_type == "producer"
-        and not config.compacted
+        and not looks_at_records(config)
         and config.firn_durability is Durability.MEMORY
         and (acks != ALL_IN_SYNC or config.min_insync_replicas <= 1)
     )
@@ -490,7 +491,8 @@ def failure(context: Context, log: PartitionLog | None, index: int, error: FirnE
             partition = topic.partitions[log.partition]
             leader = (partition.leader, partition.leader_epoch)
     start = -1 if log is None else log.log_start_offset
-    return PartitionResult(index, code, -1, -1, start, (), str(error), leader)
+    named = error.record_errors if isinstance(error, RecordsRejected) else ()
+    return PartitionResult(index, code, -1, -1, start, named, str(error), leader)
 
 
 def refuse_all(request: ProduceRequest, code: ErrorCode, sentence: str) -> TopicResults:

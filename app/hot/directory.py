@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from app.errors import FirnError, StorageUnavailable
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.hot.files import FileSystem
+from app.hot.unreadable import UnreadableBatches
 from app.limits import MIB
 from app.metrics import Registry
 from app.seams import BlockingPool
@@ -62,9 +63,13 @@ class LogDirectory:
         pool: BlockingPool,
         rng: random.Random,
         descriptors_max: int,
+        now_ms: Callable[[], int],
         registry: Registry | None = None,
     ) -> None:
         self.path = path
+        self.now_ms = now_ms
+        self.unreadable = UnreadableBatches(_say_nothing)
+        """Told of batches that lookups by time pass over: the owner of the process puts its own."""
         self.fs = fs
         self.pool = pool
         self.rng = rng
@@ -116,6 +121,10 @@ class LogDirectory:
         log = handle.owner
         if log in self.logs:
             self.syncer.request(log)
+
+
+def _say_nothing(line: str) -> None:
+    del line
 
 
 def _nothing() -> None:

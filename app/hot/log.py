@@ -41,7 +41,7 @@ from app.hot.durability import WRITE_BACK_BYTES, LogDurability
 from app.hot.epochs import LeaderEpochs
 from app.hot.files import File, storage_error, write_whole
 from app.hot.indexes import AbortedTransaction
-from app.hot.preparation import codec_of, needs_preparation, prepare
+from app.hot.preparation import codec_of, looks_at_records, needs_preparation, prepare
 from app.hot.producers import (
     BATCHES_KEPT,
     SEQUENCE_MASK,
@@ -225,7 +225,12 @@ class PartitionLog:
         self._snapshots = ProducerSnapshots(self._directory.fs, self.path, self._producers, self._segments)
         self._durability.adopt(self._files, self._epochs, self._snapshots, loaded.recovery_point)
         self._reader = LogReader(
-            self._directory, self._segments, self._bases, self.config.index_interval_bytes, self.request_checkpoint
+            self._directory,
+            f"{self.topic}-{self.partition}",
+            self._segments,
+            self._bases,
+            self.config.index_interval_bytes,
+            self.request_checkpoint,
         )
         self._noted_epoch: int = self._epochs.latest
 
@@ -343,7 +348,7 @@ class PartitionLog:
         self._memory = config.firn_durability is Durability.MEMORY
         self._flush_messages = config.flush_messages
         self._codec = codec_of(config)
-        self._needs_preparation = self._codec is not None or config.compacted
+        self._needs_preparation = self._codec is not None or looks_at_records(config)
         self._plain = not self._needs_preparation and not self._append_time
         self._flushes_early = config.flush_messages < LONG_MAX
         if self._memory and self._high_watermark < self._end_offset:
@@ -379,12 +384,12 @@ class PartitionLog:
     # --- appending --------------------------------------------------------------------------------------------------
 
     def needs_preparation(self, records: memoryview) -> bool:
-        """Whether ``prepare_append`` has work to do: recompression, or keys to look at. Cheap."""
+        """Whether ``prepare_append`` has work to do: recompression, or records to look at. Cheap."""
         return self._needs_preparation and needs_preparation(records, self.config, self._codec)
 
     def prepare_append(self, records: memoryview, *, raw_bytes_max: int = DECOMPRESSED_BATCH_BYTES_MAX) -> bytearray:
         """As ``preparation.prepare``; run it in the pool, before ``append_as_leader``. Nothing of the log is changed."""
-        return prepare(records, self.config, raw_bytes_max=raw_bytes_max)
+        return prepare(records, self.config, now_ms=self._directory.now_ms(), raw_bytes_max=raw_bytes_max)
 
     def append_as_leader(self, records: memoryview, *, now_ms: int, prepared: bool = False) -> AppendResult:
         """Check, place and write produced batches. Synchronous; one write; cost per batch.
@@ -918,8 +923,9 @@ class PartitionLog:
 
     async def max_timestamp_offset(self) -> tuple[TimestampMs, Offset] | None:
         """Timestamp and offset of the first record with the greatest timestamp on this disk; None if there is none."""
-        newest = max(segment.max_timestamp for segment in self._segments)
-        return await self.offset_for_timestamp(newest) if newest >= 0 else None
+        if self._refusal is not None:
+            raise self._refusal
+        return await self._reader.max_timestamp_offset(self._log_start_offset)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Aborted transactions that overlap ``[start_offset, end_offset)``, in order of their markers: what a reader at

@@ -139,7 +139,13 @@ class LogManager:
         self._rng = rng
         self.producer_expiration_ms = producer_expiration_ms
         self.log_directory = LogDirectory(
-            data_dir, fs=fs, pool=pool, rng=rng, descriptors_max=descriptors_max, registry=registry
+            data_dir,
+            fs=fs,
+            pool=pool,
+            rng=rng,
+            descriptors_max=descriptors_max,
+            now_ms=clock.now_ms,
+            registry=registry,
         )
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._aside: dict[tuple[str, int], PartitionLog] = {}

@@ -1,16 +1,17 @@
-"""What has to be done to produced records before they are appended: recompression, and a look at their keys. Pure."""
+"""What has to be done to produced records before they are appended: recompression, and a look at each record. Pure."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from app.configs import TopicConfig
-from app.errors import CorruptionError, ErrorCode, LimitExceeded, ProtocolError, RequestRejected
+from app.configs import ProduceValidation, TimestampType, TopicConfig
+from app.errors import ErrorCode, LimitExceeded, ProtocolError, RequestRejected
 from app.limits import DECOMPRESSED_BATCH_BYTES_MAX
-from app.records.batch import CODEC_MASK, HEADER_BYTES, BatchHeader, check_batches, parse_header
+from app.records.batch import CODEC_MASK, HEADER_BYTES, BatchHeader, check_batches, parse_header, rewrite_header
 from app.records.builder import recompress
 from app.records.compression import Codec
-from app.records.record import iter_decompressed, raw_records
+from app.records.validation import check_produced
+from app.units import TimestampMs
 
 _CODECS: Final = {
     "uncompressed": Codec.NONE,
@@ -27,9 +28,14 @@ def codec_of(config: TopicConfig) -> Codec | None:
     return None if config.compression_type == "producer" else _CODECS[config.compression_type]
 
 
+def looks_at_records(config: TopicConfig) -> bool:
+    """Whether every record that is produced to a topic is looked at before it is appended."""
+    return config.compacted or config.firn_produce_validation is ProduceValidation.RECORDS
+
+
 def needs_preparation(records: memoryview, config: TopicConfig, codec: Codec | None) -> bool:
     """Whether ``prepare`` has work to do. Cheap. ``codec`` is ``codec_of(config)``."""
-    if config.compacted:
+    if looks_at_records(config):
         return True
     if codec is None:
         return False
@@ -50,14 +56,17 @@ class DecompressesTooFar(RequestRejected):
 
 
 def prepare(
-    records: memoryview, config: TopicConfig, *, raw_bytes_max: int = DECOMPRESSED_BATCH_BYTES_MAX
+    records: memoryview, config: TopicConfig, *, now_ms: int, raw_bytes_max: int = DECOMPRESSED_BATCH_BYTES_MAX
 ) -> bytearray:
     """Produced records in the shape in which a topic keeps them. Takes long: run it in the pool.
 
     No batch is decompressed further than ``raw_bytes_max``.
 
-    Raises: as ``check_batches``; ProtocolError INVALID_RECORD for damaged compression or, in a compacted topic, a record
-    without a key; DecompressesTooFar; RequestRejected MESSAGE_TOO_LARGE if a batch is too large once recompressed.
+    With ``firn.produce.validation=records`` a header's greatest timestamp becomes that of the records.
+
+    Raises: as ``check_batches``; ProtocolError INVALID_RECORD for damaged compression, or a record that is not sound;
+    RecordsRejected for records without a key in a compacted topic, or with timestamps that the topic does not take;
+    DecompressesTooFar; RequestRejected MESSAGE_TOO_LARGE if a batch is too large once recompressed.
     """
     parts: list[bytes | memoryview] = []
     codec = codec_of(config)
@@ -66,10 +75,21 @@ def prepare(
         Codec.LZ4: config.compression_lz4_level,
         Codec.ZSTD: config.compression_zstd_level,
     }
+    timestamps: tuple[int, int] | None = None
+    if (
+        config.firn_produce_validation is ProduceValidation.RECORDS
+        and config.message_timestamp_type is TimestampType.CREATE_TIME
+    ):
+        earliest_ms = max(0, now_ms - config.message_timestamp_before_max_ms)
+        timestamps = earliest_ms, now_ms + config.message_timestamp_after_max_ms
     for position, header in check_batches(records, max_batch_bytes=config.max_message_bytes):
         batch: bytes | memoryview = records[position : position + header.size_bytes]
-        if config.compacted:
-            _check_keys(batch, header, raw_bytes_max)
+        if looks_at_records(config):
+            greatest = _checked(batch, header, config.compacted, timestamps, raw_bytes_max)
+            if timestamps is not None and greatest != header.max_timestamp:
+                mended = bytearray(batch)
+                rewrite_header(mended, 0, max_timestamp=greatest)
+                batch = memoryview(mended)
         if codec is not None and header.codec != codec:
             batch = _recompressed(batch, codec, levels.get(codec), raw_bytes_max)
             if len(batch) > config.max_message_bytes:
@@ -91,15 +111,16 @@ def _recompressed(batch: bytes | memoryview, codec: Codec, level: int | None, ra
     raise DecompressesTooFar(raw_bytes_max)
 
 
-def _check_keys(batch: bytes | memoryview, header: BatchHeader, raw_bytes_max: int) -> None:
-    """Raises: ProtocolError INVALID_RECORD for a record without a key, which compaction could do nothing with."""
+def _checked(
+    batch: bytes | memoryview,
+    header: BatchHeader,
+    keys_needed: bool,
+    timestamps: tuple[int, int] | None,
+    raw_bytes_max: int,
+) -> TimestampMs:
+    """As ``check_produced``. Raises: DecompressesTooFar, too."""
     try:
-        data = raw_records(batch, header, raw_bytes_max if header.codec else len(batch))
-        if all(record.key is not None for record in iter_decompressed(data, header)):
-            return
-        sentence = "a record without a key in a compacted topic"
+        room = raw_bytes_max if header.codec else len(batch)
+        return check_produced(batch, keys_needed=keys_needed, timestamps=timestamps, max_bytes=room)
     except LimitExceeded:
         raise DecompressesTooFar(raw_bytes_max) from None
-    except CorruptionError as error:
-        sentence = str(error)
-    raise ProtocolError(sentence, ErrorCode.INVALID_RECORD)

@@ -18,9 +18,10 @@ from app.hot.indexes import AbortedTransaction, SegmentIndex
 from app.hot.reads import WARM_TAIL_BYTES, LocalRead, PageMiss
 from app.hot.recovery import read_aborted, read_index
 from app.hot.segments import TRANSACTION_INDEX_SUFFIX, Segment, build_index, walk
+from app.hot.unreadable import UnreadableBatch
 from app.limits import KIB
-from app.records.batch import HEADER_BYTES, MAGIC_V2, BatchHeader, parse_header
-from app.records.record import iter_records
+from app.records.batch import HEADER_BYTES, MAGIC_V2, BatchHeader, check_stored_batch, parse_header
+from app.records.validation import first_at_or_after, timestamps_of
 from app.units import Offset, TimestampMs
 
 T = TypeVar("T")
@@ -40,6 +41,7 @@ class LogReader:
         "_cursors",
         "_directory",
         "_index_interval_bytes",
+        "_place",
         "_request_checkpoint",
         "_segments",
         "_window",
@@ -48,13 +50,16 @@ class LogReader:
     def __init__(
         self,
         directory: LogDirectory,
+        place: str,
         segments: list[Segment],
         bases: list[int],
         index_interval_bytes: int,
         request_checkpoint: Callable[[], None],
     ) -> None:
-        """``bases`` are the segments' base offsets; ``request_checkpoint`` is called when an index was built anew."""
+        """``place`` is the topic and the partition; ``bases`` are the segments' base offsets; ``request_checkpoint`` is called when
+        an index was built anew."""
         self._directory = directory
+        self._place = place
         self._segments = segments
         self._bases = bases
         self._index_interval_bytes = index_interval_bytes
@@ -317,16 +322,72 @@ class LogReader:
     async def search(
         self, segment: Segment, timestamp: int, log_start_offset: int
     ) -> tuple[TimestampMs, Offset] | None:
+        """The first record of a segment that is at least as new as ``timestamp``, and not below the log start."""
         index = await self.when_ready(lambda: self.index_of(segment))
         start = index.position_before(index.offset_before_time(timestamp))
-        fs, path, size, log_start = self._directory.fs, segment.handle.path, segment.size_bytes, log_start_offset
+
+        def in_batch(batch: bytes) -> tuple[TimestampMs, Offset] | None:
+            return first_at_or_after(batch, timestamp, log_start_offset)
+
+        return await self._search_batches(segment, start, timestamp, log_start_offset, in_batch)
+
+    async def _search_batches(
+        self,
+        segment: Segment,
+        start: int,
+        timestamp: int,
+        log_start_offset: int,
+        in_batch: Callable[[bytes], tuple[TimestampMs, Offset] | None],
+    ) -> tuple[TimestampMs, Offset] | None:
+        fs, path, size = self._directory.fs, segment.handle.path, segment.size_bytes
+        passed: list[UnreadableBatch] = []
         try:
-            return await self._directory.pool.run(lambda: _find_record(fs, path, start, size, timestamp, log_start))
+            found = await self._directory.pool.run(
+                lambda: _find_record(fs, path, start, size, timestamp, log_start_offset, in_batch, passed)
+            )
         except FileNotFoundError:
             # Deleted by retention meanwhile: its records are no longer on this disk.
             return None
         except OSError as error:
             raise storage_error(error, f"cannot read {path}") from error
+        for batch in passed:
+            self._directory.unreadable.note(self._place, batch)
+        return found
+
+    async def max_timestamp_offset(self, log_start_offset: int) -> tuple[TimestampMs, Offset] | None:
+        """As ``PartitionLog.max_timestamp_offset``. A segment in which no record bears what its headers claim is read whole."""
+        best: tuple[TimestampMs, Offset] | None = None
+        for segment in sorted(self._segments, key=lambda one: (-one.max_timestamp, one.base_offset)):
+            claimed = segment.max_timestamp
+            if claimed < 0 or (best is not None and claimed <= best[0]):
+                break
+            if segment.end_offset <= log_start_offset or segment.deleted:
+                continue
+            try:
+                found = await self.search(segment, claimed, log_start_offset)
+                if found is None:
+                    found = await self._greatest(segment, -1 if best is None else best[0], log_start_offset)
+            except CorruptionError:
+                if not segment.handle.deleted:
+                    raise
+                found = None
+            if segment.handle.deleted:
+                # Compacted meanwhile: by its name another file may have been read.
+                return await self.max_timestamp_offset(log_start_offset)
+            best = found if found is not None else best
+        return best
+
+    async def _greatest(self, segment: Segment, above: int, log_start_offset: int) -> tuple[TimestampMs, Offset] | None:
+        """The first record with the greatest timestamp of a segment, if that is greater than ``above``."""
+        best: list[tuple[TimestampMs, Offset]] = []
+
+        def in_batch(batch: bytes) -> None:
+            for found in timestamps_of(batch, log_start_offset):
+                if found[0] > (best[0][0] if best else above):
+                    best[:] = [found]
+
+        await self._search_batches(segment, 0, above + 1, log_start_offset, in_batch)
+        return best[0] if best else None
 
     async def offset_for_timestamp(self, timestamp: int, log_start_offset: int) -> tuple[TimestampMs, Offset] | None:
         """As ``PartitionLog.offset_for_timestamp``."""
@@ -402,17 +463,34 @@ def _read_range(fs: FileSystem, path: str, position: int, length: int) -> bytes:
 
 
 def _find_record(
-    fs: FileSystem, path: str, start: int, size: int, timestamp: int, log_start_offset: int
+    fs: FileSystem,
+    path: str,
+    start: int,
+    size: int,
+    timestamp: int,
+    log_start_offset: int,
+    in_batch: Callable[[bytes], tuple[TimestampMs, Offset] | None],
+    passed: list[UnreadableBatch],
 ) -> tuple[TimestampMs, Offset] | None:
-    """The first record from position ``start`` on that is at least as new as ``timestamp`` and not below the log start."""
+    """What ``in_batch`` finds in the first batch from position ``start`` on in which it finds anything; only batches are looked
+    into that say that they have a record as new as ``timestamp``, and reach the log start.
+
+    Batches with a right checksum whose records cannot be decoded are put into ``passed``. Raises: CorruptionError, OSError.
+    """
     file = fs.open(path, read_only=True)
     try:
         for position, header, _ in walk(file, start, size, verify=False):
             if header.max_timestamp < timestamp or header.end_offset <= log_start_offset:
                 continue
-            for record in iter_records(file.pread(header.size_bytes, position)):
-                if record.timestamp >= timestamp and record.offset >= log_start_offset:
-                    return record.timestamp, record.offset
+            batch = file.pread(header.size_bytes, position)
+            try:
+                found = in_batch(batch)
+            except CorruptionError as error:
+                check_stored_batch(memoryview(batch))  # raises if the disk has changed it
+                passed.append(UnreadableBatch(header.base_offset, header.end_offset, str(error)))
+                continue
+            if found is not None:
+                return found
         return None
     finally:
         file.close()

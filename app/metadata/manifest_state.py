@@ -321,11 +321,6 @@ class ManifestState:
             index += 1
         return self._finished[index] if index < len(self._finished) else None
 
-    def max_timestamp_segment(self) -> SegmentEntry | None:
-        """The first of the readable segments from the log start on with the latest timestamp. O(n)."""
-        readable = self._finished[self.index_at(self.log_start_offset) :]
-        return max(readable, key=lambda entry: (entry.max_timestamp, -entry.base_offset), default=None)
-
     def leader_epochs(self) -> list[tuple[LeaderEpoch, Offset]]:
         """(epoch, start offset) of every leader epoch of the readable segments, in order. O(n)."""
         lineage: list[tuple[LeaderEpoch, Offset]] = []

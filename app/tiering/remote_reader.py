@@ -29,18 +29,22 @@ from typing import Any, Final, NamedTuple
 from app.errors import CorruptionError, ErrorCode, FirnError, RequestRejected, StorageUnavailable
 from app.hot.descriptors import FileHandle
 from app.hot.files import File, storage_error
+from app.hot.unreadable import UnreadableBatch
 from app.limits import MIB
 from app.metadata.manifest import SegmentEntry, SegmentManifest
 from app.metrics import Registry
 from app.objectstore.api import ObjectMissing
-from app.records.batch import BatchHeader, iter_headers
-from app.records.record import iter_records
+from app.records.batch import BatchHeader, check_stored_batch, iter_headers
+from app.records.validation import first_at_or_after, timestamps_of
 from app.seams import BlockingPool
 from app.tiering.chunk_cache import READ_BYTES_MAX, CachedChunk, ChunkCache
 from app.tiering.segment_format import AbortedTransaction, ChunkEntry, SegmentFooter, decode_footer
 from app.tiering.store_work import StoreWork
 from app.tiering.waiting import Waiters
 from app.units import LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
+
+InBatch = Callable[[memoryview, Offset], tuple[TimestampMs, Offset] | None]
+"""Looks for a record in one batch, not below an offset."""
 
 STREAMS_MAX: Final = 4096
 STREAM_IDLE_S: Final = 30.0
@@ -156,8 +160,11 @@ class RemoteReader:
         pool: BlockingPool,
         registry: Registry,
         read_ahead_bytes: int,
+        on_unreadable: Callable[[TopicIdPartition, UnreadableBatch], None] | None = None,
     ) -> None:
-        """``manifest_of`` gives the manifest of a partition that this broker serves, else None."""
+        """``manifest_of`` gives the manifest of a partition that this broker serves, else None; ``on_unreadable`` is told of each
+        batch that a lookup by time passes over."""
+        self._on_unreadable = on_unreadable
         self._work, self._cache, self._manifest_of, self._pool = work, cache, manifest_of, pool
         # What is read ahead is to be there still when its reader comes to it.
         self._read_ahead_bytes = min(read_ahead_bytes, cache.capacity_bytes // 2)
@@ -655,9 +662,7 @@ class RemoteReader:
                 entry = manifest.find(at)
             if entry is None:
                 return None
-            found, at = await self._find_in_segment(
-                manifest, entry, at, lambda chunk: chunk.max_timestamp >= timestamp, timestamp
-            )
+            found, at = await self._find_in_segment(manifest, entry, at, timestamp, _first_in(timestamp))
             if found is not None:
                 return found
 
@@ -669,14 +674,25 @@ class RemoteReader:
         Raises: as ``offset_for_timestamp``.
         """
         manifest = self._served(TopicIdPartition(topic_id, partition))
-        entry = manifest.state.max_timestamp_segment()
-        if entry is None:
-            return None
-        newest = entry.max_timestamp
-        found, _ = await self._find_in_segment(
-            manifest, entry, manifest.log_start_offset, lambda chunk: chunk.max_timestamp >= newest, newest
-        )
-        return found
+        best: tuple[TimestampMs, Offset] | None = None
+        start = manifest.log_start_offset
+        for entry in sorted(manifest.state.finished, key=lambda one: (-one.max_timestamp, one.base_offset)):
+            claimed = entry.max_timestamp
+            if claimed < 0 or (best is not None and claimed <= best[0]):
+                break
+            if entry.end_offset <= start:
+                continue
+            found, _ = await self._find_in_segment(manifest, entry, start, claimed, _first_in(claimed))
+            if found is None:
+                # No record bears what the headers claim: all of them are looked at.
+                above = TimestampMs(-1 if best is None else best[0])
+                greatest: list[tuple[TimestampMs, Offset]] = []
+                await self._find_in_segment(
+                    manifest, entry, start, TimestampMs(above + 1), _greatest_in(greatest, above)
+                )
+                found = greatest[0] if greatest else None
+            best = found if found is not None else best
+        return best
 
     def epoch_end_offset(
         self, topic_id: TopicId, partition: PartitionIndex, epoch: LeaderEpoch
@@ -702,20 +718,24 @@ class RemoteReader:
         manifest: SegmentManifest,
         entry: SegmentEntry,
         start: Offset,
-        may_hold: Callable[[ChunkEntry], bool],
         timestamp: TimestampMs,
+        in_batch: InBatch,
     ) -> tuple[tuple[TimestampMs, Offset] | None, Offset]:
-        """The first record from ``start`` on of that time or later, and where to look on if there is none."""
+        """What ``in_batch`` finds in the first batch from ``start`` on in which it finds anything, and where to look on if that is
+        nothing. Only batches are looked into that say that they have a record of ``timestamp`` or later."""
         at = max(start, entry.base_offset)
         try:
             key, footer = await self._loaded_footer(manifest, entry)
             for index in range(footer.chunk_index_of(Offset(at)), len(footer.chunks)):
                 chunk = footer.chunks[index]
-                if not may_hold(chunk):
+                if chunk.max_timestamp < timestamp:
                     continue
                 cached = await self._ready_chunk(key, chunk)
-                found = await self._scan(cached, chunk, Offset(at), timestamp)
+                found, passed = await self._scan(cached, chunk, Offset(at), timestamp, in_batch)
                 self._cache.served(cached)
+                if self._on_unreadable is not None:
+                    for batch in passed:
+                        self._on_unreadable(TopicIdPartition(manifest.topic_id, manifest.partition), batch)
                 if found is not None:
                     return found, found[1]
         except ObjectMissing as error:
@@ -735,16 +755,17 @@ class RemoteReader:
         return cached
 
     async def _scan(
-        self, cached: CachedChunk, chunk: ChunkEntry, start: Offset, timestamp: TimestampMs
-    ) -> tuple[TimestampMs, Offset] | None:
+        self, cached: CachedChunk, chunk: ChunkEntry, start: Offset, timestamp: TimestampMs, in_batch: InBatch
+    ) -> tuple[tuple[TimestampMs, Offset] | None, list[UnreadableBatch]]:
+        """What ``in_batch`` finds, and the batches that were passed over."""
         handle = cached.handle
         assert handle is not None
         file = handle.acquire()
 
-        def work() -> tuple[TimestampMs, Offset] | None:
+        def work() -> tuple[tuple[TimestampMs, Offset] | None, list[UnreadableBatch]]:
             buffer = memoryview(bytearray(chunk.raw_bytes))
             file.pread_into(buffer, cached.position)
-            return _first_at_or_after(buffer, start, timestamp)
+            return _find_in_chunk(buffer, start, timestamp, in_batch)
 
         try:
             return await self._pool.run(work)
@@ -765,14 +786,42 @@ def _keep_block(cached: CachedChunk, block: int, start: int, data: memoryview) -
     return found
 
 
-def _first_at_or_after(raw: memoryview, start: Offset, timestamp: TimestampMs) -> tuple[TimestampMs, Offset] | None:
+def _first_in(timestamp: TimestampMs) -> InBatch:
+    return lambda batch, start: first_at_or_after(batch, timestamp, start)
+
+
+def _greatest_in(best: list[tuple[TimestampMs, Offset]], above: TimestampMs) -> InBatch:
+    """Keeps the first record with the greatest timestamp of all batches in ``best``, if that is greater than ``above``."""
+
+    def in_batch(batch: memoryview, start: Offset) -> None:
+        for found in timestamps_of(batch, start):
+            if found[0] > (best[0][0] if best else above):
+                best[:] = [found]
+
+    return in_batch
+
+
+def _find_in_chunk(
+    raw: memoryview, start: Offset, timestamp: TimestampMs, in_batch: InBatch
+) -> tuple[tuple[TimestampMs, Offset] | None, list[UnreadableBatch]]:
+    """What ``in_batch`` finds, and the batches before it whose records cannot be decoded.
+
+    Raises: CorruptionError if the bytes are not those that were cached.
+    """
+    passed: list[UnreadableBatch] = []
     for position, header in iter_headers(raw):
         if header.max_timestamp < timestamp or header.end_offset <= start:
             continue
-        for record in iter_records(raw[position : position + header.size_bytes]):
-            if record.offset >= start and record.timestamp >= timestamp:
-                return TimestampMs(record.timestamp), Offset(record.offset)
-    return None
+        batch = raw[position : position + header.size_bytes]
+        try:
+            found = in_batch(batch, start)
+        except CorruptionError as error:
+            check_stored_batch(batch)  # raises if the file of the cache is damaged
+            passed.append(UnreadableBatch(header.base_offset, header.end_offset, str(error)))
+            continue
+        if found is not None:
+            return found, passed
+    return None, passed
 
 
 async def _woken(wait: RemoteWait) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.configs import TimestampType
-from app.errors import ErrorCode, ProtocolError, RequestRejected, StorageFull, StorageUnavailable
+from app.errors import ErrorCode, ProtocolError, RecordsRejected, RequestRejected, StorageFull, StorageUnavailable
 from app.hot.log import PartitionLog
 from app.limits import KIB
 from app.records.batch import LOG_APPEND_TIME, check_stored_batch, iter_headers
@@ -112,9 +112,10 @@ async def test_an_unprepared_batch_is_prepared_at_the_append() -> None:
 async def test_a_compacted_topic_wants_keys() -> None:
     log = new_log(manager_over(sim()), cleanup_policy=frozenset({"compact"}))
     append(log, batch(2, key=b"k"))
-    with pytest.raises(ProtocolError) as caught:
+    with pytest.raises(RecordsRejected) as caught:
         append(log, batch(2))
     assert caught.value.code == ErrorCode.INVALID_RECORD
+    assert [number for number, _ in caught.value.record_errors] == [0, 1]
 
 
 # --- idempotent producers -------------------------------------------------------------------------------------------

@@ -282,8 +282,6 @@ def test_lookups_agree_with_a_scan(lengths: list[tuple[int, int]], log_start: in
         assert state.index_at(offset) == index
     live = [entry for entry in entries if entry.end_offset > log_start]
     assert state.find_timestamp(wanted_ms) == next((e for e in live if e.max_timestamp >= wanted_ms), None)
-    newest = max((e.max_timestamp for e in live), default=None)
-    assert state.max_timestamp_segment() == next((e for e in live if e.max_timestamp == newest), None)
 
 
 def test_the_lineage_is_put_together_over_segments() -> None:

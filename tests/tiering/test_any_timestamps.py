@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 
 from app.configs import TimestampType
 from app.configs.numbers import LONG_MAX
-from app.records.batch import parse_header, rewrite_header
+from app.metrics import Registry
+from app.records.batch import HEADER_BYTES, parse_header, rewrite_header
 from app.records.builder import build_batch
 from app.records.record import iter_records
-from app.units import LeaderEpoch, Offset, TimestampMs
-from tests.tiering.world import CONFIG, World, run_world
+from app.tiering.remote_reader import RemoteReader
+from app.units import LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicIdPartition
+from tests.tiering.segments import TOPIC
+from tests.tiering.world import CONFIG, KEY, World, run_world
 
 RETENTION_MS = 100_000
 CHECK_MS = 50_000
@@ -281,3 +284,47 @@ def test_nothing_younger_than_the_retention_by_arrival_is_deleted_and_all_else_i
             assert world.log.log_start_offset == world.log.log_end_offset
 
     run_world(tmp_path_factory.mktemp("world"), scenario, config=config, retention_interval_ms=CHECK_MS)
+
+
+# --- lookups in the store -----------------------------------------------------------------------------------------------
+
+
+def test_lookups_in_the_store_pass_over_unreadable_batches_and_false_maxima(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        now_ms = world.clock.now_ms()
+        poison = produced([now_ms + 100], None)
+        poison[HEADER_BYTES] = 0xFE
+        rewrite_header(poison, 0)
+        for made in (
+            produced([now_ms], None),
+            poison,
+            produced([now_ms + 50], now_ms + 9_000),
+            produced([now_ms + 200, now_ms + 150], None),
+            produced([now_ms + 60], None),
+        ):
+            world.log.append_as_leader(memoryview(made), now_ms=now_ms)
+        world.log.roll()
+        await world.until(world.all_copied)
+        told: list[tuple[TopicIdPartition, Offset, Offset]] = []
+        reader = RemoteReader(
+            world.work,
+            world.cache,
+            world.tier.manifest_of,
+            pool=world.pool,
+            registry=Registry(),
+            read_ahead_bytes=4000,
+            on_unreadable=lambda key, batch: told.append((key, batch.base_offset, batch.end_offset)),
+        )
+        running = asyncio.create_task(reader.run())
+        await asyncio.sleep(0.01)
+        try:
+            found = await reader.offset_for_timestamp(TOPIC, PartitionIndex(0), TimestampMs(now_ms + 70))
+            assert found == (now_ms + 200, 3)
+            assert told == [(KEY, 1, 2)]
+            newest = await reader.max_timestamp_offset(TOPIC, PartitionIndex(0))
+            assert newest == (now_ms + 200, 3), "not that which a header claims"
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+
+    run_world(tmp_path, scenario, config=replace(TIERED, local_retention_ms=-1))

@@ -1,0 +1,41 @@
+"""Batches whose records cannot be decoded although their bytes are what the producer sent: passed over, and told of once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from app.units import Offset
+
+TOLD_MAX: Final = 1024
+"""Batches remembered as told of. Beyond that the oldest may be told of again."""
+
+
+class UnreadableBatch(NamedTuple):
+    """A stored batch with a right checksum and an interior that is not sound."""
+
+    base_offset: Offset
+    end_offset: Offset
+    why: str
+
+
+class UnreadableBatches:
+    """Writes one line for each batch that a lookup by time passed over. Belongs to the event loop."""
+
+    def __init__(self, log_line: Callable[[str], None]) -> None:
+        self._log_line = log_line
+        self._told: dict[tuple[str, Offset], None] = {}
+
+    def note(self, place: str, batch: UnreadableBatch) -> None:
+        """``place`` is the topic and the partition."""
+        key = place, batch.base_offset
+        if key in self._told:
+            return
+        if len(self._told) >= TOLD_MAX:
+            del self._told[next(iter(self._told))]
+        self._told[key] = None
+        self._log_line(
+            f"a record batch of {place} cannot be read by any consumer, and lookups by time pass over it: {batch.why}. To get past "
+            f"it, let consumers go on at offset {batch.end_offset} (firn group reset), or delete the records before that offset "
+            f"(firn topic delete-records)"
+        )

@@ -1,0 +1,204 @@
+"""The interior of a record batch: whether every record decodes, without making records of it.
+
+What ``check_batches`` cannot see: lengths and fields of each record, offset deltas 0 to count-1, keys, timestamps, compression, and
+that nothing follows the last record. Costs a step of Python per record (``loadtests/micro_validation.py``), so only topics that ask
+for it pay (``firn.produce.validation``), and those that compaction needs keys of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from app.errors import CorruptionError, ErrorCode, LimitExceeded, ProtocolError, RecordsRejected
+from app.limits import DECOMPRESSED_BATCH_BYTES_MAX
+from app.records.batch import LOG_APPEND_TIME, BatchHeader, parse_header
+from app.records.record import RECORD_BYTES_MIN, raw_records
+from app.records.varint import decode_varint, decode_varlong
+from app.units import NO_TIMESTAMP, Offset, TimestampMs
+
+RECORD_ERRORS_MAX: Final = 10_000
+"""Bad records that a refusal names. A client takes the others of the batch for good ones, sends them again and is told then."""
+NO_KEY: Final = "a record without a key in a compacted topic"
+
+
+def scan_records(data: bytes, count: int, last_offset_delta: int) -> Iterator[tuple[int, int, bool]]:
+    """(offset delta, timestamp delta, whether it has a key) of each record of a records section, decompressed.
+
+    Raises: ValueError or IndexError where a record, or what follows the last one, is not sound. A header's key is not decoded.
+    """
+    data_end = len(data)
+    if count < 0 or count * RECORD_BYTES_MIN > data_end:
+        raise ValueError(f"{count} records do not fit in {data_end} bytes")
+    previous_delta = -1
+    position = 0
+    for _ in range(count):
+        byte = data[position]
+        if byte < 0x80:
+            length = (byte >> 1) ^ -(byte & 1)
+            position += 1
+        else:
+            length, position = decode_varint(data, position)
+        end = position + length
+        if length < RECORD_BYTES_MIN - 1 or end > data_end:
+            raise ValueError(f"a record claims {length} bytes where {data_end - position} are left")
+        position += 1  # attributes
+        byte = data[position]
+        if byte < 0x80:
+            timestamp_delta = (byte >> 1) ^ -(byte & 1)
+            position += 1
+        else:
+            timestamp_delta, position = decode_varlong(data, position)
+        byte = data[position]
+        if byte < 0x80:
+            offset_delta = (byte >> 1) ^ -(byte & 1)
+            position += 1
+        else:
+            offset_delta, position = decode_varint(data, position)
+        if not previous_delta < offset_delta <= last_offset_delta:
+            raise ValueError(
+                f"offset delta {offset_delta} after {previous_delta} in a batch whose last is {last_offset_delta}"
+            )
+        previous_delta = offset_delta
+        key_bytes, position = decode_varint(data, position)
+        if key_bytes > 0:
+            position += key_bytes
+        if key_bytes < -1 or position > end:
+            raise ValueError(f"a key of {key_bytes} bytes leaves its record")
+        value_bytes, position = decode_varint(data, position)
+        if value_bytes > 0:
+            position += value_bytes
+        if value_bytes < -1 or position > end:
+            raise ValueError(f"a value of {value_bytes} bytes leaves its record")
+        if data[position] == 0 and position < end:
+            position += 1
+        else:
+            position = _skip_headers(data, position, end)
+        if position != end:
+            raise ValueError("a record is longer or shorter than its fields")
+        yield offset_delta, timestamp_delta, key_bytes >= 0
+    if position != data_end:
+        raise ValueError(f"{data_end - position} bytes follow the last record")
+
+
+def _skip_headers(data: bytes, position: int, end: int) -> int:
+    count, position = decode_varint(data, position)
+    if count < 0 or count * 2 > end - position:
+        raise ValueError(f"{count} headers in {end - position} bytes")
+    for _ in range(count):
+        size, position = decode_varint(data, position)
+        if size < 0:
+            raise ValueError("a header without a key")
+        size, position = decode_varint(data, position + size)
+        if size < -1:
+            raise ValueError(f"a header's value of {size} bytes")
+        position += max(size, 0)
+        if position > end:
+            raise ValueError("a header leaves its record")
+    return position
+
+
+def check_interior(batch: memoryview | bytes, *, max_bytes: int = DECOMPRESSED_BATCH_BYTES_MAX) -> int:
+    """Check the interior of the one stored batch that ``batch`` starts with; its header was checked. Compacted batches may have
+    gaps in their offsets. Returns how many records it has.
+
+    Raises: CorruptionError, which says which record is not sound.
+    """
+    header = parse_header(batch)
+    number = 0
+    try:
+        data = raw_records(batch, header, max_bytes)
+        for number, _ in enumerate(scan_records(data, header.record_count, header.last_offset_delta), 1):  # noqa: B007
+            pass
+    except (ValueError, IndexError, LimitExceeded, CorruptionError) as error:
+        raise _unsound(header, number, error) from None
+    return number
+
+
+def _unsound(header: BatchHeader, number: int, error: Exception) -> CorruptionError:
+    where = f"record {number} of the batch at offset {header.base_offset}"
+    return CorruptionError(f"{where} cannot be read: {_words(error)}")
+
+
+def _words(error: Exception) -> str:
+    return "it ends early" if isinstance(error, IndexError) else str(error)
+
+
+def check_produced(
+    batch: memoryview | bytes,
+    *,
+    keys_needed: bool,
+    timestamps: tuple[int, int] | None = None,
+    max_bytes: int = DECOMPRESSED_BATCH_BYTES_MAX,
+) -> TimestampMs:
+    """Check the interior of the one produced batch that ``batch`` starts with, as Kafka does; ``check_batches`` saw its header.
+
+    Args:
+        keys_needed: a record without a key is refused, as compaction could do nothing with it.
+        timestamps: the earliest and the latest that a record may bear, besides "none" (-1); None if the broker sets them.
+
+    Returns: the greatest timestamp of the records; -1 if none has one.
+    Raises: ProtocolError INVALID_RECORD (a record, or the compression, is not sound); LimitExceeded (it decompresses to more than
+    ``max_bytes``); RecordsRejected INVALID_RECORD (no key), INVALID_TIMESTAMP, naming the records.
+    """
+    header = parse_header(batch)
+    base_timestamp = header.base_timestamp
+    earliest, latest = timestamps if timestamps is not None else (0, 0)
+    greatest: int = NO_TIMESTAMP
+    refused: list[tuple[int, str]] = []
+    untimely = False
+    number = 0
+    try:
+        data = raw_records(batch, header, max_bytes)
+        # As many records as offsets, each offset above the one before: the deltas are 0 to count-1.
+        for _, timestamp_delta, has_key in scan_records(data, header.record_count, header.last_offset_delta):
+            timestamp = base_timestamp + timestamp_delta
+            if timestamp > greatest:
+                greatest = timestamp
+            if timestamps is not None and not earliest <= timestamp <= latest and timestamp != NO_TIMESTAMP:
+                untimely = True
+                if len(refused) < RECORD_ERRORS_MAX:
+                    refused.append((number, f"timestamp {timestamp} is not within [{earliest}, {latest}]"))
+            elif keys_needed and not has_key and len(refused) < RECORD_ERRORS_MAX:
+                refused.append((number, NO_KEY))
+            number += 1
+    except (ValueError, IndexError, CorruptionError) as error:
+        sentence = f"record {number} of the batch cannot be read: {_words(error)}"
+        raise ProtocolError(sentence, ErrorCode.INVALID_RECORD) from None
+    if refused:
+        code = ErrorCode.INVALID_TIMESTAMP if untimely else ErrorCode.INVALID_RECORD
+        first, why = refused[0]
+        told = f"{len(refused)} of the batch's {number} records are refused; record {first}: {why}"
+        raise RecordsRejected(code, told, tuple(refused))
+    return TimestampMs(greatest)
+
+
+def timestamps_of(batch: memoryview | bytes, start_offset: int) -> Iterator[tuple[TimestampMs, Offset]]:
+    """(timestamp, offset) of each record of one stored batch that is not below ``start_offset``.
+
+    Raises: CorruptionError where a record is not sound.
+    """
+    header = parse_header(batch)
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
+    number = 0
+    try:
+        data = raw_records(batch, header)
+        for offset_delta, timestamp_delta, _ in scan_records(data, header.record_count, header.last_offset_delta):
+            if base_offset + offset_delta >= start_offset:
+                timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
+                yield TimestampMs(timestamp), Offset(base_offset + offset_delta)
+            number += 1
+    except (ValueError, IndexError, LimitExceeded, CorruptionError) as error:
+        raise _unsound(header, number, error) from None
+
+
+def first_at_or_after(
+    batch: memoryview | bytes, timestamp: int, start_offset: int
+) -> tuple[TimestampMs, Offset] | None:
+    """(timestamp, offset) of the first record of one stored batch that is at least as new as ``timestamp`` and not below
+    ``start_offset``. Raises: CorruptionError if a record before it is not sound."""
+    for found in timestamps_of(batch, start_offset):
+        if found[0] >= timestamp:
+            return found
+    return None

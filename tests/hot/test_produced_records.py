@@ -1,0 +1,108 @@
+"""``firn.produce.validation``, and lookups by time in logs whose batches were not looked into."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.configs import ProduceValidation, TimestampType, TopicConfig
+from app.errors import CorruptionError, ErrorCode, ProtocolError, RecordsRejected
+from app.hot.log import PartitionLog
+from app.hot.unreadable import UnreadableBatches
+from app.records.batch import HEADER_BYTES, parse_header, rewrite_header
+from app.records.builder import build_batch
+from app.units import TimestampMs
+from tests.hot.helpers import NOW, batch, manager_over, new_log, read_all, sim
+
+RECORDS = ProduceValidation.RECORDS
+
+
+def poison(count: int = 2, **fields: object) -> memoryview:
+    """A batch with a right header and checksum whose records cannot be decoded."""
+    made = bytearray(batch(count, **fields))  # type: ignore[arg-type]
+    made[HEADER_BYTES] = 0xFE
+    rewrite_header(made, 0)
+    return memoryview(made)
+
+
+def append(log: PartitionLog, records: memoryview) -> tuple[int, int]:
+    result = log.append_as_leader(records, now_ms=NOW)
+    return result.base_offset, result.last_offset_end
+
+
+def logs(**config: object) -> PartitionLog:
+    return new_log(manager_over(sim()), **config)
+
+
+async def test_an_unsound_record_is_stored_by_default_and_refused_where_records_are_checked() -> None:
+    assert TopicConfig().firn_produce_validation is ProduceValidation.BATCH
+    assert append(logs(), poison()) == (0, 2)
+    log = logs(firn_produce_validation=RECORDS)
+    with pytest.raises(ProtocolError, match="record 0 of the batch cannot be read") as told:
+        append(log, poison())
+    assert told.value.code is ErrorCode.INVALID_RECORD
+    assert log.log_end_offset == 0
+    assert append(log, batch()) == (0, 1)
+
+
+async def test_a_false_greatest_timestamp_is_mended_where_records_are_checked() -> None:
+    log = logs(firn_produce_validation=RECORDS)
+    made = bytearray(batch(3, step_ms=5))
+    rewrite_header(made, 0, max_timestamp=TimestampMs(NOW + 60_000))
+    append(log, memoryview(made))
+    stored = await read_all(log)
+    assert parse_header(stored).max_timestamp == NOW + 10
+    assert await log.max_timestamp_offset() == (NOW + 10, 2)
+
+
+async def test_timestamps_of_single_records_are_checked_where_records_are() -> None:
+    limits = {"message_timestamp_before_max_ms": 1000, "message_timestamp_after_max_ms": 1000}
+    # The header shows the first and the greatest timestamp only.
+    made = memoryview(bytearray(build_batch([(TimestampMs(at), None, b"", ()) for at in (NOW, NOW - 2000, NOW)])))
+    assert append(logs(**limits), memoryview(bytearray(made))) == (0, 3)
+    with pytest.raises(RecordsRejected) as told:
+        append(logs(firn_produce_validation=RECORDS, **limits), memoryview(bytearray(made)))
+    assert told.value.code is ErrorCode.INVALID_TIMESTAMP
+    assert [number for number, _ in told.value.record_errors] == [1]
+    by_broker = logs(firn_produce_validation=RECORDS, message_timestamp_type=TimestampType.LOG_APPEND_TIME, **limits)
+    assert append(by_broker, made) == (0, 3), "the broker sets them"
+
+
+async def test_a_lookup_by_time_passes_over_a_batch_that_cannot_be_read_and_says_so_once() -> None:
+    manager = manager_over(sim())
+    lines: list[str] = []
+    manager.log_directory.unreadable = UnreadableBatches(lines.append)
+    log = new_log(manager)
+    append(log, batch(2, timestamp=NOW))
+    append(log, poison(3, timestamp=NOW + 100))
+    append(log, batch(2, timestamp=NOW + 200))
+    for _ in range(2):
+        assert await log.offset_for_timestamp(NOW + 50) == (NOW + 200, 5)
+        assert await log.offset_for_timestamp(NOW) == (NOW, 0)
+        assert await log.offset_for_timestamp(NOW + 201) is None
+    [line] = lines
+    assert "t-0 cannot be read" in line
+    assert "record 0 of the batch at offset 2" in line
+    assert "go on at offset 5" in line
+
+
+async def test_a_lookup_by_time_does_not_pass_over_what_the_disk_has_changed() -> None:
+    fs = sim()
+    log = new_log(manager_over(fs))
+    append(log, batch(2, timestamp=NOW))
+    append(log, batch(2, timestamp=NOW + 100))
+    [segment] = log.segments()
+    fs.flip_bit(segment.path, HEADER_BYTES, 7)
+    with pytest.raises(CorruptionError, match="does not match its CRC"):
+        await log.offset_for_timestamp(NOW)
+
+
+@pytest.mark.parametrize("claimed", [NOW + 3_000_000, NOW + 200])
+async def test_the_greatest_timestamp_is_found_though_a_header_claims_a_greater_one(claimed: int) -> None:
+    log = logs()
+    append(log, batch(2, timestamp=NOW + 100))
+    made = bytearray(batch(1, timestamp=NOW))
+    rewrite_header(made, 0, max_timestamp=TimestampMs(claimed))
+    append(log, memoryview(made))
+    assert await log.max_timestamp_offset() == (NOW + 100, 0)
+    append(log, batch(1, timestamp=NOW + 150))
+    assert await log.max_timestamp_offset() == (NOW + 150, 3)
