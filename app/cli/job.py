@@ -124,6 +124,10 @@ def _schema_text(given: str) -> str:
 def verify(
     store: Store,
     topics: Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only this topic; may be repeated.")] = None,
+    records: Annotated[
+        bool,
+        typer.Option("--records", help="Decode every record too, to find batches that no consumer can read. Slower."),
+    ] = False,
     workers: Workers = None,
     as_json: Json = False,
 ) -> int:
@@ -131,7 +135,7 @@ def verify(
 
     Exit code 1 if records are missing or damaged.
     """
-    found = _inspect("verify", store, topics, workers, as_json=as_json)
+    found = _inspect("verify", store, topics, workers, as_json=as_json, records=records)
     if as_json:
         print_json(found.as_json())
     else:
@@ -264,19 +268,22 @@ def replay(
         say(f"{count_text(summary.records, 'record')} of {topic} produced to {target}.")
 
 
-def _inspect(what: str, store: str, topics: list[str] | None, workers: int | None, *, as_json: bool) -> Any:
+def _inspect(
+    what: str, store: str, topics: list[str] | None, workers: int | None, *, as_json: bool, records: bool = False
+) -> Any:
     with _needing_spark_extra():
         from pyspark_firn.jobs.inspection import inspect
         from pyspark_firn.jobs.running import ProcessRunner
     with _reporting(what, "segments", shown=not as_json) as report:
-        return inspect(store, ProcessRunner(workers), topics=topics or (), progress=report)
+        return inspect(store, ProcessRunner(workers), topics=topics or (), records=records, progress=report)
 
 
 def _say_findings(found: Any) -> None:
     for finding in found.findings:
-        say(
-            f"{'DAMAGE' if finding.is_damage else 'waste '}  {finding.kind.value}: {finding.message} ({finding.object_key})"
-        )
+        place = found.place_of(finding)
+        where = "" if place is None else f"{place}: "
+        grade = "DAMAGE" if finding.is_damage else "waste "
+        say(f"{grade}  {where}{finding.kind.value}: {finding.message} ({finding.object_key})")
     records = sum(facts.records for facts in found.facts)
     verdict = "Every checksum is right, with no gap and no overlap." if found.is_sound else "There is damage."
     say(

@@ -290,6 +290,49 @@ def delete(
     return 0
 
 
+@app.command("delete-records")
+def delete_records(
+    topic: Name,
+    partition: Annotated[int, typer.Option("--partition", "-p", min=0, help="The partition.")],
+    before: Annotated[
+        str, typer.Option("--before", metavar="OFFSET", help="Records below this offset go; `latest` is all of them.")
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: Json = False,
+) -> int:
+    """Delete a partition's oldest records, in the object store too: all below an offset.
+
+    A consumer that stands below the offset goes on by its own reset policy. To get one group past some records without deleting
+    them, use `firn group reset`.
+    """
+    if before != "latest" and not before.isdecimal():
+        raise ConfigError(f"--before {before} is neither an offset nor `latest`.")
+    up_to = "all records" if before == "latest" else f"the records below offset {before}"
+    if not yes:
+        if not sys.stdin.isatty():
+            raise ConfigError(
+                f"This deletes {up_to} of {topic}-{partition} for good: add --yes to do it without being asked."
+            )
+        if not typer.confirm(f"Delete {up_to} of {topic}-{partition}, in the object store too?", err=True):
+            return 1
+
+    async def work() -> None:
+        from app.client.admin import AdminClient
+        from app.units import Offset, PartitionIndex, TopicPartition
+
+        offset = Offset(-1 if before == "latest" else int(before))
+        async with connected(bootstrap) as cluster:
+            start = await AdminClient(cluster).delete_records(TopicPartition(topic, PartitionIndex(partition)), offset)
+        if as_json:
+            print_json({"topic": topic, "partition": partition, "log_start_offset": start})
+        else:
+            say(f"{topic}-{partition} begins at offset {start} now.")
+
+    run_async(work)
+    return 0
+
+
 @app.command("add-partitions")
 def add_partitions(
     topic: Name,

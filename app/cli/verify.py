@@ -30,6 +30,10 @@ def verify(
     topics: Annotated[
         list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic; may be repeated.")
     ] = None,
+    records: Annotated[
+        bool,
+        typer.Option("--records", help="Decode every record too, to find batches that no consumer can read. Slower."),
+    ] = False,
     config: Annotated[
         Path | None, typer.Option("--config", "-c", envvar="FIRN_CONFIG", help="TOML file with the broker's settings.")
     ] = None,
@@ -48,7 +52,7 @@ def verify(
     location = parse_store_url(url)
     if isinstance(location, DirectoryLocation) and not location.path.is_dir():
         raise missing_folder(location.path, settings.origins.get("firn.store.url"))
-    outcome = run_async(lambda: _verify(url, topics or (), quiet=as_json))
+    outcome = run_async(lambda: _verify(url, topics or (), records=records, quiet=as_json))
     damage = [finding for finding in outcome.findings if finding.is_damage]
     if as_json:
         print_json(outcome.as_json(url))
@@ -110,7 +114,7 @@ class _Outcome:
         return f"{self._names.get(partition.topic_id, str(partition.topic_id))}-{partition.partition}"
 
 
-async def _verify(url: str, topics: list[str] | tuple[str, ...], *, quiet: bool) -> _Outcome:
+async def _verify(url: str, topics: list[str] | tuple[str, ...], *, records: bool, quiet: bool) -> _Outcome:
     from app.broker.runtime import SystemClock, ThreadPool
     from app.metadata.follower import MetadataFollower
     from app.objectstore.url import open_store
@@ -135,7 +139,9 @@ async def _verify(url: str, topics: list[str] | tuple[str, ...], *, quiet: bool)
         with progress("verify", total=None, shown=not quiet) as report:
             async with asyncio.TaskGroup() as group:
                 watching = group.create_task(_watch(at, report))
-                async for finding in walk(store, reader.manifest, reader.cluster, progress=at, only=only):
+                async for finding in walk(
+                    store, reader.manifest, reader.cluster, progress=at, only=only, records=records
+                ):
                     findings.append(finding)
                 watching.cancel()
         return _Outcome(findings, at, dict(names))

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -47,8 +47,8 @@ def write_report(found: Inspection, folder: Path, *, made: datetime) -> tuple[Pa
     check_folder(folder)
     for name in (TABLE, PAGE):
         sweep_folder(folder, name)
-    rows = [asdict(facts) for facts in found.facts]
-    schema = pa.schema([(name, _ARROW[type(value)]) for name, value in asdict(_NO_FACTS).items()])
+    rows = [_facts_row(facts) for facts in found.facts]
+    schema = pa.schema([(name, _ARROW[type(value)]) for name, value in _facts_row(_NO_FACTS).items()])
     begun: list[HeldFile] = []
     try:
         for name in (TABLE, PAGE):
@@ -80,6 +80,8 @@ MENDS: Final[Mapping[FindingKind, str]] = {
     FindingKind.OBJECT_MISSING: "Put the object back under this key: an older version, or a copy. Its records are lost otherwise.",
     FindingKind.OBJECT_DAMAGED: "Put an undamaged version of the object in its place: an older version, or a copy."
     " Readers of these records get an error until then, never a wrong record.",
+    FindingKind.RECORDS_UNREADABLE: "The producer sent the batch so, and nothing brings its records back. Let consumers go on"
+    " behind it, or delete the records up to it.",
     FindingKind.OFFSET_GAP: "Put back what the manifest was before it lost the entry: older versions, or a copy of the bucket.",
     FindingKind.OFFSET_OVERLAP: "No broker writes this. Find out who else has written below this prefix,"
     " and put back what was there.",
@@ -164,6 +166,13 @@ _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 """What browsers are told to load and run: nothing."""
 _COLUMNS: Final = ("Partition", "Offsets", "Segments", "Records", "Bytes of records", "First time", "Last time")
 _NUMBERS: Final = frozenset({"Segments", "Records", "Bytes of records"})
+
+
+def _facts_row(facts: SegmentFacts) -> dict[str, Any]:
+    """What the table says of a segment: all but the batches that cannot be read, which an audit does not look for."""
+    row = asdict(facts)
+    del row["unreadable"]
+    return row
 
 
 def html_page(found: Inspection, seal: str, made: datetime) -> str:

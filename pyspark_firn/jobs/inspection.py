@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from app.errors import ConfigError, CorruptionError
+from app.hot.unreadable import UnreadableBatch
 from app.metadata import layout
 from app.metadata.manifest_state import SegmentEntry
 from app.objectstore.api import ObjectInfo, ObjectMissing, RangeUnsatisfiable, UploadInfo
@@ -38,6 +39,8 @@ from app.tiering.verify import (
     orphan_uploads,
     read_checked_footer,
     unnamed_objects,
+    unreadable_batches,
+    unreadable_records,
     unseen_segments,
 )
 from app.units import Offset, PartitionIndex, TopicId, TopicIdPartition
@@ -60,6 +63,8 @@ class SegmentTask:
     topic_id: str
     partition: int
     entries: tuple[SegmentEntry, ...]
+    records: bool = False
+    """Decode every record too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +91,8 @@ class SegmentFacts:
     problem: str = ""
     """Empty: everything is as the manifest says."""
     is_missing: bool = False
+    unreadable: tuple[UnreadableBatch, ...] = ()
+    """Batches whose records cannot be decoded, if that was asked for."""
 
 
 def inspect_segments(task: SegmentTask) -> list[SegmentFacts]:
@@ -93,10 +100,12 @@ def inspect_segments(task: SegmentTask) -> list[SegmentFacts]:
     keep_freed_memory()
     partition = TopicIdPartition(TopicId(uuid.UUID(task.topic_id)), PartitionIndex(task.partition))
     with StoreSession(task.store) as session:
-        return [_inspect(session, partition, entry) for entry in task.entries]
+        return [_inspect(session, partition, entry, task.records) for entry in task.entries]
 
 
-def _inspect(session: StoreSession, partition: TopicIdPartition, entry: SegmentEntry) -> SegmentFacts:
+def _inspect(
+    session: StoreSession, partition: TopicIdPartition, entry: SegmentEntry, every_record: bool
+) -> SegmentFacts:
     key = entry.object_key(*partition)
     named: dict[str, Any] = {
         "topic_id": str(partition.topic_id),
@@ -111,12 +120,15 @@ def _inspect(session: StoreSession, partition: TopicIdPartition, entry: SegmentE
         digest = hashlib.sha256()
         batches = records = raw_bytes = 0
         first = last = least = greatest = -1
+        unreadable: list[UnreadableBatch] = []
         for index, chunk in enumerate(footer.chunks):
             stored = session.run(session.store.get_range(key, chunk.position, chunk.position + chunk.stored_bytes))
             check_stored_chunk(stored, chunk, key)
             raw = memoryview(unfold_chunk(stored, chunk, key))
             check_raw_chunk(raw, chunk, footer.chunk_end_offset(index), key)
             digest.update(raw)
+            if every_record:
+                unreadable += unreadable_batches(raw)
             raw_bytes += len(raw)
             for _, header in iter_headers(raw):
                 first = header.base_offset if first < 0 else first
@@ -146,6 +158,7 @@ def _inspect(session: StoreSession, partition: TopicIdPartition, entry: SegmentE
         min_timestamp=least,
         max_timestamp=greatest,
         sha256=digest.hexdigest(),
+        unreadable=tuple(unreadable),
     )
 
 
@@ -169,6 +182,13 @@ class Inspection:
     def is_sound(self) -> bool:
         return not any(finding.is_damage for finding in self.findings)
 
+    def place_of(self, finding: Finding) -> str | None:
+        """Topic and partition of a finding, as ``topic-0``."""
+        if finding.partition is None:
+            return None
+        topic_id, partition = finding.partition
+        return f"{self.names.get(topic_id, str(topic_id))}-{partition}"
+
     def as_json(self) -> dict[str, Any]:
         return {
             "store": self.store,
@@ -180,14 +200,28 @@ class Inspection:
             "records": sum(facts.records for facts in self.facts),
             "raw_bytes": sum(facts.raw_bytes for facts in self.facts),
             "findings": [
-                {"kind": one.kind.value, "damage": one.is_damage, "object_key": one.object_key, "message": one.message}
+                {
+                    "kind": one.kind.value,
+                    "damage": one.is_damage,
+                    "place": self.place_of(one),
+                    "object_key": one.object_key,
+                    "message": one.message,
+                }
                 for one in self.findings
             ],
         }
 
 
-def inspect(store: str, runner: Runner, *, topics: Sequence[str] = (), progress: Progress | None = None) -> Inspection:
-    """Check everything in a store, or the named topics: every byte, every gap, every object that nobody names.
+def inspect(
+    store: str,
+    runner: Runner,
+    *,
+    topics: Sequence[str] = (),
+    records: bool = False,
+    progress: Progress | None = None,
+) -> Inspection:
+    """Check everything in a store, or the named topics: every byte, every gap, every object that nobody names. With ``records``
+    every record is decoded too.
 
     Changes nothing; a broker may be running. Raises: ConfigError (unknown topic, no cluster), StorageUnavailable.
     """
@@ -225,7 +259,7 @@ def inspect(store: str, runner: Runner, *, topics: Sequence[str] = (), progress:
             found.findings += orphan_uploads(partition, state, uploads.get(partition, ()))
             found.findings += check_ranges(partition, state)
             ends[partition] = state.tiered_end
-            tasks += _tasks(store, partition, state.finished, runner.parallelism)
+            tasks += _tasks(store, partition, state.finished, runner.parallelism, records)
         if any(history.values()):
             found.findings += lost_manifests(history, session.run(session.metadata.cluster()))
     looked_at: set[uuid.UUID] = set()
@@ -245,10 +279,12 @@ def inspect(store: str, runner: Runner, *, topics: Sequence[str] = (), progress:
                 if facts.problem:
                     kind = FindingKind.OBJECT_DAMAGED
                     found.findings.append(Finding(kind, partition, facts.object_key, facts.problem))
+                for batch in facts.unreadable:
+                    found.findings.append(unreadable_records(partition, facts.object_key, batch))
             if progress is not None:
                 gone = found.expired + sum(len(some) for some in missing.values())
                 progress(len(found.facts) + gone, total)
-        tasks = _look_again(store, found, missing, ends, looked_at, runner.parallelism) if missing else []
+        tasks = _look_again(store, found, missing, ends, looked_at, runner.parallelism, records) if missing else []
     found.facts.sort(key=lambda facts: (facts.topic, facts.topic_id, facts.partition, facts.base_offset))
     return found
 
@@ -285,6 +321,7 @@ def _look_again(
     ends: Mapping[TopicIdPartition, Offset],
     looked_at: Container[uuid.UUID],
     parallelism: int,
+    records: bool,
 ) -> list[SegmentTask]:
     """Hold what is missing against the manifests as of now; answers what has taken the place of some of it.
 
@@ -302,14 +339,14 @@ def _look_again(
                     found.findings.append(Finding(kind, partition, facts.object_key, facts.problem))
                 else:
                     found.expired += 1
-            tasks += _tasks(store, partition, unseen_segments(now, looked_at, ends[partition]), parallelism)
+            tasks += _tasks(store, partition, unseen_segments(now, looked_at, ends[partition]), parallelism, records)
     return tasks
 
 
 def _tasks(
-    store: str, partition: TopicIdPartition, entries: Sequence[SegmentEntry], parallelism: int
+    store: str, partition: TopicIdPartition, entries: Sequence[SegmentEntry], parallelism: int, records: bool
 ) -> Iterator[SegmentTask]:
     size = max(1, min(SEGMENTS_PER_PART, len(entries) // (parallelism * PARTS_PER_WORKER)))
     for start in range(0, len(entries), size):
         part = tuple(entries[start : start + size])
-        yield SegmentTask(store, str(partition.topic_id), int(partition.partition), part)
+        yield SegmentTask(store, str(partition.topic_id), int(partition.partition), part, records)

@@ -21,9 +21,13 @@ from app.cli.session import local_path
 from app.errors import ConfigError
 from app.hot.files import PosixFileSystem, claim_directory
 from app.metadata import layout
+from app.records.batch import HEADER_BYTES, rewrite_header
+from app.records.builder import build_batch
 from app.settings import load
-from app.units import PartitionIndex, SegmentId, TopicId
+from app.units import PartitionIndex, SegmentId, TimestampMs, TopicId
 from tests.support.broker import RunningBroker, running_broker
+
+NOW_MS = TimestampMs(1_700_000_000_000)
 
 
 class Done(NamedTuple):
@@ -425,3 +429,40 @@ def test_a_place_on_this_machine_may_be_written_as_a_url_and_no_other_url_become
             local_path(wrong)
     with pytest.raises(ConfigError, match="is a directory of this machine"):
         load(flags={"--data-dir": "file:///data"})
+
+
+async def test_operators_find_a_batch_that_nobody_can_read_and_get_past_it(
+    firn: Firn, broker: RunningBroker, tmp_path: Path
+) -> None:
+    await broker.create_topic("t", 1, retention_ms="-1")
+    log = broker.log("t")
+    for values in ([b"a", b"b"], None, [b"c"]):
+        batch = bytearray(build_batch([(NOW_MS, b"k", value, ()) for value in values or [b"x", b"x", b"x"]]))
+        if values is None:
+            batch[HEADER_BYTES] = 0xFE  # the first record's length
+            rewrite_header(batch, 0)
+        log.append_as_leader(memoryview(batch), now_ms=NOW_MS)
+    log.roll()
+    broker.node.remote_log_manager.kick()
+    while (await firn("topic", "describe", "t", "--json")).json["partitions"][0]["tiered_end_offset"] < 6:
+        await asyncio.sleep(0.01)
+    stuck = await firn("consume", "t", "--from", "0", "--count", "6")
+    assert stuck.code != 0
+    store = (tmp_path / "store").as_uri()
+    assert (await firn("verify", "--store", store)).code == 0, "every checksum is right"
+    found = await firn("verify", "--store", store, "--records", "--json")
+    assert found.code == 1
+    [finding] = found.json["findings"]
+    assert (finding["kind"], finding["topic"], finding["partition"]) == ("records unreadable", "t", 0)
+    assert "no consumer can read offsets [2, 5)" in finding["message"]
+    said = (await firn("verify", "--store", store, "--records")).out
+    assert "DAMAGE  t-0: records unreadable" in said
+    assert (await firn("consume", "t", "--from", "5", "--count", "1")).out == "c\n", "a consumer may go on behind it"
+
+    assert (await firn("topic", "delete-records", "t", "-p", "0", "--before", "5")).code == 2, "it asks, or wants --yes"
+    assert (await firn("topic", "delete-records", "t", "-p", "0", "--before", "soon", "--yes")).code == 2
+    deleted = await firn("topic", "delete-records", "t", "-p", "0", "--before", "5", "--yes", "--json")
+    assert deleted.json == {"topic": "t", "partition": 0, "log_start_offset": 5}
+    assert (await firn("consume", "t", "--from", "beginning", "--count", "1")).out == "c\n"
+    everything = await firn("topic", "delete-records", "t", "-p", "0", "--before", "latest", "--yes")
+    assert everything.err == "t-0 begins at offset 6 now.\n"

@@ -12,7 +12,7 @@ from typing import TypeVar
 import pytest
 
 from app.configs import Durability, TopicConfig
-from app.errors import ConflictError, ErrorCode, ProtocolError, StorageUnavailable
+from app.errors import ConflictError, ErrorCode, RecordsRejected, StorageUnavailable
 from app.hot.checkpoints import CLEANER_OFFSETS_FILE, parse_offsets
 from app.hot.cleaning import compaction
 from app.hot.cleaning.engine import SLOT_BYTES
@@ -218,7 +218,7 @@ async def test_the_last_batch_of_a_producer_stays_emptied_so_that_sequences_go_o
 
 async def test_a_record_without_a_key_is_refused() -> None:
     manager, log = await opened(sim(), ManualClock())
-    with pytest.raises(ProtocolError) as caught:
+    with pytest.raises(RecordsRejected) as caught:
         log.append_as_leader(batch(2), now_ms=NOW)
     assert caught.value.code == ErrorCode.INVALID_RECORD
     await manager.close()

@@ -29,6 +29,7 @@ from app.errors import ConfigError, StorageFull
 from app.metadata.log_format import decode_entry, encode_entry, encode_value
 from app.metadata.manifest import SegmentEntry
 from app.objectstore.directory import DirectoryStore
+from app.records.batch import HEADER_BYTES, rewrite_header
 from app.records.builder import build_batch
 from app.terminating import ended_by_sigterm
 from app.tiering.verify import Finding, FindingKind
@@ -170,6 +171,27 @@ def test_the_least_time_of_a_segment_is_that_of_a_record(tmp_path: Path) -> None
 
     [facts] = inspect(asyncio.run(make()).store, ProcessRunner(1)).facts
     assert (facts.problem, facts.min_timestamp, facts.max_timestamp) == ("", NOW_MS + 7, NOW_MS + 9)
+
+
+def test_batches_that_nobody_can_read_are_found_if_every_record_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def make() -> Topic:
+        bucket = await BucketBuilder.open(tmp_path / "bucket")
+        topic_id = await bucket.create_topic("t")
+        made = [bytearray(build_batch([(1000, b"k", b"v", ())] * 2, base_offset=Offset(2 * n))) for n in range(3)]
+        made[1][HEADER_BYTES] = 0xFE
+        rewrite_header(made[1], 0)
+        await bucket.add_segment(topic_id, 0, [bytes(batch) for batch in made])
+        return Topic(tmp_path / "bucket", "t", topic_id)
+
+    store = asyncio.run(make()).store
+    assert main(["job", "verify", "--store", store, "-w", "1"]) == 0, "every checksum is right"
+    capsys.readouterr()
+    assert main(["job", "verify", "--store", store, "-w", "1", "--records", "--json"]) == 1
+    [finding] = json.loads(capsys.readouterr().out)["findings"]
+    assert (finding["kind"], finding["place"]) == (FindingKind.RECORDS_UNREADABLE, "t-0")
+    assert "offsets [2, 4)" in finding["message"]
 
 
 def test_a_report_that_comes_to_no_end_leaves_nothing_of_itself(
