@@ -17,7 +17,7 @@ again), UNRELEASED_INSTANCE_ID and FENCED_INSTANCE_ID (somebody else is that sta
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -591,9 +591,18 @@ class ConsumerGroup:
         return any(topic in found.topics for found in self.regexes.values())
 
     def check_offset_commit(
-        self, member_id: str, instance_id: str | None, member_epoch: int, *, transactional: bool, api_version: int
+        self,
+        member_id: str,
+        instance_id: str | None,
+        member_epoch: int,
+        *,
+        transactional: bool,
+        api_version: int,
+        partitions: Callable[[], Iterable[tuple[UUID | None, int]]] = tuple,
     ) -> None:
-        """Whether somebody may commit offsets of the group now.
+        """Whether somebody may commit offsets of the group now, of ``partitions`` by topic id.
+
+        A member whose epoch has risen meanwhile may commit what it had at the epoch that it names and still has (KIP-1251).
 
         Raises: RequestRejected UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH (ILLEGAL_GENERATION to a member of the classic protocol),
         UNSUPPORTED_VERSION for a request that cannot say the member epoch.
@@ -608,6 +617,15 @@ class ConsumerGroup:
                 ErrorCode.UNSUPPORTED_VERSION,
                 "OffsetCommit version 9 or above must be used by members using the modern group protocol",
             )
+        if 0 <= member_epoch < member.epoch:
+            asked = list(partitions())
+            if asked and all(
+                topic_id is not None
+                and member.current.has(topic_id, partition)
+                and member.current.epoch_of(topic_id, partition) <= member_epoch
+                for topic_id, partition in asked
+            ):
+                return
         _check_same_epoch(member, member_epoch)
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:

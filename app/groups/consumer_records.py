@@ -6,7 +6,7 @@ a record is None when that part is gone. ``to_bytes`` and ``from_bytes`` are the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
@@ -74,6 +74,11 @@ class Subscription:
     classic: ClassicMetadata | None = None
 
 
+AssignmentEpochs = Mapping["UUID", Mapping[int, int]]
+"""Member epochs by topic id and partition."""
+NO_EPOCHS: Final[AssignmentEpochs] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class CurrentAssignment:
     """Where a member is."""
@@ -84,6 +89,16 @@ class CurrentAssignment:
     assigned: Assignment = field(default_factory=lambda: NO_PARTITIONS)
     pending_revocation: Assignment = field(default_factory=lambda: NO_PARTITIONS)
     """Taken from it, until it says that it no longer reads them."""
+    epochs: AssignmentEpochs = field(default_factory=lambda: NO_EPOCHS)
+    """Of what it has and what was taken from it; where none is said, it is the member's."""
+
+    def epoch_of(self, topic_id: UUID, partition: int) -> int:
+        """The epoch at which the member was given a partition that it has, or that was taken from it (KIP-1251)."""
+        return self.epochs.get(topic_id, {}).get(partition, self.member_epoch)
+
+    def has(self, topic_id: UUID, partition: int) -> bool:
+        """Whether the member has a partition, or may still read it."""
+        return any(partition in of.get(topic_id, ()) for of in (self.assigned, self.pending_revocation))
 
 
 NOBODY: Final = Subscription()
@@ -178,8 +193,8 @@ def to_bytes(group_id: str, record: ConsumerGroupRecord) -> CoordinatorRecord:
                     current.member_epoch,
                     current.previous_member_epoch,
                     current.state,
-                    _topic_partitions(current.assigned),
-                    _topic_partitions(current.pending_revocation),
+                    _topic_partitions(current, current.assigned),
+                    _topic_partitions(current, current.pending_revocation),
                 )
             return GROUP_RECORDS.record(ConsumerGroupCurrentMemberAssignmentKey(group_id, member_id), value)
         case RegexTopics(regex, resolved):
@@ -270,11 +285,26 @@ def _current(value: ConsumerGroupCurrentMemberAssignmentValue) -> CurrentAssignm
         state,
         _assignment(value.assigned_partitions),
         _assignment(value.partitions_pending_revocation),
+        _epochs([*value.assigned_partitions, *value.partitions_pending_revocation]),
     )
 
 
-def _topic_partitions(assignment: Assignment) -> list[TopicPartitions]:
-    return [TopicPartitions(topic_id, sorted(partitions)) for topic_id, partitions in assignment.items()]
+def _topic_partitions(current: CurrentAssignment, assignment: Assignment) -> list[TopicPartitions]:
+    return [
+        TopicPartitions(topic_id, ordered, [current.epoch_of(topic_id, partition) for partition in ordered])
+        for topic_id, partitions in assignment.items()
+        for ordered in (sorted(partitions),)
+    ]
+
+
+def _epochs(topics: Iterable[TopicPartitions]) -> AssignmentEpochs:
+    """Epochs of partitions, as far as they were written: versions before did not."""
+    found: dict[UUID, dict[int, int]] = {}
+    for topic in topics:
+        if topic.assignment_epochs and len(topic.assignment_epochs) == len(topic.partitions):
+            epochs = zip(topic.partitions, topic.assignment_epochs, strict=True)
+            found.setdefault(topic.topic_id, {}).update(epochs)
+    return found or NO_EPOCHS
 
 
 def _assignment(topics: Iterable[TopicPartition | TopicPartitions]) -> Assignment:

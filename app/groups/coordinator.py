@@ -163,6 +163,7 @@ class GroupCoordinator:
                 member_epoch,
                 transactional=producer is not None,
                 api_version=api_version,
+                places=lambda: ((topic, each[0]) for topic, partitions in commits for each in partitions),
             )
             shard.commit(turn, group_id, group, member_id, commits, retention_ms=retention_ms, producer=producer)
 

@@ -10,13 +10,13 @@ with either middle state left out if there is nothing to revoke, or nothing that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from app.errors import ErrorCode, RequestRejected
 from app.groups.assignors import NO_PARTITIONS, Assignment
-from app.groups.consumer_records import CurrentAssignment, MemberState
+from app.groups.consumer_records import NO_EPOCHS, AssignmentEpochs, CurrentAssignment, MemberState
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -89,7 +89,14 @@ def _next(
             if partitions & wanted:
                 kept[topic_id] = partitions & wanted
     if revoked and _still_reads(owned, revoked):
-        return CurrentAssignment(member_epoch, current.member_epoch, MemberState.UNREVOKED_PARTITIONS, kept, revoked)
+        return CurrentAssignment(
+            member_epoch,
+            current.member_epoch,
+            MemberState.UNREVOKED_PARTITIONS,
+            kept,
+            revoked,
+            _epochs(current, (kept, revoked)),
+        )
     held_by_others = False
     assigned = dict(kept)
     for topic_id, wanted in target.items():
@@ -119,4 +126,17 @@ def _next(
         state=state,
         assigned=assigned_now,
         pending_revocation=NO_PARTITIONS,
+        epochs=_epochs(current, (assigned_now,), target_epoch),
     )
+
+
+def _epochs(current: CurrentAssignment, assignments: Iterable[Assignment], new_epoch: int = 0) -> AssignmentEpochs:
+    """When the member was given what it has now: what is new to it, at ``new_epoch``."""
+    epochs: dict[UUID, dict[int, int]] = {}
+    for assignment in assignments:
+        for topic_id, partitions in assignment.items():
+            before = current.assigned.get(topic_id, frozenset())
+            of_topic = epochs.setdefault(topic_id, {})
+            for partition in partitions:
+                of_topic[partition] = current.epoch_of(topic_id, partition) if partition in before else new_epoch
+    return epochs or NO_EPOCHS

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from itertools import chain, islice
 from typing import Any, Final
+from uuid import UUID
 
 from app.configs import BrokerConfig
 from app.configs.numbers import LONG_MAX
@@ -475,8 +476,9 @@ class GroupShard:
         *,
         transactional: bool,
         api_version: int,
+        places: Callable[[], Iterable[tuple[str, int]]] = tuple,
     ) -> Group | None:
-        """The group that offsets may be committed to; None for one that is made by committing to it.
+        """The group that offsets of ``places`` may be committed to; None for one that is made by committing to it.
 
         Raises: RequestRejected ILLEGAL_GENERATION, GROUP_ID_NOT_FOUND; as ``Group.check_offset_commit``.
         """
@@ -488,14 +490,28 @@ class GroupShard:
                 raise RequestRejected(ErrorCode.ILLEGAL_GENERATION, f"Group {group_id} not found.")
             raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
         try:
-            group.check_offset_commit(
-                member_id, instance_id, member_epoch, transactional=transactional, api_version=api_version
-            )
+            if isinstance(group, ConsumerGroup):
+                group.check_offset_commit(
+                    member_id,
+                    instance_id,
+                    member_epoch,
+                    transactional=transactional,
+                    api_version=api_version,
+                    partitions=lambda: ((self._topic_id(topic), partition) for topic, partition in places()),
+                )
+            else:
+                group.check_offset_commit(
+                    member_id, instance_id, member_epoch, transactional=transactional, api_version=api_version
+                )
         except RequestRejected as error:
             if transactional and error.code is ErrorCode.STALE_MEMBER_EPOCH:
                 raise RequestRejected(ErrorCode.ILLEGAL_GENERATION, str(error)) from error
             raise
         return group
+
+    def _topic_id(self, name: str) -> UUID | None:
+        topic = self.image().topic(name)
+        return None if topic is None else topic.topic_id
 
     def commit(
         self,

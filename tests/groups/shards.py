@@ -207,6 +207,7 @@ class ShardBench:
         producer = None if producer_id is None else ProducerIdAndEpoch(ProducerId(producer_id), ProducerEpoch(0))
 
         def event(shard: GroupShard, turn: _Turn) -> None:
+            commits = [(topic, [(partition, offset, -1, None)])]
             group = shard.check_commit(
                 group_id,
                 member_id,
@@ -214,8 +215,8 @@ class ShardBench:
                 generation,
                 transactional=producer is not None,
                 api_version=api_version,
+                places=lambda: [(topic, partition)],
             )
-            commits = [(topic, [(partition, offset, -1, None)])]
             shard.commit(turn, group_id, group, member_id, commits, retention_ms=retention_ms, producer=producer)
 
         return self.code(event)

@@ -212,3 +212,42 @@ async def test_commits_that_are_not_allowed_are_refused_with_kafkas_codes_in_eve
                     asked.topic_id = topic_id
                 answer = await ask(broker.node.context, ApiKey.OFFSET_COMMIT, version, message)
                 assert ErrorCode(answer.topics[0].partitions[0].error_code) is expected, (version, row)
+
+
+async def test_a_member_commits_with_the_epoch_before_what_it_still_has(tmp_path: Path) -> None:
+    """KIP-1251; and with one commit that it may not make, none of a request is made."""
+    async with running_broker(tmp_path, **FEW) as broker:
+        context = broker.node.context
+        await broker.create_topic("t", 2)
+        await find(broker)
+
+        async def beat(epoch: int) -> int:
+            key = ApiKey.CONSUMER_GROUP_HEARTBEAT
+            said = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["t"], "topic_partitions": []}
+            message = request(key, group_id="g", member_id="m", member_epoch=epoch, **(said if epoch == 0 else {}))
+            answer = await ask(context, key, 1, message)
+            assert answer.error_code == 0, answer
+            return int(answer.member_epoch)
+
+        async def code(epoch: int, *partitions: int) -> ErrorCode:
+            message = commit("g", "t", 0, 7)
+            message.member_id, message.generation_id_or_member_epoch = "m", epoch
+            message.topics[0].partitions = [
+                make(
+                    ApiKey.OFFSET_COMMIT, "OffsetCommitRequestPartition", partition_index=index, committed_offset=index
+                )
+                for index in partitions
+            ]
+            answer = await ask(context, ApiKey.OFFSET_COMMIT, 9, message)
+            (found,) = {part.error_code for part in answer.topics[0].partitions}
+            return ErrorCode(found)
+
+        joined = await beat(0)
+        await broker.node.controller.create_partitions("t", 3)
+        async with asyncio.timeout(DEADLINE_S):
+            while await beat(joined) == joined:
+                await asyncio.sleep(0.01)
+        assert await code(joined, 0, 2) is ErrorCode.STALE_MEMBER_EPOCH
+        assert await committed(context, "g") == {}
+        assert await code(joined, 0, 1) is ErrorCode.NONE
+        assert await committed(context, "g") == {("t", 0): 0, ("t", 1): 1}

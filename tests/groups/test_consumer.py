@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+from uuid import UUID
 
 import pytest
 
 from app.configs import BrokerConfig
 from app.errors import ErrorCode, RequestRejected
-from app.groups.consumer_records import MemberState
+from app.groups.consumer_records import CurrentOfMember, MemberState
 from app.metadata.group_configs import config_of_group
 from tests.groups.bench import image_of, topic_id
 from tests.groups.consumers import CONFIG, Consumer, Coordinator, loaded, settle
@@ -455,6 +457,61 @@ def test_only_a_member_at_its_epoch_commits_while_there_are_members(coordinator:
     assert commit_code(coordinator, "bob", 1) is ErrorCode.UNKNOWN_MEMBER_ID
     assert commit_code(coordinator, "", -1) is ErrorCode.UNKNOWN_MEMBER_ID
     assert commit_code(coordinator, "", -1, transactional=True) is ErrorCode.NONE
+
+
+def test_a_member_commits_with_an_older_epoch_what_it_has_had_since_then(coordinator: Coordinator) -> None:
+    """KIP-1251: it may not have heard of its new epoch yet."""
+    alice, bob = Consumer("alice", {"orders"}), Consumer("bob", {"orders"})
+    alice.beat(coordinator)
+    had = alice.owned
+    settle(coordinator, [alice, bob])
+    ((orders, kept),) = alice.owned.items()
+    lost = had[orders] - kept
+    assert (alice.epoch, bob.epoch, bob.owned) == (2, 2, {orders: lost})
+
+    def code(
+        member_id: str, epoch: int, partitions: frozenset[int], topic: UUID | None = orders, **other: Any
+    ) -> ErrorCode:
+        return commit_code(
+            coordinator, member_id, epoch, partitions=lambda: [(topic, each) for each in partitions], **other
+        )
+
+    for _ in range(2):
+        assert code("alice", 1, kept) is ErrorCode.NONE
+        assert code("alice", 1, had[orders]) is ErrorCode.STALE_MEMBER_EPOCH
+        assert code("alice", 1, frozenset()) is ErrorCode.STALE_MEMBER_EPOCH
+        assert code("alice", 1, kept, None) is ErrorCode.STALE_MEMBER_EPOCH
+        assert code("alice", 0, kept) is ErrorCode.STALE_MEMBER_EPOCH
+        assert code("alice", 3, kept) is ErrorCode.STALE_MEMBER_EPOCH
+        assert code("alice", 2, lost) is ErrorCode.NONE, "a current epoch is asked nothing"
+        assert code("bob", 1, lost) is ErrorCode.STALE_MEMBER_EPOCH
+        assert code("bob", 2, lost) is ErrorCode.NONE
+        coordinator.restart()
+
+
+def test_a_member_commits_what_was_taken_from_it_until_it_gives_it_up(coordinator: Coordinator) -> None:
+    alice = Consumer("alice", {"orders"})
+    alice.beat(coordinator)
+    current = coordinator.group.members["alice"].current
+    for pending, code in (({ORDERS: frozenset({3})}, ErrorCode.NONE), ({}, ErrorCode.STALE_MEMBER_EPOCH)):
+        now = replace(current, member_epoch=5, assigned={ORDERS: frozenset({0})}, pending_revocation=pending)
+        coordinator.group.replay(CurrentOfMember("alice", now))
+        assert commit_code(coordinator, "alice", 1, partitions=lambda: [(ORDERS, 0), (ORDERS, 3)]) is code
+
+
+def test_epochs_that_a_version_before_did_not_write_are_the_members(coordinator: Coordinator) -> None:
+    alice = Consumer("alice", {"orders"})
+    alice.beat(coordinator)
+    coordinator.image = image_of({"orders": 8})
+    alice.beat(coordinator)
+    current = replace(coordinator.group.members["alice"].current, epochs={})
+    coordinator.group.replay(CurrentOfMember("alice", current))
+    (orders,) = alice.owned
+    assert commit_code(coordinator, "alice", 1, partitions=lambda: [(orders, 0)]) is ErrorCode.STALE_MEMBER_EPOCH
+    settle(coordinator, [alice, Consumer("bob", {"orders"})])
+    kept = [(orders, each) for each in alice.owned[orders]]
+    assert commit_code(coordinator, "alice", 1, partitions=lambda: kept) is ErrorCode.STALE_MEMBER_EPOCH
+    assert commit_code(coordinator, "alice", 2, partitions=lambda: kept) is ErrorCode.NONE
 
 
 def test_offsets_are_read_by_anybody_or_by_a_member_at_its_epoch(coordinator: Coordinator) -> None:
