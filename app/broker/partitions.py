@@ -34,12 +34,14 @@ from app.tiering.rebuild import (
     RestorePlan,
     agree,
     check_manifest_is_there,
+    disagreement,
     lost_beginning,
     lost_markers,
 )
 from app.tiering.remote_log_manager import RemoteLogManager
 from app.tiering.soundness import how_to_mend
 from app.tiering.store_work import StoreWork
+from app.tiering.unnamed import check_nothing_is_unnamed
 from app.units import NO_TOPIC_ID, BrokerId, LeaderEpoch, PartitionIndex, ProducerEpoch, TopicId, TopicIdPartition
 
 MANIFESTS_AT_ONCE: Final = 256
@@ -208,6 +210,9 @@ class Partitions:
         Raises: StorageUnavailable, CorruptionError (the partition cannot be led; says why), FencedError.
         """
         await self._check_manifest_is_there(log, manifest)
+        # Before the first write, so that lost entries can be put back at their numbers.
+        if self._may_lack_records(log, manifest, foreign=foreign):
+            await check_nothing_is_unnamed(self._store, manifest, f"{log.topic}-{log.partition}")
         if foreign:
             # Whoever wrote it with other local data may live and be about to finish a copy. Not any more.
             await manifest.seal(self._leader_epoch(log))
@@ -227,6 +232,16 @@ class Partitions:
             except StorageFull:
                 self._log_line(f"{log.topic}-{log.partition} is durable, but there is no room for its indexes")
         return _Opened(plan, lost)
+
+    def _may_lack_records(self, log: PartitionLog, manifest: SegmentManifest, *, foreign: bool) -> bool:
+        """Whether records above the tiered end may be missing here, so that the store has to be looked at before it is led.
+
+        Never where the local log goes on from the tiered end. A manifest without any record was looked at already.
+        """
+        if manifest.state.is_blank or _key_of(log) in self._believed:
+            return False
+        above = max(manifest.tiered_end, manifest.log_start_offset, log.log_start_offset)
+        return foreign or log.local_log_start_offset > above or disagreement(log, manifest) is not None
 
     def _tell_of_restored(self, log: PartitionLog, plan: RestorePlan) -> None:
         at_end = plan.next_offset == plan.tiered_end
@@ -259,6 +274,7 @@ class Partitions:
         key = _key_of(log)
         self._logs.set_aside(log)
         self._set_aside[key] = _SetAside(log)
+        self._believed.pop(key, None)
         self.offline[key] = _why_offline(key, error)
         self._log_line(
             f"{log.topic}-{log.partition} is offline, and the broker serves the other partitions: {self.offline[key]}"

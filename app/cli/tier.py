@@ -162,3 +162,65 @@ def segments(
         )
 
     run_async(work)
+
+
+PartitionNumber = Annotated[int, typer.Option("--partition", "-p", min=0, help="Number of the partition.")]
+StoreUrl = Annotated[
+    str, typer.Option("--store", "-s", metavar="URL", help="Object store: file:///path or s3://bucket/prefix.")
+]
+
+
+@app.command()
+def adopt(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    partition: PartitionNumber,
+    store: StoreUrl,
+    as_json: Json = False,
+) -> None:
+    """Take segments that a manifest has lost its entries of into the manifest again.
+
+    For a partition that is offline because segment objects lie above its tiered end that no record names. The segments that follow
+    the tiered end without a gap are entered by their footers, and the broker leads the partition when it looks again. If a
+    broker leads the partition, stop the broker first.
+    """
+    from app.cli.stored_manifest import changing
+    from app.tiering.unnamed import adopt as take_in
+
+    entries, left = run_async(lambda: changing(store, topic, partition, take_in))
+    if as_json:
+        print_json({"adopted": [[entry.base_offset, entry.end_offset] for entry in entries], "unnamed": len(left)})
+        return
+    for entry in entries:
+        say(f"Offsets [{entry.base_offset}, {entry.end_offset}) are in the manifest of {topic}-{partition} again.")
+    if not entries:
+        say(f"Nothing follows the tiered end of {topic}-{partition}.")
+    if left:
+        say(
+            f"{count_text(len(left), 'segment')} above it cannot be adopted, because offsets before them are missing. Put the"
+            " manifest back, or give their records up with `firn tier accept-loss`."
+        )
+
+
+@app.command(name="accept-loss")
+def accept_loss(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    partition: PartitionNumber,
+    store: StoreUrl,
+    as_json: Json = False,
+) -> None:
+    """Give up the records of segments that no manifest names, so that their partition is led again at its tiered end.
+
+    Their objects are deleted, and their offsets are given to other records. Try `firn tier adopt` first, which loses nothing. If
+    a broker leads the partition, stop the broker first.
+    """
+    from app.cli.stored_manifest import changing
+    from app.tiering.unnamed import accept_loss as give_up
+
+    found, _ = run_async(lambda: changing(store, topic, partition, give_up))
+    if as_json:
+        print_json({"given_up": [[one.base_offset, one.end_offset, one.info.key] for one in found]})
+        return
+    for one in found:
+        say(f"{one.info.key} is given up: offsets from {one.base_offset} on.")
+    if not found:
+        say(f"No segment lies unnamed above the tiered end of {topic}-{partition}; nothing was changed.")

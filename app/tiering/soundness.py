@@ -8,6 +8,7 @@ from app.errors import CorruptionError
 from app.metadata import layout
 from app.metadata.manifest import ManifestState
 from app.objectstore.api import ObjectMissing, ObjectStore
+from app.tiering.unnamed import describe, unnamed_above
 from app.tiering.verify import read_checked_footer
 from app.units import TopicIdPartition
 
@@ -25,13 +26,20 @@ async def why_not_led(
 ) -> str | None:
     """Why a broker with an empty data directory could not lead a partition, in a sentence; None if it could.
 
-    ``read_manifest`` reads it from the store. Costs what that costs, a LIST of one key, and a GET of the last footer.
+    ``read_manifest`` reads it from the store. Costs what that costs, a LIST, and a GET of the last footer.
     Raises: StorageUnavailable.
     """
     try:
         state = await read_manifest(key)
         if state.is_blank:
             return await _why_not_blank(store, key)
+        # Listed after the manifest was read, so what is found is looked for in the manifest once more.
+        objects = await store.list_objects(layout.data_prefix(*key), start_after=_from_the_end(key, state), limit=1000)
+        unnamed = await unnamed_above(store, key, state, objects)
+        if unnamed and (now := await read_manifest(key)).tiered_end == state.tiered_end:
+            unnamed = [one for one in unnamed if now.get(one.segment_id) is None]
+            if unnamed:
+                return f"{describe(unnamed, state)} (or a broker that still has these records will copy them again)"
         if not state.finished:
             return None
         last = state.finished[-1]
@@ -40,12 +48,18 @@ async def why_not_led(
             await read_checked_footer(store, key, last, object_key)
         except ObjectMissing:
             # It may have been replaced, or have expired, since the manifest was read.
-            now = (await read_manifest(key)).get(last.segment_id)
-            if now is not None and now.state is last.state:
+            still = (await read_manifest(key)).get(last.segment_id)
+            if still is not None and still.state is last.state:
                 return f"{object_key} is missing, though the manifest names it"
     except CorruptionError as error:
         return str(error)
     return None
+
+
+def _from_the_end(key: TopicIdPartition, state: ManifestState) -> str:
+    """What the keys of segments that begin at the tiered end or above come after."""
+    end = max(state.tiered_end, state.log_start_offset)
+    return f"{layout.data_prefix(*key)}{end:0{layout.SEQUENCE_DIGITS}d}"
 
 
 async def _why_not_blank(store: ObjectStore, key: TopicIdPartition) -> str | None:

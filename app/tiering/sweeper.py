@@ -5,6 +5,8 @@ COPY_STARTED is durable before the first byte of a copy, so whatever was listed 
 manifest does not know the id, it was given up and forgotten, and never becomes known again. The other way round, a copy that
 began in between would be taken for an orphan.
 
+Objects at the tiered end or above stay until it has passed them (``unnamed.py`` says why).
+
 Objects older than the manifest's first entry (a seal, which is never deleted) are none of its orphans: it was begun in place of
 one that was lost, and they are what that one named. So they stay, as they do where there is no manifest at all. Both times
 are the store's own.
@@ -73,6 +75,9 @@ async def sweep_partition(
             named is not None
             and (named.topic_id, named.partition) == tuple(partition)
             and state.get(named.segment_id) is None
+            # Above it may lie what a manifest that has lost its last entries does not name any more. What was only given up is
+            # swept once the tiered end has passed it.
+            and named.base_offset < max(state.tiered_end, state.log_start_offset)
         ):
             orphans.append(info)
     if orphans:

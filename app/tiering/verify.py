@@ -29,6 +29,7 @@ from app.records.validation import check_interior
 from app.tiering.discovery import list_manifests, list_segment_objects, manifest_begun_ms
 from app.tiering.segment_format import SegmentFooter, check_raw_chunk, check_stored_chunk, decode_footer
 from app.tiering.store_work import unfold_chunk
+from app.tiering.unnamed import UnnamedSegment, describe, unnamed_above
 from app.units import Offset, TopicIdPartition
 
 CHUNKS_AT_ONCE: Final = 4
@@ -40,6 +41,7 @@ class FindingKind(StrEnum):
     MANIFEST_UNREADABLE = "manifest unreadable"
     MANIFEST_MISSING = "manifest missing"
     FOREIGN_KEY = "foreign key recorded"
+    ENTRIES_LOST = "manifest entries lost"
     OBJECT_MISSING = "object missing"
     OBJECT_DAMAGED = "object damaged"
     RECORDS_UNREADABLE = "records unreadable"
@@ -135,7 +137,12 @@ async def verify(
         at.segments_total -= len(unnamed)
         at.bytes_total -= sum(info.size_bytes for info in unnamed)
         history[partition] = await older_than_manifest(store, partition, state, unnamed)
-        for finding in orphan_objects(partition, set(unnamed) - set(history[partition])):
+        rest = set(unnamed) - set(history[partition])
+        above = await unnamed_above(store, partition, state, rest)
+        if above and (await read_cluster()).partition(*partition) is not None:
+            yield lost_entries(partition, above, state)
+            rest -= {one.info for one in above}
+        for finding in orphan_objects(partition, rest):
             yield finding
         async for finding in _verify_partition(
             store, partition, state, read_manifest, read_cluster, at, records=records
@@ -176,6 +183,16 @@ async def older_than_manifest(
 def _is_needed(info: ObjectInfo, state: ManifestState) -> bool:
     named = layout.parse_segment_key(info.key)
     return named is not None and named.base_offset >= state.log_start_offset and state.find(named.base_offset) is None
+
+
+def lost_entries(partition: TopicIdPartition, above: list[UnnamedSegment], state: ManifestState) -> Finding:
+    """The finding for unnamed segments above the tiered end of a partition that is not deleted."""
+    prefix = layout.manifest_prefix(*partition)
+    message = (
+        f"{describe(above, state)}, or a broker that still has these records will copy them again; if the partition is offline, put"
+        f" back what was under {prefix}/, or use `firn tier adopt`"
+    )
+    return Finding(FindingKind.ENTRIES_LOST, partition, prefix, message)
 
 
 def orphan_objects(partition: TopicIdPartition, unnamed: Iterable[ObjectInfo]) -> Iterator[Finding]:

@@ -75,6 +75,8 @@ MENDS: Final[Mapping[FindingKind, str]] = {
     FindingKind.MANIFEST_UNREADABLE: "Put back what was under this prefix: older versions, or a copy of the bucket."
     " Until then none of the partition's history can be read, and none of it was proven here.",
     FindingKind.MANIFEST_MISSING: "Do this before a broker serves the partition again.",
+    FindingKind.ENTRIES_LOST: "Put back what was under this prefix, or take the segments in with `firn tier adopt`. A partition"
+    " that is offline for it is led again after that; a broker that still has the records copies them again by itself.",
     FindingKind.FOREIGN_KEY: "No broker reads or deletes the object under that key. Find out who asked for it, and put back"
     " what was under this prefix before.",
     FindingKind.OBJECT_MISSING: "Put the object back under this key: an older version, or a copy. Its records are lost otherwise.",

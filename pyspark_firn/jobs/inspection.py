@@ -26,11 +26,13 @@ from app.records.batch import LOG_APPEND_TIME, iter_headers
 from app.tiering.discovery import list_manifests, list_segment_objects
 from app.tiering.segment_format import check_raw_chunk, check_stored_chunk
 from app.tiering.store_work import unfold_chunk
+from app.tiering.unnamed import unnamed_above
 from app.tiering.verify import (
     Finding,
     FindingKind,
     check_ranges,
     is_readable,
+    lost_entries,
     lost_manifests,
     manifest_now,
     missing_object,
@@ -255,7 +257,12 @@ def inspect(
                 continue
             unnamed = unnamed_objects(partition, state, objects.get(partition, ()))
             history[partition] = session.run(older_than_manifest(session.store, partition, state, unnamed))
-            found.findings += orphan_objects(partition, set(unnamed) - set(history[partition]))
+            rest = set(unnamed) - set(history[partition])
+            above = session.run(unnamed_above(session.store, partition, state, rest))
+            if above and session.run(session.metadata.cluster()).partition(*partition) is not None:
+                found.findings.append(lost_entries(partition, above, state))
+                rest -= {one.info for one in above}
+            found.findings += orphan_objects(partition, rest)
             found.findings += orphan_uploads(partition, state, uploads.get(partition, ()))
             found.findings += check_ranges(partition, state)
             ends[partition] = state.tiered_end

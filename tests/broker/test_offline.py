@@ -12,10 +12,15 @@ from typing import Any
 
 import pytest
 
+from app.broker.runtime import SystemClock
 from app.cli import main
 from app.cli.doctor import partition_checks
 from app.errors import ErrorCode
 from app.metadata.changes import ConfigChange, Operation
+from app.metadata.follower import MetadataFollower
+from app.objectstore.api import ObjectInfo, ObjectStore
+from app.objectstore.directory import DirectoryStore
+from app.tiering.verify import Finding, FindingKind, verify
 from app.units import PartitionIndex, TopicIdPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
@@ -26,6 +31,8 @@ from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker, running_broker
 
 NO_LEADER = -1
+TIER = ["tier"]
+OF_T = ["t", "--partition", "0", "--store"]
 
 
 def damaged_manifest(store: Path, topic_id: object) -> Path:
@@ -70,16 +77,16 @@ def offline_count(broker: RunningBroker) -> float:
     return count
 
 
-async def told(command: list[str], broker: RunningBroker) -> str:
-    """What a command of ``firn`` says about the broker, as one line."""
+def said_by(command: list[str]) -> str:
+    """What a command of ``firn`` says, as one line. On a thread: the command has a loop of its own."""
     said = io.StringIO()
-
-    def run() -> int:
-        with contextlib.redirect_stdout(said):
-            return main([*command, "--bootstrap", broker.bootstrap])
-
-    assert await asyncio.to_thread(run) == 0
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        assert main(command) == 0
     return " ".join(said.getvalue().split())
+
+
+async def told(command: list[str], broker: RunningBroker) -> str:
+    return await asyncio.to_thread(said_by, [*command, "--bootstrap", broker.bootstrap])
 
 
 async def doctors_findings(broker: RunningBroker) -> list[str]:
@@ -187,3 +194,123 @@ async def test_groups_of_an_offline_partition_have_no_coordinator_and_others_do(
     async with running_broker(tmp_path, offsets_topic_num_partitions=2) as broker, talk(broker.port) as client:
         after = await client.ask(ApiKey.FIND_COORDINATOR, 4, FindCoordinatorRequest(key_type=0, coordinator_keys=names))
         assert {one.error_code for one in after.coordinators} == {0, ErrorCode.COORDINATOR_NOT_AVAILABLE}
+
+
+# --- a manifest that has lost its last entries, together with the disk ------------------------------------------------
+
+
+async def lost_last_entries(path: Path, entries: int = 2) -> tuple[Any, bytes, Path]:
+    """A partition of three tiered segments whose manifest has lost its last entries, and whose broker its data directory.
+
+    Returns the topic's id, what a consumer reads of all, and where the entries are kept.
+    """
+    async with running_broker(path) as broker, talk(broker.port) as client:
+        await broker.create_topic(
+            "t",
+            2,
+            segment_bytes="1048576",
+            retention_ms="-1",
+            local_retention_bytes="0",
+            firn_remote_delete_delay_ms="0",
+        )
+        for n in range(3):
+            await produce(client, "t", batch(10, value=b"%d" % n * 1000))
+            await tier_everything(broker, "t")
+        sent = await fetch_all(client, "t", end=30)
+        topic_id = broker.log("t").topic_id
+    shutil.rmtree(path / "data")
+    log = path / "store" / "topics" / str(topic_id) / "0" / "log"
+    kept = path / "kept"
+    kept.mkdir()
+    for entry in sorted(log.iterdir())[-entries:]:
+        entry.rename(kept / entry.name)
+    return topic_id, sent, log
+
+
+async def findings_of(store: ObjectStore) -> list[Finding]:
+    follower = MetadataFollower(store, SystemClock())
+    return [one async for one in verify(store, follower.manifest, follower.cluster) if one.is_damage]
+
+
+async def test_offsets_of_segments_that_a_manifest_has_lost_are_not_given_out_again_until_it_is_put_back(
+    tmp_path: Path,
+) -> None:
+    topic_id, sent, log = await lost_last_entries(tmp_path)
+    for _ in range(2):  # the first leaves a data directory behind
+        async with running_broker(tmp_path, take_over=True) as broker, talk(broker.port) as client:
+            [line] = [line for line in broker.lines if "is offline" in line]
+            assert line.startswith("t-0 is offline")
+            assert "hold offsets [20, 30) above the tiered end 20" in line
+            assert "`firn tier adopt t --partition 0 --store URL`" in line
+            assert await error_of(client, "t", 0) == ErrorCode.KAFKA_STORAGE_ERROR
+            [finding] = await findings_of(broker.store)
+            assert (finding.kind, finding.object_key) == (FindingKind.ENTRIES_LOST, f"topics/{topic_id}/0")
+            assert await doctors_findings(broker) == ["partition t-0"]
+            assert await produce(client, "t", batch(1), partition=1)
+    for entry in (tmp_path / "kept").iterdir():
+        entry.rename(log / entry.name)
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        assert await fetch_all(client, "t", end=30) == sent
+        assert await produce(client, "t", batch(1)) == [30]
+        assert await findings_of(broker.store) == []
+
+
+async def test_adopted_segments_are_read_again_and_nothing_is_lost(tmp_path: Path) -> None:
+    topic_id, sent, _ = await lost_last_entries(tmp_path, entries=4)
+    key = TopicIdPartition(topic_id, PartitionIndex(0))
+    async with running_broker(tmp_path, take_over=True) as broker, talk(broker.port) as client:
+        assert key in broker.node.partitions.offline
+        told = await asyncio.to_thread(said_by, [*TIER, "adopt", *OF_T, (tmp_path / "store").as_uri()])
+        assert "[10, 20)" in told
+        assert "[20, 30)" in told
+        assert await broker.node.partitions.try_to_open(key)
+        assert await fetch_all(client, "t", end=30) == sent
+        assert await produce(client, "t", batch(1)) == [30]
+        assert await findings_of(broker.store) == []
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        assert (await fetch_all(client, "t", end=31)).startswith(sent)
+
+
+async def test_a_loss_that_is_accepted_is_recorded_and_the_partition_goes_on_at_the_tiered_end(tmp_path: Path) -> None:
+    topic_id, sent, _ = await lost_last_entries(tmp_path, entries=4)
+    [middle] = (tmp_path / "store").glob(f"data/*/{topic_id}/0/{10:020d}-*.seg")
+    middle.unlink()
+    [left] = (tmp_path / "store").glob(f"data/*/{topic_id}/0/{20:020d}-*.seg")
+    key = TopicIdPartition(topic_id, PartitionIndex(0))
+    store = (tmp_path / "store").as_uri()
+    async with running_broker(tmp_path, take_over=True, remote_log_manager_task_interval_ms=20) as broker:
+        told = await asyncio.to_thread(said_by, [*TIER, "adopt", *OF_T, store])
+        assert "Nothing follows the tiered end of t-0" in told
+        assert "1 segment above it cannot be adopted" in told
+        assert not await broker.node.partitions.try_to_open(key)
+        told = await asyncio.to_thread(said_by, [*TIER, "accept-loss", *OF_T, store])
+        assert f"{left.name} is given up: offsets from 20 on" in told
+        assert await broker.node.partitions.try_to_open(key)
+        async with talk(broker.port) as client:
+            assert await fetch_all(client, "t", end=10) == sent[: len(sent) // 3]
+            assert await produce(client, "t", batch(1)) == [10]
+        await until(lambda: not left.exists())
+        assert await findings_of(broker.store) == []
+    told = await asyncio.to_thread(said_by, [*TIER, "accept-loss", *OF_T, store])
+    assert "nothing was changed" in told
+
+
+async def test_a_start_on_its_own_directory_looks_for_no_unnamed_segments(tmp_path: Path) -> None:
+    """Neither after a stop in order nor where the local log goes on above the tiered end."""
+    await two_tiered_partitions(tmp_path)
+    listed: list[str] = []
+
+    class Listening(DirectoryStore):
+        async def list_objects(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> list[ObjectInfo]:
+            listed.append(prefix)
+            return await super().list_objects(prefix, start_after=start_after, limit=limit)
+
+    store = Listening(tmp_path / "store")
+    async with running_broker(tmp_path, store=store) as broker, talk(broker.port) as client:
+        for partition in (0, 1):
+            await produce(client, "t", batch(1), partition=partition)
+    (tmp_path / "data" / ".firn" / "manifest-ends").unlink()
+    async with running_broker(tmp_path, store=store):
+        pass
+    assert listed
+    assert not [prefix for prefix in listed if prefix.startswith("data/")]

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 from app.objectstore.api import Buffer, ObjectInfo, UploadInfo
 from app.objectstore.memory import MemoryStore
 from app.seams import Clock
+from app.units import TimestampMs
 from tests.simulation.runtime import Process
 
 T = TypeVar("T")
@@ -50,6 +51,19 @@ class Bucket(MemoryStore):
         """An object, without an operation."""
         found = self._objects.get(key)
         return found[0] if found is not None else None
+
+    def hide(self, keys: list[str]) -> dict[str, tuple[bytes, TimestampMs]]:
+        """Take objects away as if they had never been, and nobody has done it. Returns what ``show`` needs."""
+        hidden = {key: self._objects[key] for key in keys}
+        for key in keys:
+            super()._remove(key)
+        return hidden
+
+    def show(self, hidden: dict[str, tuple[bytes, TimestampMs]]) -> None:
+        """Put back what was hidden, in the place of whatever lies there."""
+        for key, (data, modified_ms) in hidden.items():
+            super()._store(key, data)
+            self._objects[key] = (data, modified_ms)
 
     def keys_from(self, prefix: str) -> list[str]:
         """Keys that start with ``prefix``, without an operation."""

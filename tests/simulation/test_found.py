@@ -614,3 +614,16 @@ class _Worst:
 
     def random(self) -> float:
         return 0.5
+
+
+def test_a_partition_whose_manifest_has_lost_its_last_entries_with_the_disk_is_not_led_until_they_are_back() -> None:
+    async def story(world: World) -> None:
+        client = Client(world, "c")
+        await client.create()
+        for _ in range(12):
+            assert await client.produce(size=300) is ErrorCode.NONE
+        await world.until(lambda: client.tiered_end > 8, 30, "the tier")
+        assert await world.lose_entries_and_disk() == 1
+        assert client.log.log_end_offset == client.tiered_end > 8
+
+    play(story)

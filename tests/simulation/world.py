@@ -21,9 +21,12 @@ from app.configs import BrokerConfig, Durability, TierCompression, TopicConfig
 from app.coordinator import topics
 from app.errors import ErrorCode, FencedError
 from app.metadata import layout
+from app.metadata.log_format import decode_entry
+from app.metadata.manifest_state import segment_record_key
 from app.metadata.numbered_log import NumberedLog
 from app.objectstore.memory import Fault, FaultKind
 from app.records.batch import iter_headers
+from app.units import TimestampMs, TopicId
 from tests.simulation import assigned, sharing
 from tests.simulation.actors import Administrator, Consumer, Producer
 from tests.simulation.assigned import AssignedMember, OneOwner
@@ -135,6 +138,8 @@ class World:
         self.bucket = Bucket(self.clock, self.new_rng())
         self.processes: list[Process] = []
         self.histories: dict[tuple[UUID, int], PartitionHistory] = {}
+        self.headless: set[tuple[UUID, int]] = set()
+        """Partitions whose manifests have lost their last entries, so that nobody may lead them."""
         self.taken: set[str] = set()
         rng = self.rng
         self.disk_share = self.shape.disk_share
@@ -329,6 +334,10 @@ class World:
             if history.deleting:
                 continue
             log = node.logs.get(history.topic, history.index)
+            if (history.topic_id, history.index) in self.headless:
+                if log is not None:
+                    raise Violation("INV-1", f"{history.name} is led at {log.log_end_offset} without its last entries")
+                continue
             if log is None or log.topic_id != history.topic_id:
                 raise Violation("INV-1", f"{history.name} is not there after {worst}")
             tiered_end = int(self.one_writer.manifest(history.topic_id, history.index).tiered_end)
@@ -606,6 +615,8 @@ class World:
             self.owner.crash("kill")
             self.machines.append(Machine(self, "z"))
             await self.bring_up(self.machines[-1])
+        elif ending < 0.8:
+            await self.lose_entries_and_disk()
         else:
             return
         await self.until(lambda: self.owner.up, 60, "the last start")
@@ -614,6 +625,57 @@ class World:
         await self._read_shared()
         await self._read_committed()
         await self._read_keyed()
+
+    async def lose_entries_and_disk(self) -> int:
+        """The disk is lost, and with it the last entries of some manifests. Returns of how many.
+
+        Nobody may give the offsets of the segments that those entries name to other records: such a partition is not led
+        until the entries are back.
+        """
+        self._moving = True
+        self.owner.crash("kill")
+        hidden: dict[str, tuple[bytes, TimestampMs]] = {}
+        for history in list(self.histories.values()):
+            if not history.deleting:
+                found = self.bucket.hide(self._entries_of_last_segment(history))
+                hidden |= found
+                if found:
+                    self.headless.add((history.topic_id, history.index))
+        self.trace("hidden", sorted(hidden))
+        lost = len(self.headless)
+        self.machines.append(Machine(self, "y"))
+        await self.bring_up(self.machines[-1])
+        await self.until(lambda: self.owner.up, 60, "the start without some entries")
+        self.bucket.show(hidden)
+        node = self.owner.node
+        assert node is not None
+        await self.until(lambda: not node.partitions.offline, 300, "partitions to be led whose entries are back")
+        for history in list(self.histories.values()):
+            log = node.logs.get(history.topic, history.index)
+            if (history.topic_id, history.index) in self.headless and log is not None:
+                tiered_end = int(self.one_writer.manifest(history.topic_id, history.index).tiered_end)
+                self.acked_means_kept.restarted(history, int(log.log_end_offset), tiered_end, "moved")
+        self.headless.clear()
+        return lost
+
+    def _entries_of_last_segment(self, history: PartitionHistory) -> list[str]:
+        """Keys of the manifest's entries from the first on that names its last readable segment; none if a snapshot names it."""
+        state = self.one_writer.manifest(history.topic_id, history.index)
+        prefix = layout.manifest_prefix(TopicId(history.topic_id), history.index)
+        if not state.finished or state.finished[-1].end_offset <= state.log_start_offset:
+            return []
+        last = segment_record_key(state.finished[-1].segment_id)
+        snapshots = self.bucket.keys_from(layout.snapshot_prefix(prefix))
+        keys = self.bucket.keys_from(layout.log_prefix(prefix))
+        for at, key in enumerate(keys):
+            named = layout.parse_numbered_key(key)
+            data = self.bucket.peek(key)
+            assert named is not None
+            assert data is not None
+            if any(record_key == last for record_key, _ in decode_entry(key, named.sequence, data).records):
+                covered = [one for one in snapshots if one[-layout.SEQUENCE_DIGITS :] >= key[-layout.SEQUENCE_DIGITS :]]
+                return [] if covered or at == 0 else keys[at:]
+        return []
 
     def calm(self) -> None:
         """Nothing goes wrong any more."""

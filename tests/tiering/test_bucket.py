@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from app.tiering.sweeper import delete_topic, sweep_partition, sweep_unknown_top
 from app.tiering.verify import Finding, FindingKind, Progress, verify
 from app.units import BrokerId, LeaderEpoch, Offset, SegmentId, TimestampMs, TopicId, TopicIdPartition
 from tests.tiering.segments import TOPIC
-from tests.tiering.world import KEY, World, run_world
+from tests.tiering.world import CONFIG, KEY, World, run_world
 
 
 async def _tiered(world: World, batches: int = 30) -> None:
@@ -147,7 +148,7 @@ def test_history_whose_manifest_was_lost_is_not_swept(tmp_path: Path) -> None:
 
 
 def test_a_manifest_begun_anew_does_not_give_the_history_before_it_away(tmp_path: Path) -> None:
-    """A broker with an empty directory writes on where the manifest was lost: what is left of that copy is an orphan."""
+    """A broker with an empty directory writes on where the manifest was lost: neither its end nor what lies there is trusted."""
 
     async def scenario(world: World) -> None:
         await _tiered(world)
@@ -157,16 +158,43 @@ def test_a_manifest_begun_anew_does_not_give_the_history_before_it_away(tmp_path
         await manifest.load()
         begun = SegmentEntry.started(SegmentId(uuid.UUID(int=2)), Offset(0), Offset(1), broker_id=BrokerId(0))
         await manifest.copy_started(begun)
-        orphan = layout.segment_key(TOPIC, 0, 0, SegmentId(uuid.UUID(int=1)))
-        await world.store.put(orphan, b"left by a lost answer")
+        unnamed = layout.segment_key(TOPIC, 0, 0, SegmentId(uuid.UUID(int=1)))
+        await world.store.put(unnamed, b"it cannot be told what it held")
         found = await _findings(world)
-        assert [one.kind for one in found] == [FindingKind.ORPHAN_OBJECT, FindingKind.MANIFEST_MISSING]
+        assert [one.kind for one in found] == [FindingKind.ENTRIES_LOST, FindingKind.MANIFEST_MISSING]
         assert f"{len(keys)} segment objects" in found[1].message
         swept = await sweep_partition(world.store, KEY, lambda: _fresh(world)(KEY))
-        assert swept.objects == 1
-        assert [info.key for info in await world.store.list_objects("data/")] == keys
+        assert swept.objects == 0
+        assert {info.key for info in await world.store.list_objects("data/")} == {*keys, unnamed}
 
     run_world(tmp_path, scenario)
+
+
+def test_what_lies_unnamed_above_the_tiered_end_is_damage_and_swept_only_once_that_end_has_passed_it(
+    tmp_path: Path,
+) -> None:
+    async def scenario(world: World) -> None:
+        await _tiered(world)
+        await world.crash()
+        last = world.manifest.finished[-1]
+        newest = (await world.store.list_objects(layout.log_prefix(layout.manifest_prefix(*KEY))))[-1].key
+        while (await _fresh(world)(KEY)).get(last.segment_id) is not None:
+            await world.store.delete(newest)
+            newest = (await world.store.list_objects(layout.log_prefix(layout.manifest_prefix(*KEY))))[-1].key
+        [finding] = await _findings(world)
+        assert (finding.kind, finding.is_damage) == (FindingKind.ENTRIES_LOST, True)
+        assert f"hold offsets [{last.base_offset}, {last.end_offset}) above the tiered end" in finding.message
+        swept = await sweep_partition(world.store, KEY, lambda: _fresh(world)(KEY))
+        assert swept.objects == 0
+        deleted = [one async for one in verify(world.store, _fresh(world), _without_topics)]
+        assert FindingKind.ENTRIES_LOST not in {one.kind for one in deleted}
+        await world.start()  # on its own directory, which has the records: they are copied again
+        await world.until(lambda: world.manifest.tiered_end >= last.end_offset)
+        assert (await world.tier.sweep(KEY)).objects == 1
+        assert await _findings(world) == []
+        await world.check()
+
+    run_world(tmp_path, scenario, config=replace(CONFIG, local_retention_ms=-1, local_retention_bytes=-1))
 
 
 def test_a_deleted_topic_leaves_nothing_and_an_unknown_one_is_swept(tmp_path: Path) -> None:

@@ -1,0 +1,190 @@
+"""Segments above the tiered end that no record of their manifest names: records that were tiered, and whose entries were lost.
+
+A copy's COPY_STARTED is durable before its first byte is uploaded, and its record stays until the object is deleted. So a sound
+history leaves such an object in one way only: an upload that was given up and forgotten, and whose completion took effect
+after that. Then the leader has the same records on its own disk, copies them again, and the tiered end soon passes the object.
+A leader that has lost its disk cannot tell the two cases apart, and need not: in both the object holds acknowledged records that it
+does not have. To go on at the tiered end would give their offsets to other records. So such a partition is not led until somebody
+has decided: put the manifest back, ``adopt`` the segments, or ``accept_loss``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from app.errors import CorruptionError
+from app.metadata import layout
+from app.metadata.manifest import SegmentManifest
+from app.metadata.manifest_state import Change, ManifestState, SegmentEntry, SegmentState
+from app.objectstore.api import ObjectInfo, ObjectMissing, ObjectStore
+from app.tiering.discovery import read_footer
+from app.tiering.segment_format import SegmentFooter
+from app.units import BrokerId, LeaderEpoch, Offset, SegmentId, TimestampMs, TopicIdPartition
+
+PAGE_KEYS: Final = 1000
+NO_BROKER: Final = BrokerId(-1)
+
+
+class UnnamedSegment(NamedTuple):
+    """A segment object that no record names, with offsets above the tiered end."""
+
+    info: ObjectInfo
+    segment_id: SegmentId
+    base_offset: Offset
+    footer: SegmentFooter | None
+    """None if it cannot be read."""
+
+    @property
+    def end_offset(self) -> Offset:
+        """One past its last offset, as far as that is known."""
+        return Offset(self.base_offset + 1) if self.footer is None else self.footer.end_offset
+
+
+async def unnamed_above(
+    store: ObjectStore, partition: TopicIdPartition, state: ManifestState, objects: Iterable[ObjectInfo]
+) -> list[UnnamedSegment]:
+    """Those of ``objects`` that hold offsets above the tiered end and that no record names, by key.
+
+    ``state`` was read after the objects were listed. Costs a GET for each object that no record names.
+    Raises: StorageUnavailable.
+    """
+    end = max(state.tiered_end, state.log_start_offset)
+    found = []
+    for info in sorted(objects):
+        named = layout.parse_segment_key(info.key)
+        if named is None or (named.topic_id, named.partition) != tuple(partition):
+            continue
+        if state.get(named.segment_id) is not None:
+            continue
+        footer: SegmentFooter | None
+        try:
+            footer = await read_footer(store, info.key)
+            told = (footer.topic_id, footer.partition, footer.base_offset, footer.segment_id)
+            if told != tuple(named):
+                footer = None
+        except ObjectMissing:
+            continue  # Deleted since it was listed.
+        except CorruptionError:
+            footer = None
+        one = UnnamedSegment(info, named.segment_id, named.base_offset, footer)
+        if one.end_offset > end:
+            found.append(one)
+    return found
+
+
+async def find_unnamed(store: ObjectStore, manifest: SegmentManifest) -> list[UnnamedSegment]:
+    """The partition's unnamed segments that begin at the tiered end or above.
+
+    One that begins below and ends above can only be a replacement, beside whose inputs others lie above. Costs a LIST, and if it
+    shows anything, what reading the rest of the manifest and a footer for each unnamed object cost.
+    Raises: StorageUnavailable, CorruptionError (of the manifest).
+    """
+    prefix = layout.data_prefix(manifest.topic_id, manifest.partition)
+    end = max(manifest.tiered_end, manifest.log_start_offset)
+    objects: list[ObjectInfo] = []
+    after = f"{prefix}{end:0{layout.SEQUENCE_DIGITS}d}"
+    while True:
+        page = await store.list_objects(prefix, start_after=after, limit=PAGE_KEYS)
+        objects += page
+        if len(page) < PAGE_KEYS:
+            break
+        after = page[-1].key
+    if not objects:
+        return []
+    await manifest.refresh()
+    key = TopicIdPartition(manifest.topic_id, manifest.partition)
+    return await unnamed_above(store, key, manifest.state, objects)
+
+
+async def check_nothing_is_unnamed(store: ObjectStore, manifest: SegmentManifest, name: str) -> None:
+    """Refuse to lead a partition whose manifest has lost its last entries. ``name``: of the partition, for people.
+
+    Raises: CorruptionError (says how to mend it), StorageUnavailable.
+    """
+    found = await find_unnamed(store, manifest)
+    if found:
+        topic, _, partition = name.rpartition("-")
+        prefix = layout.manifest_prefix(manifest.topic_id, manifest.partition)
+        raise CorruptionError(
+            f"{describe(found, manifest.state)}; put back what was under {prefix}/ (older versions, or a copy of the bucket), or"
+            f" take these segments into the manifest with `firn tier adopt {topic} --partition {partition} --store URL`, or give"
+            f" their records up with `firn tier accept-loss {topic} --partition {partition} --store URL`"
+        )
+
+
+def describe(found: list[UnnamedSegment], state: ManifestState) -> str:
+    """What unnamed segments are, in a clause."""
+    start, end = min(one.base_offset for one in found), max(one.end_offset for one in found)
+    return (
+        f"{len(found)} segment objects hold offsets [{start}, {end}) above the tiered end {state.tiered_end}, and no record of the"
+        f" manifest names them, the first of them {found[0].info.key}: the manifest has lost its last entries"
+    )
+
+
+async def adopt(store: ObjectStore, manifest: SegmentManifest) -> list[SegmentEntry]:
+    """Take the unnamed segments that follow the tiered end without a gap into the manifest, by their footers.
+
+    Whoever leads the partition must not write its manifest meanwhile: this seals it. Returns what was entered.
+    Raises: ConflictError, StorageUnavailable, CorruptionError, FencedError; what was entered until then stays.
+    """
+    adopted: list[SegmentEntry] = []
+    found = await find_unnamed(store, manifest)
+    while True:
+        end = max(manifest.tiered_end, manifest.log_start_offset)
+        following = [one.footer for one in found if one.footer is not None and one.base_offset == end]
+        if not following:
+            return adopted
+        footer = max(following, key=lambda one: (one.end_offset, one.created_ms))
+        [size] = [one.info.size_bytes for one in found if one.segment_id == footer.segment_id]
+        entry = _entry_of(footer, size)
+
+        def plan(state: ManifestState, entry: SegmentEntry = entry) -> list[Change]:
+            if state.get(entry.segment_id) is not None:
+                return []
+            return [
+                manifest.entered(entry, SegmentState.COPY_STARTED),
+                manifest.entered(entry, SegmentState.COPY_FINISHED),
+            ]
+
+        await manifest.change(plan)
+        adopted.append(entry)
+
+
+async def accept_loss(store: ObjectStore, manifest: SegmentManifest) -> list[UnnamedSegment]:
+    """Record that the unnamed segments are given up: their objects are deleted, and their offsets will be given out again.
+
+    Each gets a record in DELETE_STARTED, so that the decision is durable before anything is deleted; the leader deletes the
+    objects when ``firn.remote.delete.delay.ms`` has passed. Raises: as ``adopt``. Returns what is given up.
+    """
+    found = await find_unnamed(store, manifest)
+
+    def plan(state: ManifestState) -> list[Change]:
+        changes: list[Change] = []
+        for one in found:
+            if state.get(one.segment_id) is None:
+                entry = SegmentEntry.started(one.segment_id, one.base_offset, one.end_offset, broker_id=NO_BROKER)
+                changes.append(manifest.entered(entry, SegmentState.COPY_STARTED))
+                changes.append(manifest.entered(entry, SegmentState.DELETE_STARTED))
+        return changes
+
+    if found:
+        await manifest.change(plan)
+    return found
+
+
+def _entry_of(footer: SegmentFooter, size_bytes: int) -> SegmentEntry:
+    lineage = [(LeaderEpoch(one.epoch), Offset(one.start_offset)) for one in footer.leader_epochs]
+    ends = [start for _, start in lineage[1:]] + [footer.end_offset]
+    return SegmentEntry.started(footer.segment_id, footer.base_offset, footer.end_offset, broker_id=NO_BROKER).replace(
+        leader_epochs=tuple(one for one, end in zip(lineage, ends, strict=True) if end > footer.base_offset),
+        min_timestamp=TimestampMs(footer.min_timestamp),
+        max_timestamp=TimestampMs(footer.max_timestamp),
+        record_count=footer.record_count,
+        raw_bytes=footer.raw_bytes,
+        size_bytes=size_bytes,
+        footer_position=footer.stored_bytes,
+        footer_bytes=size_bytes - footer.stored_bytes,
+        chunk_count=len(footer.chunks),
+        aborted_transaction_count=len(footer.aborted),
+    )
