@@ -4,10 +4,13 @@ Exactly once, whatever is killed when. For Parquet, below ``<target>/<topic>/_fi
 
     <run as 20 digits>.plan     which offsets this run writes: put if absent before its first file
     <run as 20 digits>.commit   what it wrote: put if absent after its last
+    <run as 20 digits>.shown    readers see all that the commit names, and nothing else of the plan
 
-A run that finds a plan without a commit does that plan first: the same offsets into the same files. So a file is either not
-there, or whole and right. A day that compaction has emptied meanwhile gets no file: one that was there already is removed before
-the commit. Readers of the folder pass over ``_firn``.
+A run that finds a plan without a commit does that plan first: the same offsets. Each attempt at a part gives its files names of its
+own, since compaction may have changed what there is to read. They are *pending* (``_….parquet.pending``) until a commit names
+them. The first commit counts: its files get their names, and those of other attempts are removed. A run that finds a commit
+without ``.shown`` does that first. So whatever is killed when, and however many runs are at work, readers of the folder see each
+record once, or not yet. They pass over ``_firn`` and pending files.
 
 For Iceberg the table itself says how far it has come: files and the new ``firn.archive.…`` properties are one commit.
 """
@@ -17,7 +20,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,12 +40,13 @@ from pyspark_firn.jobs.archive_plan import (
     cut,
     decode_document,
     decode_plan,
+    overtaken_files,
     unnamed_files,
 )
 from pyspark_firn.jobs.parquet_files import TABLE_DAYS, DayWriter, WrittenFile
 from pyspark_firn.jobs.running import Runner
 from pyspark_firn.jobs.sources import check_has_history
-from pyspark_firn.jobs.targets import files_below, remove_files, sweep, target_at, writing
+from pyspark_firn.jobs.targets import files_below, remove_files, remove_written, show_files, sweep, target_at, writing
 from pyspark_firn.jobs.values import (
     SAMPLE_RECORDS,
     ValueDecoder,
@@ -122,20 +126,21 @@ class PartDone:
 
 
 def write_part(task: PartTask) -> PartDone:
-    """Read one part and write its files. Repeatable. Raises: CorruptionError, StorageUnavailable."""
+    """Read one part and write its files, under names that no other attempt has. Raises: CorruptionError, StorageUnavailable."""
     keep_freed_memory()
-    name = task.part.file_stem
+    name = f"{task.part.file_stem}-{uuid.uuid4().hex}"
+    pending = task.io_properties is None  # else a table says which files are its own
     if task.split is None:
         return PartDone(task.part, ())
     schema = arrow_schema(COLUMNS)
     decoder = ValueDecoder(task.shape, schema) if task.shape is not None else None
     target = target_at(task.target, task.io_properties)
     days = None if task.io_properties is None else TABLE_DAYS
-    good = DayWriter(target, task.folder, name, decoder.good_schema if decoder else schema, days)
+    good = DayWriter(target, task.folder, name, decoder.good_schema if decoder else schema, days, pending=pending)
     bad: DayWriter | None = None
     if decoder is not None and task.bad_target:
         bad_target = target_at(task.bad_target, task.io_properties)
-        bad = DayWriter(bad_target, task.bad_folder, name, decoder.bad_schema, days)
+        bad = DayWriter(bad_target, task.bad_folder, name, decoder.bad_schema, days, pending=pending)
     try:
         with StoreSession(task.store) as session:
             reader = SplitReader(session, COLUMNS, Isolation.READ_COMMITTED, fail_on_data_loss=True, mend=JOB_MEND)
@@ -180,7 +185,9 @@ def archive_parquet(
     with StoreSession(store) as source, StoreSession(target) as sink:
         while True:
             snapshot = _snapshot(source, store, topic)
-            run, done, plan = _last_run(sink, topic)
+            run, done, plan, unshown = _last_run(sink, topic)
+            if unshown is not None:
+                _show(sink, target, topic, unshown, done)
             _check_topic(
                 snapshot, topic, done.get("topic_id") or (plan.topic_id if plan else None), _ends(done), target
             )
@@ -326,8 +333,8 @@ def _key(topic: str, run: int, kind: str) -> str:
     return f"{topic}/_firn/{run:020d}.{kind}"
 
 
-def _last_run(sink: StoreSession, topic: str) -> tuple[int, dict[str, Any], ArchivePlan | None]:
-    """(number of the run to do, last commit, the plan of that run if it has one already)."""
+def _last_run(sink: StoreSession, topic: str) -> tuple[int, dict[str, Any], ArchivePlan | None, ArchivePlan | None]:
+    """(number of the run to do, last commit, the plan of that run if it has one already, the last commit's if it is not shown)."""
     prefix = f"{topic}/_firn/"
     names: list[str] = []
     while True:
@@ -340,10 +347,18 @@ def _last_run(sink: StoreSession, topic: str) -> tuple[int, dict[str, Any], Arch
     if commits:
         done = decode_document(sink.run(sink.store.get(commits[-1])), commits[-1])
     run = int(done["run"]) + 1
-    key = _key(topic, run, "plan")
-    if key in names:
-        return run, done, decode_plan(sink.run(sink.store.get(key)), key)
-    return run, done, None
+
+    def plan_of(number: int) -> ArchivePlan:
+        key = _key(topic, number, "plan")
+        return decode_plan(sink.run(sink.store.get(key)), key)
+
+    shown = not commits or done["version"] == 1 or _key(topic, run - 1, "shown") in names
+    return (
+        run,
+        done,
+        plan_of(run) if _key(topic, run, "plan") in names else None,
+        None if shown else plan_of(run - 1),
+    )
 
 
 def _ends(done: Mapping[str, Any]) -> dict[int, int]:
@@ -399,45 +414,47 @@ def _commit(
 ) -> None:
     """Write down what a run has made, unless another has done the same run: then what that one has written down counts."""
     files = sorted((asdict(file) for one in finished for file in one.files), key=lambda file: file["path"])
-    document = {
+    document: dict[str, Any] = {
         "version": FORMAT_VERSION,
         "run": run,
         "topic_id": plan.topic_id,
+        "before": dict(before),
         "ends": dict(before) | plan.ends(),
         "records": sum(file["records"] for file in files),
         "files": files,
         "bad_files": sorted(
             (asdict(file) for one in finished for file in one.bad_files), key=lambda file: file["path"]
         ),
+        "with_values": with_values,
     }
     key = _key(topic, run, "commit")
     try:
-        counts = decode_document(sink.run(sink.store.get(key)), key)
-    except ObjectMissing:
-        _remove_unnamed(target, topic, plan, document, with_values=with_values)
-        try:
-            sink.run(sink.store.put_if_absent(key, json.dumps(document).encode()))
-        except AlreadyExists:
-            counts = decode_document(sink.run(sink.store.get(key)), key)
-        else:
-            return
-    _remove_unnamed(target, topic, plan, counts, with_values=with_values)
+        sink.run(sink.store.put_if_absent(key, json.dumps(document).encode()))
+    except AlreadyExists:
+        document = decode_document(sink.run(sink.store.get(key)), key)
+    _show(sink, target, topic, plan, document)
 
 
-def _remove_unnamed(
-    target: str, topic: str, plan: ArchivePlan, commit: Mapping[str, Any], *, with_values: bool
-) -> None:
-    """Remove files of a plan's parts that its commit does not name.
+def _show(sink: StoreSession, target: str, topic: str, plan: ArchivePlan, commit: Mapping[str, Any]) -> None:
+    """Have readers see what a commit names, and nothing else of its plan. Repeatable, also beside others that do the same.
 
-    They are of an attempt that was ended, and what they held was compacted away since. Costs a LIST for each thousand files of the
-    archive. Raises: StorageUnavailable.
+    Only now is anything removed: before the commit nobody knows which attempt counts. Costs a LIST for each thousand files of the
+    archive. Raises: CorruptionError, StorageUnavailable.
     """
+    key = _key(topic, int(commit["run"]), "shown")
+    shown = commit["version"] == 1 or bool(sink.run(sink.store.list_objects(key, limit=1)))
     folders = [(topic, "files")]
-    if with_values:  # Else it is the folder of the topic of that name.
+    if commit.get("with_values") or commit["bad_files"]:  # Else it is the folder of the topic of that name.
         folders.append((f"{topic}{BAD_SUFFIX}", "bad_files"))
+    before = {int(partition): int(end) for partition, end in commit.get("before", {}).items()}
     for folder, kind in folders:
         named = {file["path"] for file in commit[kind]}
-        remove_files(target, folder, list(unnamed_files(plan, files_below(target, folder), named)))
+        remove_files(target, folder, list(unnamed_files(plan, before, files_below(target, folder), named)))
+        if not shown:
+            show_files(target, folder, sorted(named))
+    if not shown:
+        with suppress(AlreadyExists):
+            sink.run(sink.store.put_if_absent(key, b"{}"))
 
 
 def _tasks(
@@ -504,8 +521,8 @@ def archive_iceberg(
     """Append what is in the store and not yet in an Iceberg table, which is made if need be, partitioned by day.
 
     ``catalog``: properties of a pyiceberg catalog (``type``, ``uri``, ``warehouse`` …). The files and the new offsets are one
-    commit of the table; a run that loses a race against another adds nothing. Files that a killed run has left are written
-    over by the next.
+    commit of the table; a run that loses a race against another adds nothing, and removes its files. Files that a killed run
+    has left are in no table; below a folder the next run removes them, elsewhere Iceberg's own removal of orphan files does.
 
     With ``values``, they are decoded to the column ``data``; records that cannot be decoded go to the table ``<table_name>_bad``
     with the column ``reason``. It is committed first: a run that finds it ahead of the other does what is between them first.
@@ -541,12 +558,25 @@ def archive_iceberg(
             with _swept(*((address, folder) for address in {target, bad_target} - {""})):
                 finished = _written(runner, tasks, progress)
             ends = dict(before) | plan.ends()
+            # By the table that takes them; that of bad records first.
+            written = {target: [file.path for one in finished for file in one.files]}
+            tables = {target: table}
             if bad_table is not None and bad_target:
-                bad_files = [file for one in finished for file in one.bad_files]
-                add_files(bad_table, [f"{bad_target}/{folder}/{file.path}" for file in bad_files], topic_id, ends)
-            add_files(
-                table, [f"{target}/{folder}/{file.path}" for one in finished for file in one.files], topic_id, ends
-            )
+                written = {bad_target: [file.path for one in finished for file in one.bad_files], **written}
+                tables[bad_target] = bad_table
+            for address in list(written):
+                try:
+                    add_files(
+                        tables[address], [f"{address}/{folder}/{path}" for path in written[address]], topic_id, ends
+                    )
+                except ConfigError:
+                    for refused, paths in written.items():
+                        remove_written(refused, folder, paths, table.io.properties)
+                    raise
+                paths = written.pop(address)
+                if address.startswith("file:"):
+                    found = files_below(address, folder)
+                    remove_files(address, folder, list(overtaken_files(before, ends, found, set(paths))))
             _count(summary, finished)
             summary.ends = ends
             if until is None:

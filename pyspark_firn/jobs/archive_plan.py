@@ -1,7 +1,8 @@
 """What one run of an archive writes: offset ranges, decided before the first file and written down. Pure.
 
 A run is a *plan* (which offsets of which partition go into which part) and a *commit* (what came of it). Parts are cut by the
-manifest alone, and a part's files are named by its offsets: writing them again writes the same files.
+manifest alone. A part's files are named by its offsets and by the attempt that wrote them, since two attempts at one part may read
+different records: the topic may be compacted between them. Which attempt counts, the commit says.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from app.errors import CorruptionError
 from app.metadata.manifest_state import ManifestState
 from pyspark_firn.planning import segments_between
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+"""Of plans and commits. In version 1 files had no attempt in their names, and were there before their commit."""
+VERSIONS: Final = (1, FORMAT_VERSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +55,58 @@ class ArchivePlan:
         return ends
 
 
-def unnamed_files(plan: ArchivePlan, paths: Iterable[str], named: Container[str]) -> Iterator[str]:
-    """Those of ``paths`` that are files of the plan's parts and are not among ``named``. Pure."""
+def unnamed_files(
+    plan: ArchivePlan, before: Mapping[int, int], paths: Iterable[str], named: Container[str]
+) -> Iterator[str]:
+    """Those of ``paths`` that nobody needs once the plan is committed, with ``named`` as its files. Pure.
+
+    They are other files of its parts, whichever attempt wrote them, and pending ones of offsets that were committed ``before``
+    (next offset by partition): their writers went on after another had finished their run.
+    """
     stems = {part.file_stem for part in plan.parts}
     for path in paths:
         found = _FILE_NAME.fullmatch(path.rpartition("/")[2])
-        if found is not None and found[1] in stems and path not in named:
+        if found is None or path in named or shown_path(path) in named:
+            continue
+        stem, partition, end, pending = found["stem"], int(found["partition"]), int(found["end"]), found["pending"]
+        if stem in stems or (pending and end <= before.get(partition, 0)):
             yield path
 
 
-_FILE_NAME: Final = re.compile(r"(\d{5,}-\d{20}-\d{20})(?:-\d+)?\.parquet")
+def overtaken_files(
+    before: Mapping[int, int], ends: Mapping[int, int], paths: Iterable[str], named: Container[str]
+) -> Iterator[str]:
+    """Those of ``paths`` that no commit of an Iceberg table can name any more, once one from ``before`` to ``ends`` has ``named``.
+
+    Whoever wrote them began at or above ``before`` and lost: a table that has changed takes no files of theirs. Pure.
+    """
+    for path in paths:
+        found = _FILE_NAME.fullmatch(path.rpartition("/")[2])
+        if found is None or path in named:
+            continue
+        partition = int(found["partition"])
+        if int(found["start"]) >= before.get(partition, 0) and int(found["end"]) <= ends.get(partition, 0):
+            yield path
+
+
+def pending_path(path: str) -> str:
+    """Where a file is until its commit is written: no reader of the folder takes it for one of the archive."""
+    folder, slash, name = path.rpartition("/")
+    return f"{folder}{slash}_{name}{PENDING_SUFFIX}"
+
+
+def shown_path(path: str) -> str:
+    """Inverse of ``pending_path``; the path itself if it is not pending."""
+    folder, slash, name = path.rpartition("/")
+    if name.startswith("_") and name.endswith(PENDING_SUFFIX):
+        name = name[1:].removesuffix(PENDING_SUFFIX)
+    return f"{folder}{slash}{name}"
+
+
+PENDING_SUFFIX: Final = ".pending"
+_FILE_NAME: Final = re.compile(
+    r"_?(?P<stem>(?P<partition>\d{5,})-(?P<start>\d{20})-(?P<end>\d{20}))(?:-[0-9a-f]{32})?(?:-\d+)?\.parquet(?P<pending>\.pending)?"
+)
 
 
 def decode_plan(data: bytes, name: str) -> ArchivePlan:
@@ -81,7 +126,7 @@ def decode_document(data: bytes, name: str) -> dict[str, Any]:
         version = found["version"]
     except (ValueError, KeyError, TypeError):
         raise CorruptionError(f"{name} is damaged: it is no document of an archive") from None
-    if version != FORMAT_VERSION:
+    if version not in VERSIONS:
         raise CorruptionError(f"{name} has format version {version}, this Firn knows {FORMAT_VERSION}: use a newer one")
     return dict(found)
 

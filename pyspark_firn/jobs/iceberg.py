@@ -108,7 +108,8 @@ def add_files(table: Table, paths: Sequence[str], topic_id: str, ends: Mapping[i
             if paths:
                 transaction.add_files(list(paths), check_duplicate_files=True)
             transaction.set_properties(property_names(topic_id, ends))
-    except CommitFailedException as error:
+    except (CommitFailedException, FileNotFoundError) as error:
+        # Whoever was quicker removes the files of those who were not: they can be gone before this commit is tried.
         name = ".".join(table.name())
         raise ConfigError(
             f"Another writer changed {name} meanwhile, nothing was added; run the job again ({error})."

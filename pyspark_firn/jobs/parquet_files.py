@@ -1,7 +1,7 @@
 """One part of an archive as Parquet files: one for each day of its records.
 
-A file shows only when it is whole, under its own name; writing a part again replaces its files by the same ones, also while
-another attempt is at it.
+A file gets its name only when it is whole. In a folder that others read it is *pending* then, until the archive's commit names it
+(``archive_plan.pending_path``). Two attempts at one part never share a name.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from app.errors import ConfigError
 from app.limits import MIB
+from pyspark_firn.jobs.archive_plan import pending_path
 from pyspark_firn.jobs.targets import Target, writing
 
 DAY_US: Final = 86_400_000_000
@@ -37,7 +38,7 @@ class WrittenFile:
     """A file of an archive."""
 
     path: str
-    """Below the archive's folder."""
+    """Below the archive's folder, once it is not pending any more."""
     day: str
     records: int
     bytes: int
@@ -46,9 +47,9 @@ class WrittenFile:
 class _DayFile:
     """The file of one day under way."""
 
-    def __init__(self, target: Target, folder: str, path: str, schema: pa.Schema) -> None:
+    def __init__(self, target: Target, folder: str, path: str, schema: pa.Schema, pending: bool) -> None:
         self.path = path
-        self._file = target.create(f"{folder}/{path}")
+        self._file = target.create(f"{folder}/{pending_path(path) if pending else path}")
         try:
             with writing(self._file.name):
                 self._writer = pq.ParquetWriter(
@@ -99,9 +100,17 @@ class DayWriter:
     """Writes record batches with a ``timestamp`` column as ``<folder>/date=<day>/<name>[-<n>].parquet``."""
 
     def __init__(
-        self, target: Target, folder: str, name: str, schema: pa.Schema, days: Container[int] | None = None
+        self,
+        target: Target,
+        folder: str,
+        name: str,
+        schema: pa.Schema,
+        days: Container[int] | None = None,
+        *,
+        pending: bool = False,
     ) -> None:
-        """``days``: since 1970, those that records may be of; None: any."""
+        """``days``: since 1970, those that records may be of; None: any. ``pending``: files wait for a commit under other names."""
+        self._pending = pending
         self._target, self._folder, self._name, self._schema, self._days = target, folder, name, schema, days
         self._opened: dict[int, _DayFile] = {}
         self._count: dict[int, int] = {}
@@ -125,7 +134,7 @@ class DayWriter:
                 self._count[day] = number + 1
                 suffix = f"-{number}" if number else ""
                 path = f"date={_day_name(day)}/{self._name}{suffix}.parquet"
-                file = self._opened[day] = _DayFile(self._target, self._folder, path, self._schema)
+                file = self._opened[day] = _DayFile(self._target, self._folder, path, self._schema, self._pending)
             file.add(part)
 
     def close(self) -> list[WrittenFile]:

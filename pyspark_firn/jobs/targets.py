@@ -24,9 +24,10 @@ from botocore.session import Session
 from obstore.exceptions import BaseError
 from obstore.store import S3Store as Bucket
 
-from app.errors import ConfigError, StorageUnavailable
+from app.errors import ConfigError, CorruptionError, StorageUnavailable
 from app.objectstore.directory_work import storage_error
 from app.objectstore.url import DirectoryLocation, S3Location, parse_store_url
+from pyspark_firn.jobs.archive_plan import PENDING_SUFFIX, pending_path
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Config, S3Credential
@@ -42,6 +43,7 @@ CREDENTIALS_KEPT: Final = timedelta(seconds=60)
 REGION_DEFAULT: Final = "us-east-1"
 """What servers other than AWS call themselves; a signature must name one."""
 TEMPORARY_SUFFIX: Final = ".tmp"
+_FILE_ENDINGS: Final = (".parquet", f".parquet{PENDING_SUFFIX}")
 
 
 @contextmanager
@@ -149,11 +151,7 @@ class HeldFile:
         self._written.rename(self._path)
         os.close(self._lock)
         self._lock = -1
-        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _sync_folder(self._path.parent)
         return size
 
     def discard(self) -> None:
@@ -161,6 +159,14 @@ class HeldFile:
             self._written.unlink(missing_ok=True)
             os.close(self._lock)
             self._lock = -1
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def sweep(url: str, folder: str) -> int:
@@ -179,11 +185,12 @@ def sweep_folder(folder: Path, name: str) -> None:
 
 
 def files_below(url: str, folder: str) -> Iterator[str]:
-    """Paths, below a folder at an address, of the Parquet files in its folders. Raises: StorageUnavailable."""
+    """Paths, below a folder at an address, of the Parquet files in its folders, pending ones too. Raises: StorageUnavailable."""
     location = parse_store_url(url)
     if isinstance(location, DirectoryLocation):
         root = location.path / folder
-        yield from (path.relative_to(root).as_posix() for path in root.glob("*/*.parquet"))
+        for kind in ("*/*.parquet", f"*/_*.parquet{PENDING_SUFFIX}"):
+            yield from (path.relative_to(root).as_posix() for path in root.glob(kind))
     else:
         yield from BucketPrefix(location).files_below(folder)
 
@@ -197,6 +204,46 @@ def remove_files(url: str, folder: str, paths: Sequence[str]) -> None:
                 (location.path / folder / path).unlink(missing_ok=True)
     elif paths:
         BucketPrefix(location).remove_files(folder, paths)
+
+
+def show_files(url: str, folder: str, paths: Sequence[str]) -> None:
+    """Give pending files, named by ``paths`` as they will be, their names. One that has its name already stays.
+
+    Raises: CorruptionError if there is none of either name; StorageUnavailable.
+    """
+    location = parse_store_url(url)
+    if not isinstance(location, DirectoryLocation):
+        BucketPrefix(location).show_files(folder, paths)
+        return
+    root = location.path / folder
+    for path in paths:
+        with writing(str(root / path)):
+            try:
+                (root / pending_path(path)).rename(root / path)
+            except FileNotFoundError:
+                if not (root / path).exists():
+                    raise missing_file(f"{root}/{path}") from None
+    for parent in {(root / path).parent for path in paths}:
+        with writing(str(parent)):
+            _sync_folder(parent)
+
+
+def remove_written(url: str, folder: str, paths: Sequence[str], io_properties: Mapping[str, str]) -> None:
+    """Remove files that were written for an Iceberg table and that it did not take. Raises: StorageUnavailable."""
+    if url.startswith("file:"):
+        remove_files(url, folder, paths)
+        return
+    from pyiceberg.io import load_file_io
+
+    files = load_file_io(dict(io_properties), url)
+    for path in paths:
+        address = f"{url}/{folder}/{path}"
+        with writing(address), suppress(FileNotFoundError):
+            files.delete(address)
+
+
+def missing_file(path: str) -> CorruptionError:
+    return CorruptionError(f"{path} is gone, which a commit of the archive names: put it back, or name another target")
 
 
 def _removed(path: Path) -> bool:
@@ -244,7 +291,7 @@ class BucketPrefix:
         prefix = f"{self._location.prefix}{folder}/"
         try:
             for page in obstore.list(self._bucket, prefix):
-                yield from (one["path"].removeprefix(prefix) for one in page if one["path"].endswith(".parquet"))
+                yield from (one["path"].removeprefix(prefix) for one in page if one["path"].endswith(_FILE_ENDINGS))
         except (BaseError, OSError) as error:
             raise self._unavailable(error, f"{folder} cannot be listed", LIST) from error
 
@@ -256,6 +303,24 @@ class BucketPrefix:
             return
         except (BaseError, OSError) as error:
             raise self._unavailable(error, f"{folder} has files that cannot be removed", "s3:DeleteObject") from error
+
+    def show_files(self, folder: str, paths: Sequence[str]) -> None:
+        """As the function. A bucket cannot rename, so they are copied in it and removed. Raises: as the function."""
+        for path in paths:
+            try:
+                self._show(f"{self._location.prefix}{folder}/", path)
+            except FileNotFoundError:
+                raise missing_file(f"{self._location}/{folder}/{path}") from None
+            except (BaseError, OSError) as error:
+                raise self._unavailable(error, f"{folder}/{path} cannot be copied", "s3:GetObject") from error
+        if paths:
+            self.remove_files(folder, [pending_path(path) for path in paths])
+
+    def _show(self, root: str, path: str) -> None:
+        try:
+            obstore.copy(self._bucket, f"{root}{pending_path(path)}", f"{root}{path}")
+        except FileNotFoundError:
+            obstore.head(self._bucket, f"{root}{path}")  # Another was quicker.
 
     def _unavailable(self, error: Exception, what: str, action: str) -> StorageUnavailable:
         """The error in a sentence: obstore's own has the whole request in it."""

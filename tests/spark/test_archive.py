@@ -25,7 +25,7 @@ from pyspark_firn.jobs.archive import ValuesWanted, archive_iceberg, archive_par
 from pyspark_firn.jobs.compact import compact
 from pyspark_firn.jobs.parquet_files import DayWriter
 from pyspark_firn.jobs.running import ProcessRunner
-from pyspark_firn.jobs.targets import Folder, TableFiles
+from pyspark_firn.jobs.targets import Folder, TableFiles, show_files
 from pyspark_firn.reading import SplitReader
 from tests.spark.conftest import Topic
 from tests.support.buckets import BucketBuilder
@@ -192,6 +192,161 @@ def test_of_two_runs_at_the_same_time_one_takes_nothing_away_that_the_other_has_
     assert {path.relative_to(lake / "t").as_posix() for path in (lake / "t").rglob("*.parquet")} == named
 
 
+@pytest.mark.parametrize("late", ["before the compaction", "after it"])
+def test_of_two_runs_around_a_compaction_one_counts_and_the_other_leaves_nothing(
+    topic: Topic, tmp_path: Path, late: str
+) -> None:
+    """Both do the same plan; one reads 300 records of it, the other the one that compaction keeps. The late one writes last."""
+    lake, target = tmp_path / "lake", (tmp_path / "lake").as_uri()
+    with pytest.raises(Killed):
+        archive_parquet(topic.store, "t", target, KilledRunner(0), part_bytes=4000)
+
+    def other_run() -> None:
+        if late == "before the compaction":
+            compact(topic.store, "t", by_key=True)
+        archive_parquet(topic.store, "t", target, ProcessRunner(1), part_bytes=4000)
+
+    class Late:
+        parallelism = 1
+
+        def run(self, function: Callable[[Any], Any], arguments: Sequence[Any]) -> Iterator[Any]:
+            tasks = list(arguments)
+            if late == "before the compaction":
+                done = [function(task) for task in tasks]
+                other_run()
+            else:
+                other_run()
+                done = [function(task) for task in tasks]
+            yield from done
+
+    archive_parquet(topic.store, "t", target, Late(), part_bytes=4000)
+    [commit] = (lake / "t" / "_firn").glob("*.commit")
+    named = {file["path"]: file["bytes"] for file in json.loads(commit.read_bytes())["files"]}
+    there = {path.relative_to(lake / "t").as_posix(): path.stat().st_size for path in (lake / "t").rglob("date=*/*")}
+    assert there == named
+    offsets = [offset for offset, _, _ in archived(lake / "t")]
+    assert offsets == ([299] if late == "before the compaction" else list(range(300)))
+
+
+def test_readers_of_the_folder_see_nothing_before_the_commit(topic: Topic, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+
+    def look(write: Callable[[Any], Any], task: Any) -> Any:
+        done = write(task)
+        assert list(lake.rglob("*.parquet.pending"))
+        assert not list(lake.rglob("*.parquet"))
+        assert ds.dataset(lake / "t", format="parquet").to_table().num_rows == 0
+        return done
+
+    archive_parquet(topic.store, "t", lake.as_uri(), RunnerOf(look), part_bytes=4000)
+    assert not list(lake.rglob("*.pending"))
+    assert archived(lake / "t") == expected(topic)
+
+
+@pytest.mark.parametrize("shown", [0, 2, 1000])
+def test_a_run_that_is_killed_after_its_commit_is_shown_by_the_next(
+    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: int
+) -> None:
+    lake = tmp_path / "lake"
+
+    def some(url: str, folder: str, paths: Sequence[str]) -> None:
+        show_files(url, folder, paths[:shown])
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pyspark_firn.jobs.archive.show_files", some)
+        with pytest.raises(Killed):
+            archive_parquet(topic.store, "t", lake.as_uri(), ProcessRunner(1), part_bytes=4000)
+    assert len(list(lake.rglob("*.parquet"))) < 15 if shown < 1000 else True
+    assert archive_parquet(topic.store, "t", lake.as_uri(), ProcessRunner(1)).parts == 0
+    assert archived(lake / "t") == expected(topic)
+    assert not list(lake.rglob("*.pending"))
+    assert archive_parquet(topic.store, "t", lake.as_uri(), ProcessRunner(1)).parts == 0
+
+
+def test_a_file_that_a_commit_names_and_that_is_gone_is_said(
+    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = tmp_path / "lake"
+
+    def killed(url: str, folder: str, paths: Sequence[str]) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pyspark_firn.jobs.archive.show_files", killed)
+        with pytest.raises(Killed):
+            archive_parquet(topic.store, "t", lake.as_uri(), ProcessRunner(1), part_bytes=4000)
+    next(lake.rglob("*.pending")).unlink()
+    with pytest.raises(CorruptionError, match="is gone, which a commit of the archive names"):
+        archive_parquet(topic.store, "t", lake.as_uri(), ProcessRunner(1))
+
+
+def test_a_run_that_an_older_firn_has_begun_is_finished_without_its_files(topic: Topic, tmp_path: Path) -> None:
+    """Its files had no attempt in their names, and were there before the commit."""
+    lake = tmp_path / "lake"
+    with pytest.raises(Killed):
+        archive_parquet(topic.store, "t", lake.as_uri(), KilledRunner(0))
+    [plan] = (lake / "t" / "_firn").glob("*.plan")
+    document = json.loads(plan.read_bytes())
+    plan.write_text(json.dumps({**document, "version": 1}))
+    old = lake / "t" / "date=2023-11-14" / f"00000-{0:020d}-{300:020d}.parquet"
+    old.parent.mkdir()
+    pq.write_table(pa.table({"offset": [1]}), old)
+    archive_parquet(topic.store, "t", lake.as_uri(), ProcessRunner(1))
+    assert not old.exists()
+    assert archived(lake / "t") == expected(topic)
+
+
+def in_table(name: str, catalog: dict[str, str]) -> dict[str, int]:
+    """Bytes that a table says its files have, by path."""
+    from pyspark_firn.jobs.iceberg import opened_table
+
+    table = opened_table(name, catalog)
+    assert table is not None
+    files = table.inspect.files().select(["file_path", "file_size_in_bytes"]).to_pylist()
+    return {file["file_path"].removeprefix("file://"): file["file_size_in_bytes"] for file in files}
+
+
+def on_disk(warehouse: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_size for path in warehouse.rglob("data/**/*.parquet")}
+
+
+def test_of_two_runs_into_an_iceberg_table_around_a_compaction_one_leaves_nothing(topic: Topic, tmp_path: Path) -> None:
+    """The one that loses has planned before the compaction and writes after the other's commit."""
+    from pyspark_firn.jobs.iceberg import local_catalog
+
+    catalog = local_catalog(tmp_path / "warehouse")
+
+    class Overtaken:
+        parallelism = 1
+
+        def run(self, function: Callable[[Any], Any], arguments: Sequence[Any]) -> Iterator[Any]:
+            tasks = list(arguments)
+            written = [function(task) for task in tasks]
+            compact(topic.store, "t", by_key=True)
+            archive_iceberg(topic.store, "t", "lake.t", catalog, ProcessRunner(1), part_bytes=4000)
+            yield from written
+            yield from map(function, tasks)  # as a task that is tried again
+
+    with pytest.raises(ConfigError, match="nothing was added; run the job again"):
+        archive_iceberg(topic.store, "t", "lake.t", catalog, Overtaken(), part_bytes=4000)
+    assert len(in_table("lake.t", catalog)) == 1
+    assert on_disk(tmp_path / "warehouse") == in_table("lake.t", catalog)
+
+
+def test_files_of_a_killed_run_into_an_iceberg_table_are_removed_by_the_next(topic: Topic, tmp_path: Path) -> None:
+    from pyspark_firn.jobs.iceberg import local_catalog
+
+    catalog = local_catalog(tmp_path / "warehouse")
+    with pytest.raises(Killed):
+        archive_iceberg(topic.store, "t", "lake.t", catalog, KilledRunner(2), part_bytes=4000)
+    assert on_disk(tmp_path / "warehouse")
+    archive_iceberg(topic.store, "t", "lake.t", catalog, ProcessRunner(1))
+    grow(topic, 300, 1)
+    archive_iceberg(topic.store, "t", "lake.t", catalog, ProcessRunner(1))
+    assert on_disk(tmp_path / "warehouse") == in_table("lake.t", catalog)
+
+
 class RunnerAfter:
     """Something else happens before the first part."""
 
@@ -309,7 +464,8 @@ def test_two_attempts_at_one_part_do_not_get_in_each_others_way(
         with monkeypatch.context() as patched:
             patched.setattr(SplitReader, "read", overtaken)
             outer = write(task)
-        assert inner == [outer]
+        assert {file.path for file in inner[0].files}.isdisjoint(file.path for file in outer.files)
+        assert [file.records for file in inner[0].files] == [file.records for file in outer.files]
         return outer
 
     archive_parquet(topic.store, "t", (tmp_path / "lake").as_uri(), RunnerOf(twice))
@@ -460,7 +616,7 @@ def test_what_workers_have_half_written_when_a_run_is_ended_is_removed(topic: To
     with pytest.raises(KeyboardInterrupt):
         archive_parquet(topic.store, "t", (tmp_path / "lake").as_uri(), Ended(), part_bytes=4000)
     assert not left.exists()
-    assert list((tmp_path / "lake").rglob("*.parquet"))
+    assert list((tmp_path / "lake").rglob("*.parquet.pending"))
 
 
 @pytest.mark.parametrize("step", ["__init__", "write_table"])
@@ -472,7 +628,7 @@ def test_a_full_target_keeps_nothing_of_a_file(
         raise OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device")
 
     monkeypatch.setattr(f"pyspark_firn.jobs.parquet_files.pq.ParquetWriter.{step}", full)
-    told = rf"^could not write {tmp_path}/out/t/date=.*\.parquet: No space left on device; free some space$"
+    told = rf"^could not write {tmp_path}/out/t/date=.*\.parquet\.pending: No space left on device; free some space$"
     with pytest.raises(StorageFull, match=told):
         archive_parquet(topic.store, "t", f"file://{tmp_path}/out", ProcessRunner(1))
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file() and "_firn" not in path.parts]
