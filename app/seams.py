@@ -25,6 +25,17 @@ class Clock(Protocol):
         ...
 
 
+class BootClock(Protocol):
+    """Time that passes while a process is stopped and a machine is suspended: by it a broker finds that it stood still.
+
+    It begins anywhere and never steps. A hypervisor that stops a guest together with its clocks hides that from it.
+    """
+
+    def __call__(self) -> float:
+        """Seconds."""
+        ...
+
+
 class BlockingPool(Protocol):
     """Where blocking system calls and long computations go, so that the event loop never waits for them."""
 

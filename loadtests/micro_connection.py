@@ -25,7 +25,7 @@ import uvloop
 from crc32c import crc32c
 
 from app.broker.node import Node, Surroundings
-from app.broker.runtime import SystemClock, ThreadPool, raise_descriptor_limit, settle_memory
+from app.broker.runtime import SystemClock, ThreadPool, boot_s, raise_descriptor_limit, settle_memory
 from app.configs import BrokerConfig
 from app.handlers.connection import Connection
 from app.hot.files import PosixFileSystem
@@ -164,7 +164,7 @@ async def node_running(directory: Path) -> AsyncIterator[Node]:
     node = Node(
         config,
         Surroundings(
-            clock=SystemClock(), rng=rng, pool=pool, fs=fs, store=store, work=work, log_line=print,
+            clock=SystemClock(), rng=rng, pool=pool, fs=fs, store=store, work=work, log_line=print, boot_s=boot_s,
             descriptors_max=raise_descriptor_limit(),
         ),
     )  # fmt: skip

@@ -25,6 +25,7 @@ from app.configs import BrokerConfig
 from app.errors import ConfigError, FencedError, FirnError, StorageFull
 from app.groups.coordinator import GroupCoordinator
 from app.groups.share_coordinator import ShareCoordinator
+from app.handlers.acknowledging import AcknowledgementGate
 from app.handlers.context import Context
 from app.handlers.dispatch import Apis
 from app.handlers.fetch_sessions import FetchSessions
@@ -37,15 +38,17 @@ from app.hot.cleaning.cleaner import LogCleaner
 from app.hot.cleaning.plain import PlainEngine
 from app.hot.cleaning.work import CleanerWork, InlineCleanerWork
 from app.hot.files import DirectoryLock, FileSystem
+from app.hot.log import PartitionLog
 from app.hot.manager import LoadReport, LogManager
 from app.hot.unreadable import UnreadableBatch, UnreadableBatches
 from app.metadata.cluster import ClusterImage, Endpoint, ImageDelta
 from app.metadata.controller import Controller
 from app.metadata.liveness import Liveness, ObjectLiveness
 from app.metadata.numbered_log import LogTimings
+from app.metadata.place import Places
 from app.metrics import Registry, Sample
 from app.objectstore.api import ObjectStore
-from app.seams import BlockingPool, Clock
+from app.seams import BlockingPool, BootClock, Clock
 from app.tiering.chunk_cache import ChunkCache
 from app.tiering.remote_log_manager import RemoteLogManager
 from app.tiering.remote_reader import RemoteReader
@@ -60,6 +63,8 @@ KAFKA_METADATA_DIRECTORY: Final = "__cluster_metadata-0"
 """In every data directory of Apache Kafka, and in none of Firn."""
 ROOM_CHECK_S: Final = 1.0
 LOG_DESCRIPTORS_MAX: Final = 65_536
+REFRESH_S: Final = 5.0
+"""How long a broker that was replaced reads manifests, to say what is not in them."""
 PARTITIONS_NAMED_MAX: Final = 10
 """In one line of the log."""
 
@@ -84,6 +89,10 @@ class Surroundings:
     timings: LogTimings | None = None
     store_samples: Callable[[], Awaitable[Sequence[Sample]]] | None = None
     """Asks the store process for its metrics."""
+    boot_s: BootClock = loop_time_s
+    """Also passes while this process is stopped, or the machine is suspended."""
+    places: Places | None = None
+    """Leads to other brokers; None asks and tells nobody."""
     elapsed_s: Callable[[], float] = loop_time_s
     """Seconds from any moment on, fine enough to time a callback."""
     new_cleaner_work: Callable[[], CleanerWork] | None = None
@@ -204,7 +213,11 @@ class Node:
             expected_cluster_id=meta.cluster_id if meta is not None else None,
             on_fenced=self._on_fenced,
             timings=around.timings,
+            places=around.places,
+            log_line=self._log_line,
         )
+        # Before the registration: who stands still after it may have been replaced.
+        gate = AcknowledgementGate(around.boot_s, self._log_line)
         self.partitions = Partitions(
             config,
             controller=self.controller,
@@ -218,6 +231,7 @@ class Node:
             timings=around.timings,
             log_line=self._log_line,
         )
+        ticking = asyncio.create_task(gate.keep_ticking())
         try:
             async with asyncio.TaskGroup() as together:
                 loading = together.create_task(self.logs.load_all())
@@ -225,6 +239,8 @@ class Node:
                 together.create_task(self.controller.start())
         except BaseExceptionGroup as failures:
             raise first_error(failures) from None
+        finally:
+            ticking.cancel()
         self.load_report = report = loading.result()
         for problem in report.problems:
             self._log_line(problem)
@@ -302,6 +318,7 @@ class Node:
             store_samples=around.store_samples,
             offline=self.partitions.offline,
             replays=ReplayTurns(around.elapsed_s),
+            gate=gate,
         )
         self.controller.on_change(self._count_generation)
         self.controller.on_change(self._follow_settings)
@@ -382,6 +399,7 @@ class Node:
                 self._tasks = tasks
                 background = [
                     tasks.create_task(self._run_controller()),
+                    tasks.create_task(self._keep_sure_of_place()),
                     tasks.create_task(self.remote_reader.run()),
                 ]
                 await self.partitions.take_over_all(
@@ -425,29 +443,64 @@ class Node:
         finally:
             self._tasks = None
             if self._fenced is not None:
-                self._tell_what_stays_behind()
+                await self._tell_what_stays_behind()
         if self._fenced is not None:
             raise self._fenced
 
-    def _tell_what_stays_behind(self) -> None:
-        """Name the records that whoever took over may not have: acknowledged here, and not known to be tiered."""
-        behind = []
-        for log in self.logs.logs():
-            start = max(self.remote_log_manager.tiered_end(log.topic_id, log.partition) or 0, log.log_start_offset)
-            if log.log_end_offset > start:
-                behind.append(f"{log.topic}-{log.partition} [{start}, {log.log_end_offset})")
+    async def _tell_what_stays_behind(self) -> None:
+        """Name the records that whoever took over does not have, as far as the manifests can be read now."""
+        logs = self.logs.logs()
+        starts = {log: self._first_left_behind(log) for log in logs}
+        unsure = False
+        try:
+            async with asyncio.timeout(REFRESH_S):
+                for log in logs:
+                    manifest = self.remote_log_manager.last_manifest_of(TopicIdPartition(log.topic_id, log.partition))
+                    if manifest is not None and log.log_end_offset > starts[log]:
+                        # A copy that was under way may have been finished by whoever took over.
+                        await manifest.refresh()
+                        starts[log] = self._first_left_behind(log)
+        except (TimeoutError, FirnError):
+            unsure = True
+        behind = [
+            f"{log.topic}-{log.partition} [{starts[log]}, {log.log_end_offset})"
+            for log in logs
+            if log.log_end_offset > starts[log]
+        ]
         if behind:
             more = f" and {len(behind) - PARTITIONS_NAMED_MAX} more" if len(behind) > PARTITIONS_NAMED_MAX else ""
+            older = " (as known here: the store does not say what was finished since)" if unsure else ""
             self._log_line(
-                f"offsets that were not in the store yet stay in {self.config.data_dir}, and whoever took over may have "
-                f"given them to other records: {', '.join(behind[:PARTITIONS_NAMED_MAX])}{more}"
+                f"offsets that were not in the store when it was taken over stay in {self.config.data_dir}, and whoever took over"
+                f" may have given them to other records{older}: {', '.join(behind[:PARTITIONS_NAMED_MAX])}{more}"
             )
+
+    def _first_left_behind(self, log: PartitionLog) -> int:
+        """The first offset of ``log`` that is not in the store as this broker wrote it."""
+        manifest = self.remote_log_manager.last_manifest_of(TopicIdPartition(log.topic_id, log.partition))
+        if manifest is None:
+            return log.log_start_offset
+        # What was tiered since under a leader epoch that this log did not have there is whoever took over's.
+        mine = {one.epoch: one.start_offset for one in log.leader_epochs()}
+        oldest = min(mine, default=0)
+        others = [
+            start
+            for epoch, start in manifest.state.leader_epochs()
+            if mine and epoch > oldest and start < mine.get(epoch, log.log_end_offset)
+        ]
+        return max(min([manifest.tiered_end, *others]), log.log_start_offset)
 
     async def _run_controller(self) -> None:
         try:
             await self.controller.run()
         except FencedError as error:
             self._on_fenced(error)
+
+    async def _keep_sure_of_place(self) -> None:
+        try:
+            await self.context.gate.run(self.controller.look)
+        except* FencedError as errors:
+            self._on_fenced(next(iter(errors.exceptions)))  # type: ignore[arg-type]
 
     async def _watch_room(self) -> None:
         """Refuse producers while the disk is nearly full, before the file system does it less politely."""

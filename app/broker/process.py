@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from app import __version__
 from app.broker.children import Child
 from app.broker.running import forget_running, note_running
-from app.broker.runtime import SystemClock, ThreadPool, log_line, raise_descriptor_limit, settle_memory
+from app.broker.runtime import SystemClock, ThreadPool, boot_s, log_line, raise_descriptor_limit, settle_memory
 from app.configs import BrokerConfig
 from app.configs.without_effect import set_aside
 from app.errors import ConfigError, ConflictError, StorageUnavailable
@@ -104,6 +104,7 @@ class Broker:
         # Nobody waits for this loop yet, and the store process starts meanwhile.
         from app.broker.cleaning import CleanerProcesses
         from app.broker.node import OWN_DIRECTORY, Node, Surroundings, first_error
+        from app.broker.places import KafkaPlaces
         from app.objectstore.proxy import StoreProxy
         from app.tiering.store_proxy import ProxyStoreWork
 
@@ -127,6 +128,8 @@ class Broker:
                 descriptors_max=raise_descriptor_limit(),
                 liveness=self._liveness(),
                 store_samples=self._store_samples,
+                boot_s=boot_s,
+                places=KafkaPlaces(),
                 elapsed_s=time.perf_counter,
                 new_cleaner_work=self._cleaners.new,
             ),

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, TypeVar
 
 from app.units import TimestampMs
@@ -21,6 +22,11 @@ POOL_THREADS: Final = 8
 DESCRIPTORS_WANTED: Final = 1 << 20
 GARBAGE_THRESHOLD: Final = 10_000
 """Objects made and not freed between two looks at the youngest generation."""
+
+
+boot_s: Final = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+"""Seconds since the machine was started, the time that it was suspended included where the system counts it. Without a function of
+ours in between: it is read for every write to a socket."""
 
 
 class SystemClock:

@@ -65,7 +65,13 @@ def serve(
         typer.Option("--redis", metavar="URL", help="For a cluster of several brokers; one alone needs none."),
     ] = None,
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="Take over this node id though another data directory holds it.")
+        bool,
+        typer.Option(
+            "--take-over",
+            help="Take over this node id though another data directory holds it and its broker may live. That broker is told, and"
+            " ends. If it cannot be told, it acknowledges records, which are lost, for up to 10 s, or for as long as it is cut off"
+            " from the store; the start says so.",
+        ),
     ] = False,
     config: Annotated[
         Path | None,

@@ -1,4 +1,4 @@
-"""Firn's own APIs (keys 20000 to 20003): what is asked and answered, msgpack in one field of bytes.
+"""Firn's own APIs (keys 20000 to 20004): what is asked and answered, msgpack in one field of bytes.
 
 Shared by the broker, which answers, and by the HTTP process and the command line, which ask. The keys are not advertised.
 Structs are arrays on the wire; a new field goes to the end and has a default, so that either side may be the older one.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final, TypeVar
+from uuid import UUID
 
 import msgspec
 
@@ -20,6 +21,29 @@ OFFLINE: Final = "offline"
 """The state of a partition that its broker cannot open; ``last_error`` says why, and everything else is not known."""
 SEGMENTS_PER_ANSWER_MAX: Final = 10_000
 """A partition with more is asked again from the last one's end."""
+
+
+class PlaceRequest(msgspec.Struct, array_like=True, frozen=True):
+    """FirnPlace: who are you, asked of the broker that should have this node id on this data directory (ADR 0018).
+
+    With ``replaced_by``, it is told as well that somebody took its place. It believes nothing, and reads the cluster log.
+    """
+
+    cluster_id: str
+    node_id: int
+    directory_id: UUID
+    replaced_by: str = ""
+
+
+class PlaceResponse(msgspec.Struct, array_like=True, frozen=True):
+    cluster_id: str
+    node_id: int
+    directory_id: UUID
+    looks: bool = False
+    """It reads the cluster log before it answers anything else. No if it was told too little time ago, or is not who is meant."""
+    untiered_bytes: int = 0
+    """What it holds on its disk alone; 0 if it was not told."""
+    untiered_partitions: int = 0
 
 
 class MetricsRequest(msgspec.Struct, array_like=True, frozen=True):

@@ -82,6 +82,7 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_filled",
+        "_gate",
         "_held",
         "_in_callback",
         "_needs_drain",
@@ -116,6 +117,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, server: KafkaServer) -> None:
         self.server = server
         self.context = server.context
+        self._gate = server.context.gate
         self._transport: asyncio.Transport = None  # type: ignore[assignment]
         self.peer = ""
         self.closed = True
@@ -534,18 +536,27 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return False
         if not self._write_paused:
-            sending = self._sending
+            sending, gate = self._sending, self._gate
             if sending is not None and sending.parts:
+                if gate.boot_s() > gate.sure_until_s and gate.holds(self.on_close):
+                    return True
                 sending.push()
                 if not sending.parts:
                     self._out_bytes = 0
                 return not self.closed
             out = self._out
             if out:
+                if gate.boot_s() > gate.sure_until_s and gate.holds(self.on_close):
+                    return True
                 self._transport.write(out[0] if len(out) == 1 else b"".join(out))
                 out.clear()
                 self._out_bytes = 0
         return True
+
+    def doubt_ended(self) -> None:
+        """Responses may leave that were held back."""
+        if not self.closed:
+            self.send_on()
 
     def room_made(self) -> None:
         """The client has read: there is room for what is to be sent."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from app.configs import BrokerConfig
 from app.errors import StorageFull
+from app.handlers.acknowledging import AcknowledgementGate
 from app.handlers.fetch_fan_out import FanOut
 from app.handlers.replays import ReplayTurns
 from app.metrics import Registry, Sample
@@ -69,6 +70,8 @@ class Context:
     """Readers of the tier take turns, so that others need not wait for them."""
     offline: Mapping[TopicIdPartition, str] = field(default_factory=dict)
     """Partitions that this broker should lead and cannot open, with the reason in a sentence."""
+    gate: AcknowledgementGate = field(default_factory=AcknowledgementGate)
+    """Holds responses back while it is in doubt whether another broker has this one's place."""
     fan_out: FanOut = field(default_factory=FanOut)
     """What many consumers are answered alike."""
     effective: BrokerConfig = field(init=False)

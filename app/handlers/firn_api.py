@@ -13,6 +13,8 @@ from app.client.firn_api import (
     SEGMENTS_PER_ANSWER_MAX,
     MetricsRequest,
     PartitionTierStatus,
+    PlaceRequest,
+    PlaceResponse,
     SegmentInfo,
     TierReplaceRequest,
     TierReplaceResponse,
@@ -36,6 +38,7 @@ from app.errors import (
 )
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
+from app.hot.log import PartitionLog
 from app.metrics import Registry, Sample
 from app.tiering import replacement
 from app.tiering import tier_status as tier
@@ -111,6 +114,30 @@ def _packed(sample: Sample, process: str) -> bytes:
     if not any(name == "process" for name, _ in labels):
         labels = (*labels, ("process", process))
     return pack_sample(sample.family, sample.kind, sample.help, sample.name, labels, sample.value)
+
+
+def handle_place(context: Context, request: Request, message: bytes) -> bytes:
+    """Who this broker is; if it is told that it was replaced, it looks before it answers anything else. Raises: ProtocolError."""
+    asked = unpack(PlaceRequest, message)
+    cluster_id, mine = context.image.cluster_id, context.controller.identity
+    is_meant = (asked.cluster_id, asked.node_id, asked.directory_id) == (cluster_id, mine.broker_id, mine.directory_id)
+    looks = is_meant and bool(asked.replaced_by) and context.gate.be_told(request.on_close)
+    untiered = [log for log in context.logs.logs() if _untiered_bytes(context, log)] if looks else []
+    return pack(
+        PlaceResponse(
+            cluster_id,
+            mine.broker_id,
+            mine.directory_id,
+            looks,
+            sum(_untiered_bytes(context, log) for log in untiered),
+            len(untiered),
+        )
+    )
+
+
+def _untiered_bytes(context: Context, log: PartitionLog) -> int:
+    tiered_end = context.remote_log_manager.tiered_end(log.topic_id, log.partition) or 0
+    return sum(one.size_bytes for one in log.segments() if one.end_offset > max(one.base_offset, tiered_end))
 
 
 def handle_tier_status(context: Context, request: Request, message: bytes) -> bytes:
@@ -283,4 +310,5 @@ APIS: Final[ApiTable] = {
     ApiKey.FIRN_TIER_STATUS: Api(handle_tier_status, _refuse),
     ApiKey.FIRN_TIER_SEGMENTS: Api(handle_tier_segments, _refuse),
     ApiKey.FIRN_TIER_REPLACE: Api(handle_tier_replace, _refuse),
+    ApiKey.FIRN_PLACE: Api(handle_place, _refuse),
 }

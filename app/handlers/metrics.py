@@ -83,4 +83,5 @@ PRIVATE_NAMES = {
     20001: "firn_tier_status",
     20002: "firn_tier_segments",
     20003: "firn_tier_replace",
+    20004: "firn_place",
 }

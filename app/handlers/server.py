@@ -60,6 +60,7 @@ class KafkaServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: Listener | None = None
         self._closed = False
+        context.gate.on_open(self._go_on)
         context.registry.gauge("firn_connections", "Connections open.", lambda: [((), float(len(self._connections)))])
         context.registry.gauge(
             "firn_request_memory_bytes",
@@ -174,6 +175,10 @@ class KafkaServer:
                 self.metrics.connections_idle.value += 1
                 connection.abort()
         self._schedule_idle_check()
+
+    def _go_on(self) -> None:
+        for connection in tuple(self._connections):
+            connection.doubt_ended()
 
     # --- memory of arriving frames -------------------------------------------------------------------------------
 

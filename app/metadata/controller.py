@@ -4,8 +4,9 @@ A broker alone is its own controller, by the code that many will use: it seals t
 directory by the same entry, and then groups the changes that are asked of it.
 
 **Who may start.** The cluster log binds a node id to a data directory. The bound directory starts at once (a lock in it
-keeps a second process out). Another directory starts only if nothing was heard of the bound broker for 30 s, or if the
-operator says so (``take_over``). The signs of life are only a courtesy; what keeps two from writing is the seal.
+keeps a second process out). Another directory starts only if nothing was heard of the bound broker for 30 s and it does
+not answer at its address, or if the operator says so (``take_over``). Once registered it tells the bound broker, which looks at the
+log before it acknowledges anything more (ADR 0018). All that is a courtesy; what keeps two from writing to the bucket is the seal.
 
 **Being replaced.** A broker that sees a registration of its node id that is not its own, or another's seal, is *fenced*:
 every change fails with FencedError, ``on_fenced`` is called, ``run`` raises. It finds out by its next append or poll.
@@ -63,6 +64,7 @@ from app.metadata.cluster import (
 from app.metadata.liveness import BEAT_INTERVAL_MS, SILENCE_MS_MAX, Identity, Liveness
 from app.metadata.log_format import KeyValue, encoded_bytes_max
 from app.metadata.numbered_log import LogTimings, NumberedLog
+from app.metadata.place import ASK_S, TELL_AGAIN_S, Holder, Places
 from app.objectstore.api import ObjectStore
 from app.seams import Clock
 from app.units import BrokerId, LeaderEpoch, TopicId, TopicIdPartition
@@ -127,9 +129,11 @@ class Controller:
         expected_cluster_id: str | None = None,
         on_fenced: Callable[[FencedError], None] | None = None,
         timings: LogTimings | None = None,
+        places: Places | None = None,
+        log_line: Callable[[str], None] = _logger.warning,
     ) -> None:
         """``directory_id`` is the data directory's, for ever. ``expected_cluster_id`` is the cluster that the directory
-        belongs to, if it belongs to one already."""
+        belongs to, if it belongs to one already. ``places`` leads to other brokers; without it none is asked or told."""
         self.config = config
         self.identity = Identity(BrokerId(config.node_id), directory_id, UUID(bytes=rng.randbytes(16), version=4))
         self._endpoints = tuple(endpoints)
@@ -140,6 +144,8 @@ class Controller:
         self._expected_cluster_id = expected_cluster_id
         self._on_fenced = on_fenced
         self._timings = timings if timings is not None else LogTimings()
+        self._places = places
+        self._log_line = log_line
         self._log: NumberedLog[ClusterState] = NumberedLog(
             store,
             layout.CLUSTER_PREFIX,
@@ -235,6 +241,7 @@ class Controller:
             self._predecessor = image.brokers.get(self.identity.broker_id)
             self._started = True
             self._publish()
+            await self._tell_replaced(image)
             return
         raise StorageUnavailable("the cluster log is written by others again and again")
 
@@ -286,6 +293,15 @@ class Controller:
         await self._catch_up()
         if silent is not None:
             raise copy_of(silent)
+
+    async def look(self) -> None:
+        """Read on in the cluster log: whoever has this broker's place is known when it returns.
+
+        Raises: FencedError, StorageUnavailable, CorruptionError.
+        """
+        if self._fenced is not None:
+            raise self._fenced
+        await self._catch_up()
 
     async def leave(self) -> None:
         """After ``run`` has ended for good: let another directory start at once. A fenced broker says nothing."""
@@ -461,20 +477,27 @@ class Controller:
             )
         if self._take_over:
             return
+        for broker in self._others(image):
+            if broker.broker_id == mine.broker_id:
+                what = f"Node id {mine.broker_id} is in use by a broker with another data directory ({broker.directory_id})"
+            else:
+                what = f"Broker {broker.broker_id} runs this cluster by itself"
+            await self._check_silent(broker.broker_id, broker.directory_id, what)
+            if await self._ask(image.cluster_id, broker) is not None:
+                raise StartRefused(
+                    f"{what}, which answers at {_addresses(broker)} though it gives no sign of life in the store: it may be cut"
+                    " off from the store alone. Stop it and start again, or start with --take-over."
+                )
+
+    def _others(self, image: ClusterImage) -> list[BrokerImage]:
+        """Whose places this start takes: another directory's of our node id, and another controller's."""
+        mine = self.identity
         bound = image.brokers.get(mine.broker_id)
-        if bound is not None and bound.directory_id != mine.directory_id:
-            await self._check_silent(
-                mine.broker_id,
-                bound.directory_id,
-                f"Node id {mine.broker_id} is in use by a broker with another data directory ({bound.directory_id})",
-            )
         controller = image.brokers.get(image.controller.broker_id)
+        others = [] if bound is None or bound.directory_id == mine.directory_id else [bound]
         if controller is not None and controller.broker_id != mine.broker_id:
-            await self._check_silent(
-                controller.broker_id,
-                controller.directory_id,
-                f"Broker {controller.broker_id} runs this cluster by itself",
-            )
+            others.append(controller)
+        return others
 
     async def _check_silent(self, broker_id: BrokerId, directory_id: UUID, what: str) -> None:
         age_ms = await self._patiently(lambda: self._liveness.age_ms(broker_id, directory_id))
@@ -483,6 +506,63 @@ class Controller:
                 f"{what}, which gave a sign of life {age_ms / 1000:.0f} s ago: stop it and wait"
                 f" {(SILENCE_MS_MAX - age_ms) // 1000 + 1} s, or start with --take-over."
             )
+
+    async def _ask(self, cluster_id: str, broker: BrokerImage, replaced_by: str = "") -> Holder | None:
+        """That broker's answer, from any of its endpoints; None if none of them answers as that broker within ``ASK_S``."""
+        places = self._places
+        if places is None:
+            return None
+
+        async def ask(endpoint: Endpoint) -> Holder | None:
+            found = await places.ask(
+                endpoint,
+                cluster_id=cluster_id,
+                node_id=broker.broker_id,
+                directory_id=broker.directory_id,
+                replaced_by=replaced_by,
+            )
+            who = None if found is None else (found.cluster_id, found.node_id, found.directory_id)
+            return found if who == (cluster_id, broker.broker_id, broker.directory_id) else None
+
+        asking = {asyncio.ensure_future(ask(endpoint)) for endpoint in broker.endpoints}
+        answer: Holder | None = None
+        try:
+            async with asyncio.timeout(ASK_S):
+                while asking and answer is None:
+                    done, asking = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+                    answer = next((one for task in done if (one := task.result()) is not None), None)
+        except TimeoutError:
+            answer = None
+        finally:
+            for task in asking:
+                task.cancel()
+            if asking:
+                await asyncio.wait(asking)
+        return answer
+
+    async def _tell_replaced(self, before: ClusterImage) -> None:
+        """Have whoever had this place look at the cluster log, where our registration is durable; say what it risks if not."""
+        if self._places is None:
+            return
+        loop = asyncio.get_running_loop()
+        for broker in self._others(before):
+            deadline_s = loop.time() + ASK_S
+            answer = await self._ask(before.cluster_id, broker, self.writer_id)
+            while answer is not None and not answer.looks and loop.time() < deadline_s:
+                await asyncio.sleep(TELL_AGAIN_S)  # it was told a moment ago, by anybody
+                answer = await self._ask(before.cluster_id, broker, self.writer_id)
+            who = f"the broker with data directory {broker.directory_id}"
+            if answer is not None and answer.looks:
+                self._log_line(
+                    f"{who} was told at {_addresses(broker)} that it is replaced, and acknowledges nothing more;"
+                    f" on its disk alone are, and stay, {answer.untiered_bytes} bytes of {answer.untiered_partitions} partitions"
+                )
+            else:
+                self._log_line(
+                    f"{who} did not answer at {_addresses(broker)}: if it still runs, it may acknowledge records until it"
+                    f" next looks at the store, {BEAT_INTERVAL_MS // 1000} s at most, or for as long as it is cut off from the"
+                    " store too; these records would be lost"
+                )
 
     def _registration(self, image: ClusterImage) -> list[KeyValue]:
         records: list[KeyValue] = []
@@ -697,6 +777,10 @@ class Controller:
             await self._catch_up()
         except (StorageUnavailable, CorruptionError) as error:
             self._refuse_waiting(error)
+
+
+def _addresses(broker: BrokerImage) -> str:
+    return ", ".join(f"{one.host}:{one.port}" for one in broker.endpoints) or "no address"
 
 
 def _refuse(done: asyncio.Future[Any], error: FirnError) -> None:

@@ -99,6 +99,8 @@ class RemoteLogManager:
         self._partitions: dict[TopicIdPartition, LedPartition] = {}
         self._leaving: dict[TopicIdPartition, LedPartition] = {}
         """Detached, with a step under way."""
+        self._taken: dict[TopicIdPartition, SegmentManifest] = {}
+        """Of partitions that were led here until another sealed their manifests."""
         self._left = asyncio.Event()
         """Set, and replaced, whenever such a step is over."""
         self._held: Counter[UUID] = Counter()
@@ -155,6 +157,10 @@ class RemoteLogManager:
         """The manifest of a partition that is led here."""
         found = self._partitions.get(partition)
         return found.manifest if found is not None else None
+
+    def last_manifest_of(self, partition: TopicIdPartition) -> SegmentManifest | None:
+        """``manifest_of``, and of a partition that another broker leads now, the manifest that said so."""
+        return self.manifest_of(partition) or self._taken.get(partition)
 
     def tiered_end(self, topic_id: TopicId, partition: PartitionIndex) -> Offset | None:
         """One past the highest offset in the store; None if nothing was ever tiered, or the partition is not led here."""
@@ -307,7 +313,8 @@ class RemoteLogManager:
         except FencedError as error:
             self._note_failure(partition, error)
             partition.detached = True
-            self._partitions.pop(partition.key, None)
+            if self._partitions.pop(partition.key, None) is not None:
+                self._taken[partition.key] = partition.manifest
         except FirnError as error:
             self._note_failure(partition, error)
         else:

@@ -66,7 +66,13 @@ ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType({**SERVED
 first version is not 0 (KAFKA-18659)."""
 
 PRIVATE: Final[frozenset[int]] = frozenset(
-    {ApiKey.FIRN_METRICS, ApiKey.FIRN_TIER_STATUS, ApiKey.FIRN_TIER_SEGMENTS, ApiKey.FIRN_TIER_REPLACE}
+    {
+        ApiKey.FIRN_METRICS,
+        ApiKey.FIRN_TIER_STATUS,
+        ApiKey.FIRN_TIER_SEGMENTS,
+        ApiKey.FIRN_TIER_REPLACE,
+        ApiKey.FIRN_PLACE,
+    }
 )
 """Firn's own keys: version 0 only, flexible headers, a body of one compact bytes field."""
 

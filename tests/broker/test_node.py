@@ -299,6 +299,20 @@ async def test_a_second_broker_with_the_same_node_id_is_refused_and_told_how_to_
             assert (await client.ask(ApiKey.METADATA, 9, MetadataRequest(topics=None))).brokers
 
 
+async def test_a_forced_take_over_is_told_to_the_old_broker_which_ends_before_the_new_one_serves(tmp_path: Path):
+    async with running_broker(tmp_path) as old:
+        await old.create_topic("t", 1, retention_ms="-1")
+        async with talk(old.port) as client:
+            await produce(client, "t", batch(3))
+            held = old.log("t").size_bytes
+            async with running_broker(tmp_path, data_dir=tmp_path / "other", seed=8, take_over=True) as new:
+                with pytest.raises((OSError, asyncio.IncompleteReadError)):
+                    await produce(client, "t", batch(3))
+                (told,) = [line for line in new.lines if "was told at 127.0.0.1:" in line]
+                assert f"{held} bytes of 1 partitions" in told
+                await until(lambda: old.fenced)
+
+
 async def test_after_a_take_over_the_old_broker_stops_by_itself(tmp_path: Path):
     async with running_broker(tmp_path) as old:
         await old.create_topic("t")

@@ -389,6 +389,32 @@ class BucketIsEnough:
             raise Violation("INV-5", f"{finding.kind}: {finding.object_key}: {finding.message}")
 
 
+class OneAcknowledges:
+    """INV-1 and INV-2 for a single copy: what a broker was sent after another served in its place, it does not acknowledge."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._served_by: Machine | None = None
+        self._since_s = 0.0
+        self.stale = 0
+        """Acknowledgements of a broker that was replaced, of records that it was sent before that."""
+
+    def serving(self, machine: Machine) -> None:
+        if machine is not self._served_by:
+            self._served_by, self._since_s = machine, self._world.loop.time()
+
+    def acked(self, machine: Machine, sent_s: float) -> None:
+        """A record that was sent to ``machine`` at ``sent_s`` is acknowledged. Raises: Violation."""
+        if machine is self._served_by:
+            return
+        if sent_s > self._since_s:
+            raise Violation(
+                "INV-1",
+                f"{machine.name} acknowledged what it was sent {sent_s - self._since_s:.3f} s after another served in its place",
+            )
+        self.stale += 1
+
+
 class Bounded:
     """INV-7: every queue and cache of a running broker keeps its limit."""
 

@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from app.broker.node import Node, Surroundings
+from app.broker.places import holder
+from app.client.firn_api import PlaceRequest, PlaceResponse, pack, unpack
 from app.configs import BrokerConfig
 from app.errors import FirnError
+from app.metadata.cluster import Endpoint
 from app.metadata.numbered_log import LogTimings
+from app.metadata.place import Holder
 from app.tiering.store_work import InlineStoreWork
+from app.wire.apikeys import ApiKey
 from tests.simulation.bucket import ProcessStore
 from tests.simulation.disk import ProcessFiles, SimDisk
 from tests.simulation.history import PartitionHistory
@@ -42,6 +48,35 @@ class _WatchedStore(ProcessStore):
         with self.world.judging():
             self.world.one_writer.offered(key, bytes(data))
         await super().put_if_absent(key, data)
+
+
+class SimPlaces:
+    """A machine's way to the others, by their names."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def ask(
+        self, endpoint: Endpoint, *, cluster_id: str, node_id: int, directory_id: UUID, replaced_by: str = ""
+    ) -> Holder | None:
+        world = self._world
+        machine = next((one for one in world.machines if one.name == endpoint.host), None)
+        if world.brokers_cut_apart or machine is None:
+            await world.loop.create_future()
+        assert machine is not None
+        if not machine.up or machine.node is None or machine.process is None or machine.process.dead:
+            return None
+        if machine.process.paused and world.paused_hear_nothing:
+            await world.loop.create_future()
+        wire = Wire(world.loop, world.new_rng(), machine.process, machine.node.server, world.outside, 0.0)
+        machine.wires.append(wire)
+        asked = PlaceRequest(cluster_id, node_id, directory_id, replaced_by)
+        try:
+            return holder(unpack(PlaceResponse, await wire.ask(ApiKey.FIRN_PLACE, 0, pack(asked))))
+        except ConnectionResetError:
+            return None
+        finally:
+            wire.close()
 
 
 class Machine:
@@ -90,6 +125,7 @@ class Machine:
         config = BrokerConfig(
             data_dir=DATA_DIR,
             take_over=take_over,
+            advertised_host=self.name,
             topic_defaults=world.topic_defaults,
             auto_create_topics_enable=False,
             remote_log_manager_task_interval_ms=1500,
@@ -129,6 +165,8 @@ class Machine:
                 log_line=lambda line: world.trace("line", process.name, line),
                 descriptors_max=self.descriptors_max,
                 timings=TIMINGS,
+                boot_s=world.loop.time,
+                places=SimPlaces(world),
             ),
         )
         process.spawn(self._serve(node, process))

@@ -34,7 +34,10 @@ class Process:
         self.name = name
         self.dead = False
         self.buried = False
+        self.paused = False
         self.frozen: list[asyncio.Handle] = []
+        self.sleeping: list[asyncio.TimerHandle] = []
+        """Timers of a paused process."""
         self.kept: list[asyncio.Task[Any]] = []
         """Tasks of a dead process: kept, so that nobody finalises them while the run goes on."""
         self.context: Context = copy_context()
@@ -53,14 +56,45 @@ class Process:
         self.dead = True
         loop = self.loop
         self.kept = [task for task in asyncio.all_tasks(loop) if isinstance(task, SimTask) and task.owner is self]
-        nothing = asyncio.Handle(lambda: None, (), loop)
-        nothing.cancel()
-        for place, handle in enumerate(loop._ready):
-            if handle._context.get(CURRENT) is self:
-                self.frozen.append(handle)
-                loop._ready[place] = nothing  # the loop counts on their number
+        self._take_out_ready()
+        self.sleeping.clear()
         loop._scheduled[:] = [one for one in loop._scheduled if one._context.get(CURRENT) is not self]
         heapq.heapify(loop._scheduled)
+
+    def pause(self) -> None:
+        """The process stands still, as by SIGSTOP: none of its steps is made, and all clocks go on."""
+        assert not self.paused
+        self.paused = True
+        self._take_out_ready()
+        loop = self.loop
+        self.sleeping = [one for one in loop._scheduled if one._context.get(CURRENT) is self]
+        for timer in self.sleeping:
+            timer._scheduled = False
+        loop._scheduled[:] = [one for one in loop._scheduled if one._context.get(CURRENT) is not self]
+        heapq.heapify(loop._scheduled)
+
+    def resume(self) -> None:
+        """It goes on, as by SIGCONT, with all that has become due."""
+        if not self.paused:
+            return
+        self.paused = False
+        if self.dead:
+            return
+        self.loop._ready.extend(self.frozen)
+        self.frozen.clear()
+        for timer in self.sleeping:
+            if not timer.cancelled():
+                heapq.heappush(self.loop._scheduled, timer)
+                timer._scheduled = True
+        self.sleeping.clear()
+
+    def _take_out_ready(self) -> None:
+        nothing = asyncio.Handle(lambda: None, (), self.loop)
+        nothing.cancel()
+        for place, handle in enumerate(self.loop._ready):
+            if handle._context.get(CURRENT) is self:
+                self.frozen.append(handle)
+                self.loop._ready[place] = nothing  # the loop counts on their number
 
     def check(self) -> None:
         """Raises: ProcessDied if it is dead."""
@@ -95,7 +129,7 @@ class SimLoop(VirtualLoop):
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
         owner = CURRENT.get() if context is None else context.get(CURRENT)
         handle = asyncio.Handle(callback, args, self, context)
-        if owner is not None and owner.dead and not owner.buried:
+        if owner is not None and (owner.paused or owner.dead) and not owner.buried:
             owner.frozen.append(handle)
         else:
             self._ready.append(handle)
@@ -104,7 +138,9 @@ class SimLoop(VirtualLoop):
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
         owner = CURRENT.get() if context is None else context.get(CURRENT)
         handle = asyncio.TimerHandle(when, callback, args, self, context)
-        if owner is None or not owner.dead:
+        if owner is not None and owner.paused and not owner.dead:
+            owner.sleeping.append(handle)
+        elif owner is None or not owner.dead:
             heapq.heappush(self._scheduled, handle)
             handle._scheduled = True
         return handle

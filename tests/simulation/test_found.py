@@ -195,6 +195,7 @@ def test_a_broker_that_was_replaced_cannot_finish_a_copy_over_the_end_that_its_s
         old_client = Client(world, "old")
         old_client.topic_id = client.topic_id
         old_client.connect()
+        world.brokers_cut_apart = True  # it is not told
         await move(world)
         for _ in range(8):
             assert await old_client.produce(size=300) is ErrorCode.NONE

@@ -38,6 +38,7 @@ from tests.simulation.checkers import (
     BucketIsEnough,
     CommittedOnly,
     NoGapNoOverlap,
+    OneAcknowledges,
     OneWriter,
 )
 from tests.simulation.compaction import KeyedReader, KeyedTopic, KeyedWriter
@@ -189,6 +190,7 @@ class World:
         self._pool_latency_s = (0.0001, 0.002)
         self.acked_means_kept = AckedMeansKept(self)
         self.one_writer = OneWriter(self)
+        self.one_acknowledges = OneAcknowledges(self)
         self.committed_only = CommittedOnly(self)
         self.no_gap_no_overlap = NoGapNoOverlap(self)
         self.bucket_is_enough = BucketIsEnough(self)
@@ -214,6 +216,10 @@ class World:
         self._dies_at_upload = False
         self.dies_at_swap = False
         """The next compaction is cut off while its segment takes the place of others."""
+        self.brokers_cut_apart = False
+        """No machine reaches another."""
+        self.paused_hear_nothing = False
+        """What other brokers send to a paused one is lost, as with a machine that is suspended."""
         self.challenged = False
         """Another machine has tried to take the owner's place since it began to serve."""
         self._go: Callable[[object], object] = lambda _work: None
@@ -329,6 +335,7 @@ class World:
         worst = "moved" if moved else machine.worst
         self.trace("serving", machine.name, worst)
         self.owner = self.served_by = machine
+        self.one_acknowledges.serving(machine)
         self._moving = self.challenged = False
         for history in list(self.histories.values()):
             if history.deleting:

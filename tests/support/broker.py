@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from app.broker.node import Node, Surroundings
+from app.broker.places import KafkaPlaces
 from app.broker.runtime import SystemClock, ThreadPool
 from app.configs import BrokerConfig, TopicConfig
 from app.errors import FencedError
@@ -106,6 +107,7 @@ async def running_broker(
             log_line=lines.append,
             descriptors_max=1024,
             store_samples=store_samples,
+            places=KafkaPlaces(),
         ),
     )
     broker = RunningBroker(node, store, lines)

@@ -1,0 +1,47 @@
+"""Asking and telling another broker over Kafka's protocol; see ``app/metadata/place.py``."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from app.client.connection import open_connection
+from app.client.firn_api import PlaceRequest, PlaceResponse, pack, unpack
+from app.errors import BrokerUnavailable, ProtocolError, RequestRejected
+from app.metadata.cluster import Endpoint
+from app.metadata.place import ASK_S, Holder
+from app.wire.apikeys import ApiKey
+
+TIMEOUT_MS = int(ASK_S * 1000)
+
+
+class KafkaPlaces:
+    """Over TCP."""
+
+    async def ask(
+        self, endpoint: Endpoint, *, cluster_id: str, node_id: int, directory_id: UUID, replaced_by: str = ""
+    ) -> Holder | None:
+        try:
+            connection = await open_connection(
+                endpoint.host, endpoint.port, client_id="firn-place", timeout_ms=TIMEOUT_MS
+            )
+        except (BrokerUnavailable, RequestRejected):
+            return None
+        try:
+            asked = PlaceRequest(cluster_id, node_id, directory_id, replaced_by)
+            answer = await connection.request(ApiKey.FIRN_PLACE, pack(asked), timeout_ms=TIMEOUT_MS)
+            return holder(unpack(PlaceResponse, answer))
+        except (BrokerUnavailable, RequestRejected, ProtocolError):
+            return None
+        finally:
+            await connection.close()
+
+
+def holder(answer: PlaceResponse) -> Holder:
+    return Holder(
+        answer.cluster_id,
+        answer.node_id,
+        answer.directory_id,
+        answer.looks,
+        answer.untiered_bytes,
+        answer.untiered_partitions,
+    )
