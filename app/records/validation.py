@@ -60,12 +60,22 @@ def scan_records(data: bytes, count: int, last_offset_delta: int) -> Iterator[tu
                 f"offset delta {offset_delta} after {previous_delta} in a batch whose last is {last_offset_delta}"
             )
         previous_delta = offset_delta
-        key_bytes, position = decode_varint(data, position)
+        byte = data[position]
+        if byte < 0x80:
+            key_bytes = (byte >> 1) ^ -(byte & 1)
+            position += 1
+        else:
+            key_bytes, position = decode_varint(data, position)
         if key_bytes > 0:
             position += key_bytes
         if key_bytes < -1 or position > end:
             raise ValueError(f"a key of {key_bytes} bytes leaves its record")
-        value_bytes, position = decode_varint(data, position)
+        byte = data[position]
+        if byte < 0x80:
+            value_bytes = (byte >> 1) ^ -(byte & 1)
+            position += 1
+        else:
+            value_bytes, position = decode_varint(data, position)
         if value_bytes > 0:
             position += value_bytes
         if value_bytes < -1 or position > end:
