@@ -28,7 +28,7 @@ def require_firn() -> None:
     if place is not None:
         raise FirnAppShadowed(
             f"The package 'app' is {place}, not Firn's: Firn's modules live in a package of that name, so rename yours, or put it"
-            " behind site-packages on sys.path."
+            " behind site-packages on sys.path; PYTHONSAFEPATH=1 keeps Python from looking in the current folder."
         )
 
 

@@ -18,7 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from app.demo import TOPIC, DemoFailed, fill_bucket, flights_table
+from pyspark_firn.shadowing import require_firn
+
+require_firn()  # `python -m` looks into the current folder first.
+
+from app.demo import TOPIC, DemoFailed, fill_bucket, flights_table  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,6 +55,7 @@ def run(folder: Path) -> None:
     bucket = fill_bucket(console, folder, source)
     console.print("[bold]2. The broker is stopped.[/bold] What follows reads the bucket and nothing else.")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYTHONSAFEPATH", "1")  # Spark's processes are not to look for modules in the current folder.
     spark = _session(folder)
     try:
         flights = _flights(spark, bucket)

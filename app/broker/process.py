@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from app import __version__
 from app.broker.children import Child
-from app.broker.running import forget_running, note_running
+from app.broker.running import find_running, forget_running, note_running
 from app.broker.runtime import SystemClock, ThreadPool, boot_s, log_line, raise_descriptor_limit, settle_memory
 from app.configs import BrokerConfig
 from app.configs.without_effect import set_aside
@@ -318,7 +318,11 @@ async def claim_when_free(fs: FileSystem, directory: str, wait_s: float = LOCK_W
             return claim_directory(fs, directory)
         except ConflictError as error:
             if loop.time() >= deadline_s:
-                raise ConflictError(f"{error} (the start waited {wait_s:g} s for it to end)") from None
+                holder = find_running(directory)
+                sentence = str(error)
+                if holder is not None:
+                    sentence = f"{directory} is in use by a broker, process {holder.process_id}; `firn stop` ends it"
+                raise ConflictError(f"{sentence} (the start waited {wait_s:g} s for it to end)") from None
         await asyncio.sleep(LOCK_ASK_S)
 
 

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from app.broker.process import LOCK_ASK_S, claim_when_free
+from app.broker.running import note_running
 from app.client.firn_api import MetricsRequest, MetricsResponse, pack, unpack
 from app.errors import ConflictError
 from app.hot.files import PosixFileSystem, claim_directory
@@ -171,6 +172,11 @@ async def test_a_start_waits_for_a_data_directory_that_is_still_held(tmp_path: P
 async def test_a_start_refuses_in_a_sentence_a_data_directory_that_stays_held(tmp_path: Path):
     held = claim_directory(PosixFileSystem(), str(tmp_path))
     with pytest.raises(ConflictError, match=r"in use by another process; stop that one first \(the start waited 0.1 s"):
+        await claim_when_free(PosixFileSystem(), str(tmp_path), wait_s=0.1)
+    note_running(str(tmp_path))
+    with pytest.raises(
+        ConflictError, match=rf"is in use by a broker, process {os.getpid()}; `firn stop` ends it \(the"
+    ):
         await claim_when_free(PosixFileSystem(), str(tmp_path), wait_s=0.1)
     held.close()
 
