@@ -9,26 +9,23 @@ from collections.abc import Sequence
 
 from pyspark_firn.options import ReadOptions
 from pyspark_firn.planning import PartitionRange, plan_splits, split_bytes_for, stored_bytes
-from pyspark_firn.pushdown import NO_NARROWING, Narrowing
 from pyspark_firn.session import StoreSession
 from pyspark_firn.snapshot import Snapshot, resolve_ranges, take_snapshot
 from pyspark_firn.splits import Split, TailSplit
 
 
-def plan(options: ReadOptions, narrowing: Narrowing = NO_NARROWING) -> list[Split]:
+def plan(options: ReadOptions) -> list[Split]:
     """The splits of a batch read. The ends are fixed now; what is written later is not read.
 
     Raises: ConfigError (whatever is wrong with the options), DataLoss, CorruptionError, StorageUnavailable, BrokerUnavailable.
     """
     with StoreSession(options.store) as session:
         snapshot = session.run(take_snapshot(session, options))
-        ranges = session.run(resolve_ranges(session, snapshot, options, narrowing))
-    return splits_of(snapshot, ranges, options, timestamp_min=narrowing.timestamp_min)
+        ranges = session.run(resolve_ranges(session, snapshot, options))
+    return splits_of(snapshot, ranges, options)
 
 
-def splits_of(
-    snapshot: Snapshot, ranges: Sequence[PartitionRange], options: ReadOptions, *, timestamp_min: int | None = None
-) -> list[Split]:
+def splits_of(snapshot: Snapshot, ranges: Sequence[PartitionRange], options: ReadOptions) -> list[Split]:
     """Splits of resolved ranges: what is stored, and with ``tail`` what lies above it, joined at the tiered end."""
     split_bytes = options.split_bytes
     if split_bytes is None:
@@ -36,7 +33,7 @@ def splits_of(
         split_bytes = split_bytes_for(sum(stored_bytes(wanted, one.state) for one, wanted in parts))
     splits: list[Split] = []
     for one, wanted in zip(snapshot.partitions, ranges, strict=True):
-        splits += plan_splits(wanted, one.state, snapshot.footers, split_bytes, timestamp_min=timestamp_min)
+        splits += plan_splits(wanted, one.state, snapshot.footers, split_bytes)
         if wanted.end > wanted.stored_end:
             splits.append(
                 TailSplit(

@@ -102,7 +102,6 @@ class ReadOptions:
     split_bytes: int | None = None
     """None: as large as ``planning.split_bytes_for`` finds right."""
     fail_on_data_loss: bool = True
-    pushdown: bool = False
     max_bytes_per_trigger: int | None = None
     max_records_per_trigger: int | None = None
 
@@ -112,12 +111,16 @@ BOTH: Final = (
     "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "includeHeaders", "columns", "isolation", "tail",
     "splitBytes", "failOnDataLoss",
 )  # fmt: skip
-BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushdown")
+BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 STREAM_ONLY: Final = ("maxBytesPerTrigger", "maxRecordsPerTrigger")
 _NO_BROKERS: Final = "leave it out, a bucket is read without brokers; for what is not tiered yet write tail"
 _NO_CONSUMER: Final = "leave it out, no consumer takes part"
 _SPLITS: Final = "leave it out, splits follow splitBytes"
 _TRIGGERS: Final = "leave it out, a trigger takes what there is; say how often with trigger(processingTime=...)"
+_PUSHDOWN: Final = (
+    "leave it out, records were missing with it: Spark gives what the filters of one query have left to other queries of the same"
+    " DataFrame; say what to read with assign and the starting and ending options, and filter as you like"
+)
 _ELSEWHERE: Final = {
     "kafka.bootstrap.servers": _NO_BROKERS,
     "bootstrap": _NO_BROKERS,
@@ -132,6 +135,7 @@ _ELSEWHERE: Final = {
     "maxOffsetsPerTrigger": "write maxRecordsPerTrigger",
     "minOffsetsPerTrigger": _TRIGGERS,
     "maxTriggerDelay": _TRIGGERS,
+    "pushdown": _PUSHDOWN,
     "path": "write the bucket's address as the option store",
     "topic": "write subscribe",
 }
@@ -155,8 +159,7 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
     options = {known[written.lower()]: value for written, value in given.items()}
     for name in BATCH_ONLY if streaming else STREAM_ONLY:
         if name in options:
-            kind = "a stream has no end" if name.startswith("ending") else "a stream prunes by options only"
-            kind = kind if streaming else "only a stream has triggers"
+            kind = "a stream has no end" if streaming else "only a stream has triggers"
             raise ConfigError(f"The option {name!r} does not go with this kind of read: {kind}; leave it out.")
     if "store" not in options:
         raise ConfigError("The option 'store' is missing: write file:///absolute/path or s3://bucket/prefix.")
@@ -175,7 +178,6 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
         tail=_tail(options.get("tail", "none")),
         split_bytes=_bytes(options, "splitBytes", None, at_least=SPLIT_BYTES_MIN),
         fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
-        pushdown=_flag(options, "pushdown", default=False),
         max_bytes_per_trigger=_bytes(options, "maxBytesPerTrigger", None, at_least=1),
         max_records_per_trigger=_count(options, "maxRecordsPerTrigger"),
     )

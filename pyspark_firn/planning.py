@@ -8,7 +8,7 @@ costs only the chunks in question.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -83,15 +83,9 @@ def plan_splits(
     state: ManifestState,
     footers: Mapping[bytes, SegmentFooter],
     split_bytes: int,
-    *,
-    timestamp_min: int | None = None,
 ) -> list[StoredSplit]:
-    """The stored part of a range as splits.
-
-    ``footers``, by segment id, are those of ``boundary_segments``. With ``timestamp_min``, segments and known chunks whose
-    records are all older (milliseconds) are left out.
-    """
-    runs = _wanted_runs(wanted, state, footers, timestamp_min)
+    """The stored part of a range as splits. ``footers``, by segment id, are those of ``boundary_segments``."""
+    runs = _wanted_runs(wanted, state, footers)
     total = sum(run.chunk_bytes * (run.end - run.start) for run in runs)
     count = math.ceil(total / split_bytes)
     splits: list[StoredSplit] = []
@@ -146,17 +140,14 @@ def _wanted_runs(
     wanted: PartitionRange,
     state: ManifestState,
     footers: Mapping[bytes, SegmentFooter],
-    timestamp_min: int | None,
 ) -> list[_Run]:
     runs: list[_Run] = []
     for entry in segments_between(state, wanted.start, wanted.stored_end):
-        if timestamp_min is not None and entry.max_timestamp < timestamp_min:
-            continue
         key = entry.object_key(*wanted.partition)
         footer = footers.get(entry.segment_id.bytes)
         chunk_bytes = max(1, entry.raw_bytes // entry.chunk_count)
-        for start, end in _chunk_runs(entry, footer, wanted, timestamp_min):
-            runs.append(_Run(key, entry, footer, start, end, chunk_bytes))
+        start, end = _chunk_run(entry, footer, wanted)
+        runs.append(_Run(key, entry, footer, start, end, chunk_bytes))
     return runs
 
 
@@ -178,20 +169,10 @@ def _piece(run: _Run, chunk_start: int, chunk_end: int) -> Piece:
     )
 
 
-def _chunk_runs(
-    entry: SegmentEntry, footer: SegmentFooter | None, wanted: PartitionRange, timestamp_min: int | None
-) -> Iterator[tuple[int, int]]:
-    """Runs [first, end) of the chunks of a segment that may hold what is wanted."""
+def _chunk_run(entry: SegmentEntry, footer: SegmentFooter | None, wanted: PartitionRange) -> tuple[int, int]:
+    """The chunks [first, end) of a segment that may hold what is wanted."""
     if footer is None:
-        yield 0, entry.chunk_count
-        return
+        return 0, entry.chunk_count
     first = footer.chunk_index_of(Offset(max(wanted.start, entry.base_offset)))
     last = footer.chunk_index_of(Offset(min(wanted.stored_end, entry.end_offset) - 1))
-    start = first
-    for index in range(first, last + 1):
-        if timestamp_min is not None and footer.chunks[index].max_timestamp < timestamp_min:
-            if start < index:
-                yield start, index
-            start = index + 1
-    if start <= last:
-        yield start, last + 1
+    return first, last + 1

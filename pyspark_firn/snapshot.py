@@ -25,7 +25,6 @@ from pyspark_firn.damage import planned_read
 from pyspark_firn.losses import Losses
 from pyspark_firn.options import EARLIEST, LATEST, AtOffset, AtTime, Isolation, ReadOptions, WhenTimeIsPastTheEnd
 from pyspark_firn.planning import PartitionRange, boundary_segments
-from pyspark_firn.pushdown import NO_NARROWING, Narrowing
 from pyspark_firn.session import StoreSession
 
 MANIFESTS_AT_ONCE = 32
@@ -158,9 +157,7 @@ async def read_footer(
     return found
 
 
-async def resolve_ranges(
-    session: StoreSession, snapshot: Snapshot, options: ReadOptions, narrowing: Narrowing = NO_NARROWING
-) -> list[PartitionRange]:
+async def resolve_ranges(session: StoreSession, snapshot: Snapshot, options: ReadOptions) -> list[PartitionRange]:
     """What to read of each partition, without what is gone if that may be passed over.
 
     The chunk tables that splits will need are read, too. Raises: ConfigError, DataLoss, CorruptionError, StorageUnavailable,
@@ -176,10 +173,8 @@ async def resolve_ranges(
         _check_order(one, start, end, losses)
         start = pass_over_expired(one, start, end, losses)
         end = max(end, start)
-        found = narrowing.applied_to(
-            PartitionRange(
-                topic=one.topic, partition=one.partition, start=start, end=end, tiered_end=one.state.tiered_end
-            )
+        found = PartitionRange(
+            topic=one.topic, partition=one.partition, start=start, end=end, tiered_end=one.state.tiered_end
         )
         for entry in boundary_segments(one.state, found.start, found.stored_end):
             await read_footer(session, snapshot, one.partition, entry)

@@ -6,8 +6,7 @@ every package named ``pyspark_*`` only to see what there is, and a mistake there
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -16,7 +15,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     DataSourceWriter,
-    Filter,
     InputPartition,
 )
 from pyspark.sql.types import StructType
@@ -28,9 +26,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_firn.options import ReadOptions
-
-
-_logger = logging.getLogger("pyspark_firn")
 
 
 class FirnDataSource(Shipped, DataSource):
@@ -55,8 +50,7 @@ class FirnDataSource(Shipped, DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         from pyspark_firn.options import parse_read_options
 
-        options = parse_read_options(self.options, streaming=False)
-        return PushingReader(options, schema) if options.pushdown else FirnReader(options, schema)
+        return FirnReader(parse_read_options(self.options, streaming=False), schema)
 
     @plainly()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -87,48 +81,26 @@ class FirnDataSource(Shipped, DataSource):
 
 
 class FirnReader(Shipped, DataSourceReader):
-    """Reads a snapshot of some partitions' history."""
+    """Reads a snapshot of some partitions' history.
+
+    It takes no filters from Spark (``pushFilters``). Spark 4.2 keeps one plan with a loaded DataFrame: what one query's filters
+    have pruned would be missing, without an error, in another query of the same DataFrame.
+    """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         from pyspark_firn.columns import column_names
 
         self._options = options
         self._columns = column_names(schema)
-        self._filters: list[Filter] = []
 
     @plainly()
     def partitions(self) -> list[InputPartition]:
         from pyspark_firn.batch import plan
-        from pyspark_firn.pushdown import narrowing_of
 
-        return list(plan(self._options, narrowing_of(self._filters)))
+        return list(plan(self._options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from pyspark_firn.tasks import read_split
 
         with plainly():
             yield from read_split(self._options, self._columns, partition)
-
-
-class PushingReader(FirnReader):
-    """A reader that Spark tells its filters (with ``spark.sql.python.filterPushdown.enabled``).
-
-    A class of its own, because Spark refuses to run a reader that has ``pushFilters`` while that setting is off.
-
-    Spark 4.2 keeps a plan with the DataFrame that was loaded, the newest in the place of others. So what reads the same DataFrame
-    without a filter, or with another in the same query, is given splits that this one's filters have pruned, and records are
-    missing without an error. Nobody asks Python in the first case, and nothing tells the two queries of the second apart: all that
-    can be done is to say so.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Prune by what is understood; Spark applies all filters once more, so nothing depends on it."""
-        from pyspark_firn.pushdown import NO_NARROWING, narrowing_of
-
-        self._filters = filters
-        if narrowing_of(filters) != NO_NARROWING:
-            _logger.warning(
-                "Filters prune what is read, and Spark may give what they left to other reads of the same DataFrame: load() one for"
-                " each query and each filter."
-            )
-        return filters

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from crc32c import crc32c
+from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 import pyspark_firn
@@ -27,6 +28,7 @@ from app.units import Offset
 from pyspark_firn.batch import plan
 from pyspark_firn.columns import column_names
 from pyspark_firn.options import parse_read_options
+from pyspark_firn.source import FirnReader
 from pyspark_firn.spark_version import SparkTooOld, require_spark
 from pyspark_firn.splits import StoredSplit
 from pyspark_firn.tasks import read_split
@@ -99,7 +101,14 @@ def test_ranges_are_read_exactly(topic: Topic, options: dict[str, str], expected
             {"subscribe": "t", "startingOffset": "1"},
             "There is no option 'startingOffset': perhaps startingOffsets is meant",
         ),
-        ({"subscribe": "t", "colour": "1"}, "There is no option 'colour': there are store, .*, pushdown.$"),
+        (
+            {"subscribe": "t", "colour": "1"},
+            "There is no option 'colour': there are store, .*, endingOffsetsByTimestamp.$",
+        ),
+        (
+            {"subscribe": "t", "PushDown": "true"},
+            "There is no option 'pushdown': leave it out, records were missing with it",
+        ),
         ({"subscribe": "t", "minpartitions": "4"}, "There is no option 'minPartitions': leave it out, splits follow"),
         (
             {"subscribe": "t", "kafka.group.id": "g", "kafka.max.poll.records": "9", "maxOffsetsPerTrigger": "1"},
@@ -176,11 +185,20 @@ def test_a_pattern_need_only_be_found_in_a_name_and_finds_no_topic_of_the_broker
     assert [name for name in names if options.subscription.wants(name)] == topics
 
 
+def test_no_reader_takes_filters_of_one_query_that_would_prune_another() -> None:
+    """Spark 4.2 gives the plan that a query's filters have pruned to other queries of the same DataFrame."""
+    assert "pushFilters" not in vars(FirnReader)
+    assert FirnReader.pushFilters is DataSourceReader.pushFilters
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"endingOffsets": "latest"}, "a stream has no end; leave it out"),
-        ({"pushdown": "true"}, "a stream prunes by options only; leave it out"),
+        (
+            {"pushdown": "true"},
+            "There is no option 'pushdown': leave it out, records were missing with it: Spark gives",
+        ),
         ({"maxRecordsPerTrigger": "1k"}, "write a whole number, at least 1"),
         ({"maxRecordsPerTrigger": "0"}, "write a whole number, at least 1"),
         ({"maxBytesPerTrigger": "0"}, "write at least 1"),
