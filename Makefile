@@ -80,7 +80,7 @@ bench: $(VENV)/.bench kafka-libs ## Measure against Apache Kafka and bare limits
 bench-quick: $(VENV)/.bench kafka-libs ## The same in under 3 minutes: that it works, not how fast it is
 	@$(BIN)/python -m loadtests --quick $(ARGS)
 
-soak: $(VENV)/.bench ## Everything at once with faults, 10 minutes; every record accounted for (ARGS="--minutes 60")
+soak: $(VENV)/.bench ## Write, read, tier, replay and expire with faults, 10 minutes; every record accounted for (ARGS="--minutes 60")
 	@$(BIN)/python -m loadtests.soak $(ARGS)
 
 clean: ## Remove the environment, caches and demo data

@@ -119,6 +119,12 @@ def _conditions(results: Results) -> str:
         ("commit of Firn", ", ".join(commits)),
         ("effort", ", ".join(efforts)),
     ]
+    several = (
+        f"\n\n**This page is {len(results.groups)} groups, each a run of its own, of {len(commits)} commits.** It is not one run "
+        "of one commit: each group names its own, and a + says that there were changes which were not committed."
+        if len(commits) > 1
+        else ""
+    )
     disturbed = ", ".join(f"`{name}`" for name, group in results.groups.items() if group.busy)
     busy = (
         f"\n\n**The machine was busy** when these groups began: {disturbed}. Their rates and latencies are those of what was left "
@@ -130,6 +136,7 @@ def _conditions(results: Results) -> str:
     return (
         "## Conditions\n\n"
         + _table(("", ""), rows)
+        + several
         + "\n\nThe systems of one table took turns within one run, server on core 0 and load on core 1 unless a line says "
         "otherwise. Figures are medians of the rounds, those that decide with the lowest and highest of them. The CPU is that of "
         "all processes of the server, from `/proc`. Each group says how many cores other work kept busy just before it began, or "

@@ -1,4 +1,4 @@
-"""``make soak``: one broker under everything at once for a while, and every record accounted for at the end.
+"""``make soak``: one broker writes, tiers, replays and expires with faults for a while; every record is accounted for.
 
     python -m loadtests.soak [--minutes 10] [--seed 1] [--json FILE]
 

@@ -41,14 +41,20 @@ def cost(
     price: Annotated[
         list[str] | None, typer.Option("--price", metavar="NAME=DOLLARS", help="Your price instead of the list's.")
     ] = None,
+    projected: Annotated[
+        bool,
+        typer.Option("--projected", help="Also where several brokers are needed: a cluster of Firn is not there yet."),
+    ] = False,
     json: Json = False,
 ) -> int:
     """Estimate a month on AWS, beside Kafka.
 
+    Firn is one broker today: what one cannot carry is refused, unless you ask what a cluster would cost (--projected).
+
     Kafka has three replicas on EBS, with tiered storage and without. Requests are counted from what Firn issues; docs/cost.md
     says how, what is assumed, and what is left out.
     """
-    from app.cost.bill import bills
+    from app.cost.bill import TooMuchForOneBroker, bills
     from app.cost.prices import AS_OF, REGION, Prices, names, with_overrides
     from app.cost.workload import Workload, parse_bytes
 
@@ -71,7 +77,14 @@ def cost(
         zones=zones,
         peak=peak,
     )
-    found = bills(workload, prices, firn_replicas=replicas)
+    if replicas > 1 and not projected:
+        raise ConfigError("Firn's hot tier has one replica today; add --projected to see what more would cost.")
+    try:
+        found = bills(workload, prices, firn_replicas=replicas, projected=projected)
+    except TooMuchForOneBroker as error:
+        raise ConfigError(
+            f"This workload needs {error}, and Firn runs one broker today; add --projected to see what a cluster would cost."
+        ) from None
     if json:
         print_json(
             {"prices": f"{REGION}, {AS_OF}", "workload": _facts(workload), "bills": [_as_json(b) for b in found]}
@@ -134,4 +147,7 @@ def _print(workload: Workload, found: Sequence[Bill], prices: str, replicas: int
         soft_wrap=True,
     )
     if replicas > 1 or any(line.what == "Redis" for line in found[0].lines):
-        out.print("A cluster of more than one broker is not there yet: this is what it will cost.", soft_wrap=True)
+        out.print(
+            "Firn, projected: a cluster of more than one broker is not there yet; this is what it is meant to cost.",
+            soft_wrap=True,
+        )

@@ -351,7 +351,7 @@ BROKER_WITHOUT_EFFECT: Final = _named(
         """,
     ),
     _group(
-        "what the log, the coordinators and their snapshots write together is decided by the load",
+        "Firn sizes and times its buffers, checkpoints and snapshots by itself",
         """
         group.coordinator.append.linger.ms int -1 -1..
         group.coordinator.cached.buffer.max.bytes int 1048588 524288.. dynamic
@@ -359,14 +359,19 @@ BROKER_WITHOUT_EFFECT: Final = _named(
         log.flush.start.offset.checkpoint.interval.ms int 60000 0..
         log.initial.task.delay.ms long 30000 0..
         offsets.load.buffer.size int 5242880 1..
-        offsets.topic.compression.codec int 0
         share.coordinator.append.linger.ms int -1 -1..
         share.coordinator.cached.buffer.max.bytes int 1048588 524288.. dynamic
         share.coordinator.cold.partition.snapshot.interval.ms int 300000 1..
         share.coordinator.load.buffer.size int 5242880 1..
-        share.coordinator.state.topic.compression.codec int 0
         share.coordinator.state.topic.prune.interval.ms int 300000 1..
         transaction.state.log.load.buffer.size int 5242880 1..
+        """,
+    ),
+    _group(
+        "coordinators write their records uncompressed",
+        """
+        offsets.topic.compression.codec int 0
+        share.coordinator.state.topic.compression.codec int 0
         """,
     ),
     _group(

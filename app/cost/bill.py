@@ -76,10 +76,17 @@ class Bill:
         return sum(line.dollars for line in self.lines)
 
 
-def bills(workload: Workload, prices: Prices, *, firn_replicas: int = 1) -> tuple[Bill, ...]:
-    """Firn first, then what it is held against."""
+class TooMuchForOneBroker(Exception):
+    """No machine of the list carries the workload with the one broker that Firn has today."""
+
+
+def bills(workload: Workload, prices: Prices, *, firn_replicas: int = 1, projected: bool = False) -> tuple[Bill, ...]:
+    """Firn first, then what it is held against.
+
+    ``projected``: as a cluster of several brokers would cost, which is not there yet. Raises: TooMuchForOneBroker without it.
+    """
     return (
-        firn(workload, prices, replicas=firn_replicas),
+        firn(workload, prices, replicas=firn_replicas, projected=projected),
         kafka(workload, prices, tiered=True),
         kafka(workload, prices, tiered=False),
     )
@@ -101,12 +108,15 @@ def firn_operations(workload: Workload, brokers: int) -> dict[str, float]:
     )
 
 
-def firn(workload: Workload, prices: Prices, *, replicas: int = 1) -> Bill:
-    """``replicas`` of the hot tier; what is tiered is in the bucket once, whatever they are."""
+def firn(workload: Workload, prices: Prices, *, replicas: int = 1, projected: bool = False) -> Bill:
+    """``replicas`` of the hot tier; what is tiered is in the bucket once, whatever they are. Raises: as ``bills``."""
+    assert replicas == 1 or projected, "one broker has one replica"
     cpu = _cores(workload, FIRN_WORK, replicas, tiered=True)
     sent = workload.write_mb_per_s * workload.peak * (replicas + workload.fan_out + 1 + workload.replay_share)
     disk_gb = workload.local_gib * GIB / 1e9 * replicas / DISK_FULL
-    instance, count = _cheapest(WITH_NVME, cpu, sent, replicas, cores_used=FIRN_CORES, nvme_gb=disk_gb)
+    instance, count = _cheapest(
+        WITH_NVME, cpu, sent, replicas, cores_used=FIRN_CORES, nvme_gb=disk_gb, most=None if projected else 1
+    )
     operations = firn_operations(workload, count)
     stored_gib = workload.retained_gib * workload.stored_share
     lines = [
@@ -119,7 +129,7 @@ def firn(workload: Workload, prices: Prices, *, replicas: int = 1) -> Bill:
         lines.append(Line("Redis", prices.redis_node_hour * HOURS_PER_MONTH, "one small node, for liveness"))
     per_gib = requests.times(requests.replay_segment(workload.rolled_bytes), GIB / workload.rolled_bytes)
     return Bill(
-        "Firn" if replicas == 1 else f"Firn, {replicas} hot replicas",
+        "Firn" if count == 1 else "Firn, projected" if replicas == 1 else f"Firn, projected, {replicas} hot replicas",
         tuple(lines),
         operations,
         _s3_rate(stored_gib, prices) * workload.stored_share,
@@ -187,8 +197,12 @@ def _cheapest(
     cores_used: int = 1 << 10,
     nvme_gb: float = 0.0,
     ebs_mb_per_s: float = 0.0,
+    most: int | None = None,
 ) -> tuple[Instance, int]:
-    """The type and number that carry it for the least money; never fewer than ``least``. ``cores_used`` bounds one machine's."""
+    """The type and number that carry it for the least money; never fewer than ``least``. ``cores_used`` bounds one machine's.
+
+    Raises: TooMuchForOneBroker if more than ``most`` are needed of every type.
+    """
 
     def count(one: Instance) -> int:
         wanted = [cores / min(one.cores, cores_used), network_mb_per_s / UTILISATION / one.network_mb_per_s]
@@ -198,7 +212,10 @@ def _cheapest(
             wanted.append(ebs_mb_per_s / one.ebs_mb_per_s)
         return max(least, *(ceil(share) for share in wanted))
 
-    best = min(instances, key=lambda one: count(one) * one.hour)
+    allowed = [one for one in instances if most is None or count(one) <= most]
+    if not allowed:
+        raise TooMuchForOneBroker(f"{min(count(one) for one in instances)} brokers of the largest type")
+    best = min(allowed, key=lambda one: count(one) * one.hour)
     return best, count(best)
 
 

@@ -10,7 +10,7 @@ from app.cli import WRONG_USAGE, main
 
 
 def test_the_bill_adds_up_and_names_its_prices(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cost", "--write", "50", "--retention", "30", "--json"]) == 0
+    assert main(["cost", "--write", "20", "--retention", "30", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["prices"].startswith("us-east-1, 20")
     for bill in told["bills"]:
@@ -39,3 +39,26 @@ def test_a_price_that_is_none_is_refused_with_the_names_there_are(capsys: pytest
     assert "s3_gib_month_first" in capsys.readouterr().err
     assert main(["cost", "-w", "1", "--price", "zone_gib_each_way=dear"]) == WRONG_USAGE
     assert main(["cost", "-w", "0"]) == WRONG_USAGE
+
+
+def test_what_one_broker_cannot_carry_is_refused_unless_a_projection_is_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["cost", "-w", "500"]) == WRONG_USAGE
+    assert "Firn runs one broker today; add --projected" in capsys.readouterr().err
+    assert main(["cost", "-w", "1", "--replicas", "3"]) == WRONG_USAGE
+    assert "--projected" in capsys.readouterr().err
+    assert main(["cost", "-w", "500", "--projected"]) == 0
+    out = capsys.readouterr().out
+    assert "Firn, projected" in out
+    assert "is not there yet" in out
+
+
+def test_without_a_projection_firn_is_one_broker(capsys: pytest.CaptureFixture[str]) -> None:
+    for rate in ("1", "10", "20", "30"):
+        assert main(["cost", "-w", rate, "--json"]) == 0
+        firn = json.loads(capsys.readouterr().out)["bills"][0]
+        assert firn["system"] == "Firn"
+        [machines] = [line["how"] for line in firn["lines"] if line["what"] == "instances"]
+        assert machines.startswith("1 × ")
+        assert "Redis" not in {line["what"] for line in firn["lines"]}

@@ -166,6 +166,15 @@ def test_a_group_is_busy_by_what_others_took_and_in_older_files_by_the_load() ->
     assert older.busy
 
 
+def test_a_page_of_several_commits_does_not_read_as_one_run(tmp_path: Path) -> None:
+    measured = results()
+    assert "It is not one run" not in text(measured, tmp_path / "one.json", {})
+    measured.groups["history"].commit = "abc1234+"
+    assert f"**This page is {len(measured.groups)} groups, each a run of its own, of 2 commits.**" in text(
+        measured, tmp_path / "one.json", {}
+    )
+
+
 def test_the_page_names_the_groups_that_found_the_machine_busy(tmp_path: Path) -> None:
     measured = results()
     measured.groups["history"].cores_busy_at_start = 1.5
