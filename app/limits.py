@@ -30,6 +30,10 @@ TAGGED_FIELDS_MAX: Final = 10_000
 CLIENT_ID_BYTES_MAX: Final = 32_767
 """A client id is a STRING of the request header, whose length is an int16."""
 
+SEGMENT_BYTES_MIN: Final = 1024 * 1024
+"""Least segment.bytes of a topic, as in Apache Kafka."""
+PARTITIONS_PER_TOPIC_MAX: Final = 10_000
+"""So that a topic is made by one entry of the cluster log: 10,000 records of about 100 bytes."""
 TOPIC_NAME_CHARS_MAX: Final = 249
 """Kafka's limit: the directory name ``<topic>-<partition>`` must fit in 255 bytes."""
 

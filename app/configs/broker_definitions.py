@@ -11,7 +11,7 @@ from app.configs.definition import ConfigType, Definition, Importance, Update, V
 from app.configs.group_bounds import GROUP_BOUNDS
 from app.configs.numbers import SHORT_MAX
 from app.configs.values import documented
-from app.limits import DECOMPRESSED_BATCH_BYTES_MAX, LOG_CLEANER_THREADS_MAX, MIB
+from app.limits import DECOMPRESSED_BATCH_BYTES_MAX, LOG_CLEANER_THREADS_MAX, MIB, PARTITIONS_PER_TOPIC_MAX
 
 _BOOLEAN, _STRING, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
 _SHORT, _DOUBLE, _LIST, _PASSWORD = ConfigType.SHORT, ConfigType.DOUBLE, ConfigType.LIST, ConfigType.PASSWORD
@@ -147,6 +147,7 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 _INT,
                 "Partitions of a topic whose creator does not say.",
                 minimum=1,
+                maximum=PARTITIONS_PER_TOPIC_MAX,
             ),
             _broker(
                 "default.replication.factor",
@@ -243,6 +244,7 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                         f"Partitions of the topic of {what}, when it is made; it must not change afterwards.",
                         importance=Importance.HIGH,
                         minimum=1,
+                        maximum=PARTITIONS_PER_TOPIC_MAX,
                     ),
                     _broker(
                         f"{prefix}.replication.factor",
@@ -255,9 +257,10 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                     _broker(
                         f"{prefix}.segment.bytes",
                         _INT,
-                        f"Size of the segments of the topic of {what}, when it is made: small, so that it is soon compacted.",
+                        f"Size of the segments of the topic of {what}, when it is made: small, so that it is soon compacted. "
+                        "As of any topic it is 1 MiB at least; less is raised to that.",
                         importance=Importance.HIGH,
-                        minimum=1024,
+                        minimum=1,
                     ),
                 )
             ),

@@ -70,6 +70,9 @@ def check_group_bounds(broker: BrokerConfig) -> None:
         if value_of(broker, bound.most) < value_of(broker, bound.least):
             raise _refused(f"{bound.most} must be greater than or equal to {bound.least}")
         check_within(broker, bound, bound.setting, value_of(broker, bound.setting))
+    if broker.group_max_session_timeout_ms < broker.group_min_session_timeout_ms:
+        # Kafka starts with it, and refuses every member then.
+        raise _refused("group.max.session.timeout.ms must be greater than or equal to group.min.session.timeout.ms")
     for kind in ("consumer", "share"):
         if value_of(broker, f"group.{kind}.{HEARTBEAT}") >= value_of(broker, f"group.{kind}.{SESSION}"):
             raise _refused(f"group.{kind}.{HEARTBEAT} must be less than group.{kind}.{SESSION}")

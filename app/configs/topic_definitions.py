@@ -10,7 +10,7 @@ from typing import Any, Final
 from app.configs.definition import ConfigType, Definition, Importance, Synonym, Update
 from app.configs.topic import Durability, ProduceValidation, TierCompression, TimestampType, TopicConfig
 from app.configs.values import documented
-from app.limits import CHUNK_BYTES_MAX
+from app.limits import CHUNK_BYTES_MAX, SEGMENT_BYTES_MIN
 
 _BOOLEAN, _STRING, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
 _DOUBLE, _LIST = ConfigType.DOUBLE, ConfigType.LIST
@@ -213,7 +213,7 @@ TOPIC_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 _INT,
                 "Size at which a segment is closed and becomes ready to be tiered.",
                 "log.segment.bytes",
-                minimum=1024 * 1024,
+                minimum=SEGMENT_BYTES_MIN,
             ),
             _topic(
                 "segment.index.bytes",

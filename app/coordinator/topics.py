@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.configs import BrokerConfig
 from app.errors import ErrorCode, RequestRejected
+from app.limits import SEGMENT_BYTES_MIN
 from app.units import PartitionIndex
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def topic_configs(topic: InternalTopic, config: BrokerConfig) -> dict[str, str]:
         "cleanup.policy": "compact",
         "compression.type": "producer",
         "remote.storage.enable": "false",
-        "segment.bytes": str(getattr(config, topic.segment_bytes_field)),
+        "segment.bytes": str(max(getattr(config, topic.segment_bytes_field), SEGMENT_BYTES_MIN)),
     }
 
 

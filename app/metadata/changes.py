@@ -26,7 +26,7 @@ from app.configs.without_effect import (
     checked_text,
 )
 from app.errors import ErrorCode, RequestRejected
-from app.limits import TOPIC_NAME_CHARS_MAX
+from app.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX
 from app.metadata.cluster import (
     ALL_BROKERS,
     ImageDraft,
@@ -55,9 +55,6 @@ T_co = TypeVar("T_co", covariant=True)
 
 DEFAULT: Final = -1
 """As a count of partitions or a replication factor: the broker's default."""
-
-PARTITIONS_PER_TOPIC_MAX: Final = 10_000
-"""So that a topic is made by one entry: 10,000 records of about 100 bytes."""
 
 PRODUCER_ID_BLOCK: Final = 1000
 """Producer ids given to a broker at once (KIP-730)."""

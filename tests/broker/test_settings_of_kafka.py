@@ -32,6 +32,7 @@ PRODUCTION = {
     "default_replication_factor": 3,
     "offsets_topic_replication_factor": 3,
     "offsets_topic_num_partitions": 1,
+    "offsets_topic_segment_bytes": 1024,
     "transaction_state_log_replication_factor": 3,
     "share_coordinator_state_topic_replication_factor": 3,
 }

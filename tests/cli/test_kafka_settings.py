@@ -154,6 +154,13 @@ def test_factors_above_one_broker_are_lowered_and_told(properties: Any) -> None:
     assert {entry.verdict for entry in review([read_config_file(path)]).entries} == {Verdict.LOWERED}
 
 
+@pytest.mark.parametrize(
+    "name", ["num.partitions", "offsets.topic.num.partitions", "transaction.state.log.num.partitions"]
+)
+def test_more_partitions_than_a_topic_can_have_are_refused_at_once(properties: Any, name: str) -> None:
+    assert "value must be no more than 10000" in complaint(properties(f"{name}=10001"))
+
+
 def test_secrets_that_nothing_needs_are_not_kept(properties: Any) -> None:
     path = properties("ssl.keystore.password=hunter2", "listener.name.x.sasl.jaas.config=hunter2", "super.x=1")
     outcome = review([read_config_file(path)])
@@ -207,6 +214,7 @@ def test_properties_follow_javas_rules(text: str, found: dict[str, str]) -> None
             "must be less than or equal to group.consumer.max.session.timeout.ms",
         ),
         (["group.share.min.heartbeat.interval.ms=16000"], "group.share.max.heartbeat.interval.ms must be greater than"),
+        (["group.max.session.timeout.ms=5000"], "must be greater than or equal to group.min.session.timeout.ms"),
         (["group.share.record.lock.duration.ms=14000"], "must be greater than or equal to group.share.min.record.lock"),
         (
             ["group.consumer.min.session.timeout.ms=5000", "group.consumer.session.timeout.ms=5000"],
