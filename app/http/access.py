@@ -16,6 +16,7 @@ import ipaddress
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 ANY: Final = "*"
@@ -24,6 +25,11 @@ HEALTH_PATHS: Final = frozenset({"/healthz", "/readyz"})
 """Load balancers ask for these by address, or without any host."""
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+AUTHORITY_CHARS_MAX: Final = 261
+"""A name of 253 characters, its last dot, a colon and a port."""
+AUTHORITIES_KEPT: Final = 256
+"""That were parsed: clients ask for the same few again and again."""
 
 _AUTHORITY: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[^:\[\]/@\s,]+))(?::(?P<port>\d{1,5}))?")
 _ORIGIN: Final = re.compile(r"(?P<scheme>https?)://(?P<authority>[^/?#@]+)", re.IGNORECASE)
@@ -47,6 +53,11 @@ class Refusal(NamedTuple):
 
 def parse_authority(text: str) -> Authority | None:
     """``host``, ``host:port``, ``[address]`` or ``[address]:port``; None for anything else."""
+    return _parse_authority(text) if len(text) <= AUTHORITY_CHARS_MAX else None
+
+
+@lru_cache(AUTHORITIES_KEPT)
+def _parse_authority(text: str) -> Authority | None:
     match = _AUTHORITY.fullmatch(text)
     if match is None:
         return None
@@ -56,6 +67,7 @@ def parse_authority(text: str) -> Authority | None:
     return Authority(plain_host(match["six"] or match["host"]), port)
 
 
+@lru_cache(AUTHORITIES_KEPT)
 def plain_host(text: str) -> str:
     """A host as it is compared: lower case, no last dot, an address in its shortest form, IPv4 inside IPv6 as IPv4."""
     host = text.lower().removesuffix(".").strip("[]").partition("%")[0]
