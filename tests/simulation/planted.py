@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import app.tiering.store_work as store_work
+from app.broker import partitions
 from app.broker.partitions import Partitions
 from app.coordinator.partition import CoordinatedLog, ReplayedBatch
 from app.coordinator.schemas.consumer_group import ConsumerGroupCurrentMemberAssignmentKey
@@ -56,6 +57,13 @@ def drops_local_before_the_manifest_entry(patch: pytest.MonkeyPatch) -> None:
         "_drop_local",
         lambda _manager, partition: partition.log.delete_local_before(partition.log.segments()[-1].base_offset),
     )
+
+
+def leads_without_looking_above_the_tiered_end(patch: pytest.MonkeyPatch) -> None:
+    async def finds_nothing(*_: object) -> None:
+        return
+
+    patch.setattr(partitions, "check_nothing_is_unnamed", finds_nothing)
 
 
 class _NotWritten(Exception):
@@ -393,6 +401,9 @@ PLANTED: dict[str, Planted] = {
     ),
     "leftover copies settled after the log goes on": Planted(settles_leftovers_late, ("kill at upload",), 30, "INV-4"),
     "offsets of the tier given again": Planted(gives_offsets_of_the_tier_again, ("take-over",), 20, "INV-1"),
+    "a manifest that has lost its last entries led": Planted(
+        leads_without_looking_above_the_tiered_end, ("cut",), 30, "INV-1"
+    ),
     "the CRC of chunks ignored": Planted(ignores_the_crc_of_chunks, ("store lies",), 20, "INV-6"),
     "the sweeper reads the manifest before it lists": Planted(
         sweeps_by_a_manifest_read_before_the_list, ("sweep", "take-over"), 40, "INV-5"
