@@ -26,7 +26,7 @@ from app.groups.group import GroupType
 from app.groups.shard import GroupShard
 from app.groups.subscriptions import TopicPattern
 from app.units import PartitionIndex
-from tests.groups.bench import image_of
+from tests.groups.bench import image_of, topic_id
 from tests.groups.consumers import Consumer
 from tests.groups.shards import CONFIG, GROUP, ShardBench
 
@@ -37,6 +37,7 @@ FENCING = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode
 SILENCE_MS = 50_000
 """Longer than a session."""
 
+TOPIC_ID = topic_id(TOPIC)
 members = st.sampled_from(MEMBERS)
 partitions = st.integers(0, 1)
 producers = st.sampled_from((None, None, *PRODUCERS))
@@ -52,6 +53,9 @@ class OffsetsMachine(RuleBasedStateMachine):
         self.clients = {name: Consumer(name, {TOPIC}) for name in MEMBERS}
         self.epochs: dict[str, int] = {}
         """Of members, as the coordinator has told them last, heard or not."""
+        self.given: dict[str, dict[int, int]] = {}
+        """By member: partitions that it has or is about to give up, and the epoch at which it was given each."""
+        self.gives_up: dict[str, frozenset[int]] = {}
         self.offsets: dict[tuple[str, int], int] = {}
         self.pending: dict[int, dict[tuple[str, int], tuple[int, int]]] = {}
         """By producer: offsets, and the number of the commit."""
@@ -72,6 +76,7 @@ class OffsetsMachine(RuleBasedStateMachine):
             client.changed = True
         request = replace(client.request(), group_id=GROUP)
         check_heartbeat(request, 1, CONFIG.group_consumer_assignors)
+        given = self.given.get(name, {}) if name in self.joined else {}
         try:
             answer = self.bench.do(lambda shard, turn: shard.consumer_heartbeat(turn, request, Client("c", "/h")))
         except RequestRejected as error:
@@ -81,6 +86,13 @@ class OffsetsMachine(RuleBasedStateMachine):
             return
         assert not isinstance(answer, TopicPattern)
         self.epochs[name] = answer.member_epoch
+        group = self.bench.shard.consumer_group(GROUP)
+        current, nothing = group.members[name].current, frozenset[int]()
+        has, gives_up = (each.get(TOPIC_ID, nothing) for each in (current.assigned, current.pending_revocation))
+        kept = {each: epoch for each, epoch in given.items() if each not in self.gives_up.get(name, ())}
+        self.given[name] = {each: given[each] for each in gives_up}
+        self.given[name] |= {each: kept.get(each, answer.member_epoch) for each in has}
+        self.gives_up[name] = gives_up
         if lost:
             client.changed = True
         else:
@@ -106,7 +118,7 @@ class OffsetsMachine(RuleBasedStateMachine):
         group = self.bench.shard.groups.get(GROUP)
         return set() if group is None or group.group_type is GroupType.CLASSIC else set(group.members)  # type: ignore[attr-defined]
 
-    def expected(self, member_id: str, epoch: int, producer: int | None, version: int) -> ErrorCode:
+    def expected(self, partition: int, member_id: str, epoch: int, producer: int | None, version: int) -> ErrorCode:
         """Kafka's code for a commit."""
         transactional = producer is not None
         stale = ErrorCode.ILLEGAL_GENERATION if transactional else ErrorCode.STALE_MEMBER_EPOCH
@@ -121,11 +133,14 @@ class OffsetsMachine(RuleBasedStateMachine):
             return ErrorCode.UNKNOWN_MEMBER_ID
         if version < 9 and not transactional:
             return ErrorCode.UNSUPPORTED_VERSION
-        return ErrorCode.NONE if epoch == self.epochs[member_id] else stale
+        if epoch == self.epochs[member_id]:
+            return ErrorCode.NONE
+        since = self.given[member_id].get(partition)
+        return ErrorCode.NONE if since is not None and since <= epoch < self.epochs[member_id] else stale
 
     def commit(self, partition: int, member_id: str, epoch: int, producer: int | None, version: int) -> None:
         self.next_offset += 1
-        expected = self.expected(member_id, epoch, producer, version)
+        expected = self.expected(partition, member_id, epoch, producer, version)
         appended = len(self.bench.turn.batches)
         code = self.bench.commit(
             TOPIC,
@@ -175,7 +190,7 @@ class OffsetsMachine(RuleBasedStateMachine):
     @rule(name=members)
     def a_commit_cannot_be_written(self, name: str) -> None:
         epoch = self.clients[name].epoch
-        if self.expected(name, epoch, None, 10) is ErrorCode.NONE:
+        if self.expected(0, name, epoch, None, 10) is ErrorCode.NONE:
             self.bench.turn.refuse_with = ErrorCode.NOT_COORDINATOR
             code = self.bench.commit(TOPIC, 0, 1 << 40, member_id=name, generation=epoch, api_version=10)
             self.bench.turn.refuse_with = None
