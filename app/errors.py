@@ -7,7 +7,8 @@
     ├── ConflictError        the state moved on: refresh, re-validate, try again
     ├── BrokerUnavailable    a broker cannot be reached, or did not answer in time: retry within a budget
     ├── StorageUnavailable   disk or object store cannot answer now: retry within a budget
-    │   └── StorageFull      … because it has no room: retry when some is made
+    │   ├── StorageFull      … because it has no room: retry when some is made
+    │   └── DirectoryOffline … because a disk failed: what is on it is served again after a restart
     ├── CorruptionError      bytes of a disk or a bucket are not what was written: never retried, always counted
     ├── LimitExceeded        a bound of app/limits.py or of a setting would be passed
     └── ConfigError          a setting, flag or address is wrong: one sentence with the mend, exit code 2
@@ -250,6 +251,10 @@ class StorageUnavailable(FirnError):
 
 class StorageFull(StorageUnavailable):
     """No room on the disk. What was attempted was undone; it may be tried again once there is room."""
+
+
+class DirectoryOffline(StorageUnavailable):
+    """The whole log directory is out of use, for a reason that was told when that happened."""
 
 
 class CorruptionError(FirnError):

@@ -17,6 +17,7 @@ from uuid import UUID
 import msgspec
 from crc32c import crc32c
 
+from app.faults import Faults
 from app.hot.files import FileSystem, read_file, replace_file, unlink_quietly
 from app.metadata import layout
 from app.metadata.manifest import SegmentManifest
@@ -56,7 +57,15 @@ _DECODER: Final = msgspec.msgpack.Decoder(ManifestEnds)
 class ManifestCopies:
     """The copies in one data directory. Belongs to the event loop; files are read and written on the pool."""
 
-    def __init__(self, directory: str, *, fs: FileSystem, pool: BlockingPool, log_line: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        directory: str,
+        *,
+        fs: FileSystem,
+        pool: BlockingPool,
+        log_line: Callable[[str], None],
+        faults: Faults | None = None,
+    ) -> None:
         """``directory`` is Firn's own in the data directory."""
         self._own_directory = directory
         self._ends_path = f"{directory}/{ENDS_FILE}"
@@ -64,6 +73,7 @@ class ManifestCopies:
         self._fs = fs
         self._pool = pool
         self._log_line = log_line
+        self._faults = faults if faults is not None else Faults(log_line)
         self._changed: dict[TopicIdPartition, SegmentManifest] = {}
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -138,7 +148,8 @@ class ManifestCopies:
         try:
             await self._pool.run(write)
         except OSError as error:
-            self._log_line(f"cannot keep copies of manifests in the data directory: {error}")
+            sentence = f"cannot keep copies of manifests in the data directory: {error}"
+            self._faults.met("copying", "manifests", sentence)
 
     async def leave_ends(
         self, incarnation: UUID, led: Mapping[TopicIdPartition, tuple[SegmentManifest, LeaderEpoch]]

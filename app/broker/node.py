@@ -23,6 +23,7 @@ from app.broker.partitions import Partitions
 from app.broker.sweeping import Sweeping
 from app.configs import BrokerConfig
 from app.errors import ConfigError, FencedError, FirnError, StorageFull
+from app.faults import Faults
 from app.groups.coordinator import GroupCoordinator
 from app.groups.share_coordinator import ShareCoordinator
 from app.handlers.acknowledging import AcknowledgementGate
@@ -107,6 +108,7 @@ class Node:
         self.registry = Registry()
         self._around = around
         self._log_line = around.log_line
+        self.faults = Faults(around.log_line)
         self._stopping = asyncio.Event()
         self._fenced: FencedError | None = None
         self._socket: socket.socket | None = None
@@ -123,9 +125,15 @@ class Node:
             registry=self.registry,
             producer_expiration_ms=config.producer_id_expiration_ms,
             lock=around.lock,
+            faults=self.faults,
         )
+        self.logs.log_directory.on_offline = self._on_offline
         self._manifest_copies = ManifestCopies(
-            f"{config.data_dir}/{OWN_DIRECTORY}", fs=around.fs, pool=around.pool, log_line=around.log_line
+            f"{config.data_dir}/{OWN_DIRECTORY}",
+            fs=around.fs,
+            pool=around.pool,
+            log_line=around.log_line,
+            faults=self.faults,
         )
         self.remote_log_manager = RemoteLogManager(
             around.store,
@@ -137,6 +145,7 @@ class Node:
             interval_ms=min(config.remote_log_manager_task_interval_ms, config.log_retention_check_interval_ms),
             retention_interval_ms=config.log_retention_check_interval_ms,
             log_line=around.log_line,
+            faults=self.faults,
             on_manifest_change=self._manifest_copies.note_change,
         )
         self.chunk_cache = ChunkCache(
@@ -215,6 +224,7 @@ class Node:
             timings=around.timings,
             places=around.places,
             log_line=self._log_line,
+            faults=self.faults,
         )
         # Before the registration: who stands still after it may have been replaced.
         gate = AcknowledgementGate(around.boot_s, self._log_line)
@@ -230,6 +240,7 @@ class Node:
             copies=self._manifest_copies,
             timings=around.timings,
             log_line=self._log_line,
+            faults=self.faults,
         )
         ticking = asyncio.create_task(gate.keep_ticking())
         try:
@@ -258,12 +269,14 @@ class Node:
             rng=around.rng,
             registry=self.registry,
             log_line=self._log_line,
+            faults=self.faults,
         )
         self._sweeping = Sweeping(
             around.store,
             self.controller,
             registry=self.registry,
             log_line=self._log_line,
+            faults=self.faults,
             wait_left=self.remote_log_manager.wait_left,
         )
         metrics = ApiMetrics(self.registry)
@@ -275,6 +288,7 @@ class Node:
             rng=around.rng,
             registry=self.registry,
             log_line=self._log_line,
+            faults=self.faults,
         )
         self.shares = ShareCoordinator(
             config=self.controller.effective_broker_config,
@@ -284,6 +298,7 @@ class Node:
             clock=around.clock,
             registry=self.registry,
             log_line=self._log_line,
+            faults=self.faults,
         )
         producer_ids = ProducerIds(self.controller)
         self.transactions = TransactionCoordinator(
@@ -295,6 +310,7 @@ class Node:
             clock=around.clock,
             registry=self.registry,
             log_line=self._log_line,
+            faults=self.faults,
         )
         self.context = Context(
             config=config,
@@ -315,6 +331,7 @@ class Node:
             advertised_host=self.advertised_host,
             advertised_port=self.advertised_port,
             log_line=self._log_line,
+            faults=self.faults,
             store_samples=around.store_samples,
             offline=self.partitions.offline,
             replays=ReplayTurns(around.elapsed_s),
@@ -408,6 +425,7 @@ class Node:
                 self._leads = True
                 # Not earlier: syncing what a kill left unsynced would compete with what clients wait for.
                 background.append(tasks.create_task(self.logs.run()))
+                background.append(tasks.create_task(self.faults.run()))
                 background.append(tasks.create_task(self.remote_log_manager.run()))
                 background.append(tasks.create_task(self.partitions.run()))
                 background.append(tasks.create_task(self.cleaner.run()))
@@ -512,11 +530,20 @@ class Node:
                 context.no_room = StorageFull(
                     f"the disk of {self.config.data_dir} has {free} bytes left, below firn.log.dir.free.bytes.min={least}"
                 )
-                self._log_line(f"{context.no_room}; producers are refused until there is room")
+                sentence = f"{context.no_room}; producers are refused until there is room"
+                self.faults.met("finding room in", self.config.data_dir, sentence, lasting=True)
             elif free >= least and context.no_room is not None:
                 context.no_room = None
+                self.faults.over("finding room in", self.config.data_dir)
                 self._log_line(f"there is room on the disk of {self.config.data_dir} again; producers are served")
             await asyncio.sleep(ROOM_CHECK_S)
+
+    def _on_offline(self, reason: str) -> None:
+        sentence = (
+            f"the log directory {self.config.data_dir} is offline: {reason}. Nothing is read from it or written to it any more; "
+            "mend the disk and start the broker again"
+        )
+        self.faults.met("the log directory", self.config.data_dir, sentence, lasting=True)
 
     def _on_fenced(self, error: FencedError) -> None:
         """Another broker has our place: stop accepting at once."""

@@ -18,6 +18,7 @@ from app.broker.lost_directory import BegunAnew, lost_with_the_directory
 from app.broker.manifest_copies import READ_AT_ONCE, ManifestCopies, ManifestEnds
 from app.configs import BrokerConfig, Durability
 from app.errors import ConflictError, CorruptionError, FencedError, FirnError, StorageFull, StorageUnavailable
+from app.faults import Faults
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.metadata import layout
@@ -44,6 +45,8 @@ from app.tiering.store_work import StoreWork
 from app.tiering.unnamed import check_nothing_is_unnamed
 from app.units import NO_TOPIC_ID, BrokerId, LeaderEpoch, PartitionIndex, ProducerEpoch, TopicId, TopicIdPartition
 
+MANIFEST: Final = "reading the manifest of"
+"""As it is called in lines about faults."""
 MANIFESTS_AT_ONCE: Final = 256
 """Manifests being read: enough for a thousand partitions in a quarter of a second at 50 ms a request."""
 RETRY_S_MIN: Final = 0.5
@@ -102,6 +105,7 @@ class Partitions:
         copies: ManifestCopies,
         timings: LogTimings | None,
         log_line: Callable[[str], None],
+        faults: Faults | None = None,
     ) -> None:
         self._config = config
         self._controller = controller
@@ -114,6 +118,7 @@ class Partitions:
         self._copies = copies
         self._timings = timings
         self._log_line = log_line
+        self._faults = faults if faults is not None else Faults(log_line)
         self._led: dict[UUID, tuple[str, int]] = {}
         """Name and number of partitions of every topic that there is a log of, by id."""
         self._unattached: dict[TopicIdPartition, None] = {}
@@ -524,7 +529,10 @@ class Partitions:
             else:
                 made = self._make_logs(topic, LOGS_AT_ONCE)
         except FirnError as error:
-            self._log_line(f"cannot bring a topic's logs in line, will try again: {error}")
+            subject = str(topic_id) if topic is None else topic.name
+            self._faults.met(
+                "making logs of", subject, f"cannot bring the logs of topic {subject} in line, will try again: {error}"
+            )
             made, failed = False, True
         if made:
             self._unmade.pop(topic_id, None)
@@ -615,7 +623,8 @@ class Partitions:
             except FencedError:
                 raise
             except FirnError as error:
-                self._log_line(f"cannot read the manifest of {log.topic}-{log.partition}, will try again: {error}")
+                sentence = f"cannot read the manifest of {log.topic}-{log.partition}, will try again: {error}"
+                self._faults.met(MANIFEST, str(log.topic_partition), sentence)
                 return
             # The topic may have been deleted meanwhile: then somebody took the key away.
             if key in self._unattached:
@@ -644,9 +653,9 @@ class Partitions:
                 except FencedError:
                     raise
                 except FirnError as error:
-                    self._log_line(
-                        f"cannot read what was added to {layout.manifest_prefix(*key)}, will try again: {error}"
-                    )
+                    prefix = layout.manifest_prefix(*key)
+                    sentence = f"cannot read what was added to {prefix}, will try again: {error}"
+                    self._faults.met(MANIFEST, prefix, sentence)
                 else:
                     self._believed.pop(key, None)
 

@@ -25,12 +25,13 @@ from typing import TYPE_CHECKING, Any, Final
 from app import __version__
 from app.broker.children import Child
 from app.broker.running import find_running, forget_running, note_running
-from app.broker.runtime import SystemClock, ThreadPool, boot_s, log_line, raise_descriptor_limit, settle_memory
+from app.broker.runtime import SystemClock, ThreadPool, boot_s, raise_descriptor_limit, settle_memory
 from app.configs import BrokerConfig
 from app.configs.without_effect import set_aside
 from app.errors import ConfigError, ConflictError, StorageUnavailable
 from app.hot.files import DirectoryLock, FileSystem, PosixFileSystem, claim_directory
 from app.metrics import Sample
+from app.notices import log_line
 from app.objectstore.rpc import RpcClient
 from app.objectstore.url import parse_store_url
 from app.usage import show_process

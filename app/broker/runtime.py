@@ -1,12 +1,10 @@
-"""The machine behind the seams: its clock, its threads, its log lines."""
+"""The machine behind the seams: its clock and its threads."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import resource
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -82,16 +80,3 @@ def raise_descriptor_limit() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         return wanted
     return soft
-
-
-def log_line(text: str) -> None:
-    """One line for the operator, on standard error with the time, in one write so that lines of processes do not mix."""
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
-    os.write(sys.stderr.fileno(), f"{stamp}Z {one_line(text)}\n".encode(errors="backslashreplace"))
-
-
-def one_line(text: str) -> str:
-    """``text`` as what it is on a terminal: peers' names in it end no line and move no cursor."""
-    return "".join(
-        character if character.isprintable() else ascii(character)[1:-1] for character in text.replace("\n", " ")
-    )

@@ -8,6 +8,7 @@ from typing import Final
 from uuid import UUID
 
 from app.errors import FencedError, FirnError, StorageUnavailable
+from app.faults import Faults
 from app.metadata.cluster import ClusterImage, ImageDelta
 from app.metadata.controller import Controller
 from app.metrics import Registry
@@ -32,6 +33,7 @@ class Sweeping:
         *,
         registry: Registry,
         log_line: Callable[[str], None],
+        faults: Faults | None = None,
         wait_left: Callable[[UUID], Awaitable[None]],
     ) -> None:
         """``wait_left`` returns when this broker writes nothing more of a deleted topic."""
@@ -39,6 +41,7 @@ class Sweeping:
         self._controller = controller
         self._wait_left = wait_left
         self._log_line = log_line
+        self._faults = faults if faults is not None else Faults(log_line)
         self._wake = asyncio.Event()
         self._objects = registry.counter("firn_swept_objects_total", "Orphaned objects removed from the bucket.")
         self._bytes = registry.counter("firn_swept_bytes_total", "Bytes of orphaned objects removed from the bucket.")
@@ -70,7 +73,11 @@ class Sweeping:
                 except (FirnError, TimeoutError) as error:
                     failed = True
                     why = str(error) or f"it takes longer than {DELETE_DEADLINE_S:g} s"
-                    self._log_line(f"cannot delete what the bucket holds of topic {topic.name}, will try again: {why}")
+                    self._faults.met(
+                        "deleting objects of",
+                        topic.name,
+                        f"cannot delete what the bucket holds of topic {topic.name}, will try again: {why}",
+                    )
             if not failed:
                 await self._wake.wait()
                 self._wake.clear()
@@ -92,7 +99,7 @@ class Sweeping:
             async with asyncio.timeout(DELETE_DEADLINE_S):
                 self._count(await sweep_unknown_topics(self._store, known))
         except (StorageUnavailable, TimeoutError) as error:
-            self._log_line(f"cannot sweep the bucket for now: {error}")
+            self._faults.met("sweeping", "the bucket", f"cannot sweep the bucket for now: {error}")
 
     def _count(self, swept: Swept) -> None:
         self._objects.value += swept.objects

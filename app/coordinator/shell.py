@@ -37,6 +37,7 @@ from app.errors import (
     copy_of,
     kafka_code,
 )
+from app.faults import Faults
 from app.hot.manager import LogManager
 from app.metadata.cluster import ClusterImage
 from app.metrics import Labels, Registry
@@ -232,6 +233,7 @@ class Coordinator(Generic[S]):
         clock: Clock,
         registry: Registry,
         log_line: Callable[[str], None],
+        faults: Faults | None = None,
     ) -> None:
         self.topic = topic
         self._new_shard = new_shard
@@ -239,6 +241,7 @@ class Coordinator(Generic[S]):
         self._logs = logs
         self._clock = clock
         self._log_line = log_line
+        self._faults = faults if faults is not None else Faults(log_line)
         self._seats: dict[PartitionIndex, _Seat[S]] = {}
         self._topic_id: UUID | None = None
         self._partition_count = 0
@@ -572,7 +575,8 @@ class Coordinator(Generic[S]):
                     shard.load(batch)
         except FirnError as error:
             if self._seats.get(seat.partition) is seat:
-                self._log_line(f"{self.topic.name}-{seat.partition} cannot be read, will try again: {error}")
+                subject = f"{self.topic.name}-{seat.partition}"
+                self._faults.met("loading", subject, f"{subject} cannot be read, will try again: {error}")
                 seat.state = ShardState.FAILED
                 self._seats_changed.wake()
                 self._load_later(seat, RELOAD_S)

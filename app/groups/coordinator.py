@@ -11,6 +11,7 @@ from app.coordinator.partition import ProducerIdAndEpoch
 from app.coordinator.shell import Coordinator, Reply, Turn
 from app.coordinator.topics import CONSUMER_OFFSETS
 from app.errors import ErrorCode, RequestRejected
+from app.faults import Faults
 from app.groups.metrics import GroupCounters, show_groups, show_lag
 from app.groups.shard import CommittedPartition, GroupShard
 from app.hot.manager import LogManager
@@ -37,6 +38,7 @@ class GroupCoordinator:
         rng: random.Random,
         registry: Registry,
         log_line: Callable[[str], None],
+        faults: Faults | None = None,
     ) -> None:
         """``config``: the broker's settings as they are now."""
         self.config = config
@@ -54,6 +56,7 @@ class GroupCoordinator:
             clock=clock,
             registry=registry,
             log_line=log_line,
+            faults=faults,
         )
         show_groups(registry, lambda: (shard for _, shard in self.shell.shards()))
 

@@ -9,6 +9,7 @@ from app.configs import BrokerConfig
 from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import SHARE_GROUP_STATE, ensure_topic
 from app.errors import ErrorCode, RequestRejected
+from app.faults import Faults
 from app.groups.metrics import ShareCounters
 from app.groups.share_sessions import ShareSession, ShareSessions
 from app.groups.share_state import ShareKey, SharePartition, ShareSettings, ShareStateShard
@@ -46,6 +47,7 @@ class ShareCoordinator:
         clock: Clock,
         registry: Registry,
         log_line: Callable[[str], None],
+        faults: Faults | None = None,
     ) -> None:
         """``config``: the broker's settings as they are now."""
         self.config = config
@@ -62,6 +64,7 @@ class ShareCoordinator:
             clock=clock,
             registry=registry,
             log_line=log_line,
+            faults=faults,
         )
 
     def settings(self, group_id: str) -> ShareSettings:

@@ -59,6 +59,10 @@ OUT_BYTES_MAX: Final = 1 * MIB
 SLOTS_MAX: Final = 1024
 """Responses in waiting before requests stop being read."""
 
+BROKEN: Final = "connections of"
+BROKEN_TOLD: Final = 5
+"""Connections of one host that are told one by one when the broker closes them; further ones are counted."""
+
 PRODUCE: Final = 0
 FETCH: Final = 1
 API_VERSIONS: Final = 18
@@ -383,8 +387,13 @@ class Connection(asyncio.BufferedProtocol):
     def _refused(self, refuse: Any, request: Request, message: Any, error: FirnError, meter: ApiMeter) -> Any:
         meter.errors.value += 1
         code = kafka_code(error)
+        faults = self.context.faults
         if code is ErrorCode.UNKNOWN_SERVER_ERROR:
-            self.server.log_line(f"API key {request.api_key} for {self.peer}: {error}")
+            faults.met(
+                f"API key {request.api_key}", "without a code", f"API key {request.api_key} for {self.peer}: {error}"
+            )
+        else:
+            faults.met_error("serving", f"API key {request.api_key}", error)
         return refuse(request, message, code, str(error))
 
     def _encode(self, request: Request, message: Any, meter: ApiMeter) -> bytes:
@@ -606,7 +615,9 @@ class Connection(asyncio.BufferedProtocol):
         """Say why in one line, and close after what was already answered has been written."""
         if not self.closed:
             self.server.metrics.connections_broken.value += 1
-            self.server.log_line(line)
+            # One that sends what nobody understands sends it again and again.
+            host = self.peer.rpartition(":")[0] or self.peer
+            self.context.faults.met(BROKEN, host, line, burst=BROKEN_TOLD)
             self.close()
 
     def close(self) -> None:

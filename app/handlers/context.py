@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from app.configs import BrokerConfig
 from app.errors import StorageFull
+from app.faults import Faults
 from app.handlers.acknowledging import AcknowledgementGate
 from app.handlers.fetch_fan_out import FanOut
 from app.handlers.replays import ReplayTurns
 from app.metrics import Registry, Sample
+from app.notices import log_line
 from app.seams import BlockingPool, Clock
 from app.units import BrokerId, TopicIdPartition
 
@@ -62,6 +64,8 @@ class Context:
     """Where one-line notices for the operator go."""
     store_samples: Callable[[], Awaitable[Sequence[Sample]]] | None = None
     """Asks the store process for its metrics. Raises: StorageUnavailable."""
+    faults: Faults = field(default_factory=lambda: Faults(log_line))
+    """Where faults of disks, of the store and of stored bytes are told that clients are answered with."""
     generation: int = 0
     """Rises with every change of the cluster image, so that what was looked up in an older one is looked up again."""
     no_room: StorageFull | None = None

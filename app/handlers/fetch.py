@@ -54,6 +54,8 @@ MISS_WAIT_MS: Final = 500
 RANGES_MAX: Final = 16
 """Of one partition in one answer; each keeps a file open until it is sent."""
 READ_COMMITTED: Final = 1
+READING: Final = "reading"
+"""As it is called in lines about faults."""
 LEADER_CODES: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 
@@ -394,12 +396,15 @@ def look(
                 found = Found(cached, ErrorCode.NONE, log.high_watermark, log.last_stable_offset, log.log_start_offset)
             else:
                 attempt.at_once = True
+                context.faults.met_error(READING, str(log.topic_partition), disk_error)
                 found = Found(cached, kafka_code(disk_error))
         except FirnError as error:
             code = kafka_code(error)
             leader = None
             if code in LEADER_CODES and log is not None:
                 leader = (context.config.node_id, log.leader_epoch)
+            if log is not None:
+                context.faults.met_error(READING, str(log.topic_partition), error)
             found = Found(cached, code, current_leader=leader)
             attempt.at_once = True
         attempt.found.append(found)

@@ -77,7 +77,8 @@ async def handle_metrics(context: Context, request: Request, message: bytes) -> 
         try:
             more += [_packed(sample, "store") for sample in await context.store_samples()]
         except StorageUnavailable as error:
-            context.log_line(f"metrics without those of the store process: {error}")
+            sentence = f"metrics without those of the store process: {error}"
+            context.faults.met("metrics of", "the store process", sentence)
     return pack_metrics(context.config.node_id, context.image.cluster_id, pieces + more, process_id=os.getpid())
 
 
@@ -86,7 +87,8 @@ async def _room(context: Context) -> list[Sample]:
     try:
         free, total = await context.pool.run(lambda: (context.logs.free_bytes(), context.logs.total_bytes()))
     except StorageUnavailable as error:
-        context.log_line(f"metrics without the room of the data directory: {error}")
+        sentence = f"metrics without the room of the data directory: {error}"
+        context.faults.met("metrics of", "the data directory", sentence)
         return []
     text = "Bytes that may still be written to the disk of the data directory."
     room = Sample("firn_log_dir_free_bytes", "gauge", text, "firn_log_dir_free_bytes", (), float(free))

@@ -35,6 +35,8 @@ EARLIEST_PENDING_UPLOAD: Final = -6
 FIRST_VERSION: Final = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 """The version that introduced each name; asked for in an older one it is UNSUPPORTED_VERSION."""
 READ_COMMITTED: Final = 1
+SEARCHING: Final = "searching by time in"
+"""As it is called in lines about faults."""
 SEARCHES_MAX: Final = 8
 """Searches of one partition that begin anew because one of its starts moved while they ran."""
 
@@ -66,6 +68,7 @@ def handle(
                 check_reader(log, message.replica_id, asked.current_leader_epoch)
                 found = _lookup(context, request, message, log, asked)
             except FirnError as error:
+                context.faults.met_error(SEARCHING, f"{topic.name}-{asked.partition_index}", error)
                 answered.partitions.append(_failed(asked, kafka_code(error)))
                 continue
             if found is None:
@@ -133,6 +136,7 @@ async def _search_all(
         try:
             found = await find_in_both_tiers(context, log, asked.timestamp)
         except FirnError as error:
+            context.faults.met_error(SEARCHING, str(log.topic_partition), error)
             answered.partitions[place] = _failed(asked, kafka_code(error))
         else:
             answered.partitions[place] = _of_record(log, asked, found)

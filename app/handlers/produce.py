@@ -54,6 +54,8 @@ BATCH_LENGTH_POSITION: Final = 8
 ZSTD_FIRST_VERSION: Final = 7
 """Clients that speak less do not know the codec (KIP-110)."""
 ALL_IN_SYNC: Final = -1
+WRITING: Final = "writing"
+"""As it is called in lines about faults."""
 
 TopicResults = list[tuple[TopicRef, list[PartitionResult]]]
 
@@ -484,6 +486,8 @@ def failure(context: Context, log: PartitionLog | None, index: int, error: FirnE
     """The answer for a partition to which nothing was written."""
     context.metrics.produce_errors.value += 1
     code = kafka_code(error)
+    if log is not None and context.no_room is None:
+        context.faults.met_error(WRITING, str(log.topic_partition), error)
     leader = None
     if code is ErrorCode.NOT_LEADER_OR_FOLLOWER and log is not None:
         topic = context.image.topic(log.topic)

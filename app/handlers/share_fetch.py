@@ -349,6 +349,9 @@ class _Fetching:
                     retry = asyncio.get_running_loop().call_later(RETRY_S, self._something.set)
                     self._undo.append(retry.cancel)
                     continue
+                named = self._context.image.topic_by_id(topic_id)
+                subject = f"{topic_id if named is None else named.name}-{index}"
+                self._context.faults.met_error("sharing", subject, error)
                 found = PartitionData(index, kafka_code(error), str(error), records=b"")
             if found is not None:
                 answers[place] = found

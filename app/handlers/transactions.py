@@ -242,6 +242,7 @@ async def _write_marker(context: Context, asked: WritableTxnMarker) -> WritableT
             try:
                 stored = context.transactions.markers.write(marker, TopicPartition(topic.name, PartitionIndex(index)))
             except FirnError as error:
+                context.faults.met_error("writing markers to", f"{topic.name}-{index}", error)
                 of_partition.error_code = kafka_code(error)
             else:
                 if stored is not None:

@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from app.errors import FirnError, StorageUnavailable
+from app.errors import DirectoryOffline, FirnError
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.hot.files import FileSystem
 from app.hot.unreadable import UnreadableBatches
@@ -113,7 +113,7 @@ class LogDirectory:
             return
         self.offline_reason = reason
         for log in list(self.logs):
-            log.refuse(StorageUnavailable(f"the log directory is offline: {reason}"))
+            log.refuse(DirectoryOffline(f"the log directory is offline: {reason}"))
         if self.on_offline is not None:
             self.on_offline(reason)
 

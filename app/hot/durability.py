@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
-from app.errors import FirnError, StorageFull, StorageUnavailable, copy_of
+from app.errors import DirectoryOffline, FirnError, StorageFull, copy_of
 from app.hot.checkpoints import LEADER_EPOCHS_FILE, encode_leader_epochs
 from app.hot.directory import LogDirectory, run_to_end
 from app.hot.epochs import LeaderEpochs
@@ -226,7 +226,7 @@ class LogDurability:
         # Not retried, whatever it was: the kernel may have dropped what it could not write.
         failure = storage_error(error, f"cannot sync {self._path}")
         self._directory.go_offline(str(failure))
-        return StorageUnavailable(f"the log directory is offline: {failure}")
+        return DirectoryOffline(f"the log directory is offline: {failure}")
 
     def _plan(self) -> SyncPlan:
         """Raises: StorageUnavailable if a file cannot be opened; then all that was to be done still is."""

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from app.configs import TopicConfig
 from app.errors import ConflictError, CorruptionError, FirnError, StorageFull, StorageUnavailable
+from app.faults import Faults
 from app.hot.checkpoints import (
     CLEAN_SHUTDOWN_CONTENT,
     CLEAN_SHUTDOWN_FILE,
@@ -127,6 +128,7 @@ class LogManager:
         registry: Registry | None = None,
         producer_expiration_ms: int = 86_400_000,
         lock: DirectoryLock | None = None,
+        faults: Faults | None = None,
     ) -> None:
         """``descriptors_max``: files of logs open at once. Make it the process's limit less what sockets need.
 
@@ -138,6 +140,7 @@ class LogManager:
         self._clock = clock
         self._rng = rng
         self.producer_expiration_ms = producer_expiration_ms
+        self._faults = faults
         self.log_directory = LogDirectory(
             data_dir,
             fs=fs,
@@ -539,9 +542,10 @@ class LogManager:
             try:
                 if log.maybe_roll_by_time(now_ms):
                     await asyncio.sleep(0)
-            except (StorageUnavailable, CorruptionError):
+            except (StorageUnavailable, CorruptionError) as error:
                 # Full, offline or damaged: appends say so to whoever writes; the next tick tries again.
-                continue
+                if self._faults is not None and self.log_directory.offline_reason is None:
+                    self._faults.met_error("rolling", str(log.topic_partition), error)
 
     async def _free_deleted(self) -> None:
         """Unlink deleted files, and remove what deleted topics left when that is due. A task of its own: a GB takes a second."""
@@ -574,6 +578,8 @@ class LogManager:
             failure = storage_error(error, f"cannot write the checkpoints of {self.data_dir}")
             if not isinstance(failure, StorageFull):
                 self.log_directory.go_offline(str(failure))
+            elif self._faults is not None:
+                self._faults.met_error("writing the checkpoints of", self.data_dir, failure)
 
     def _write_checkpoint_now(self) -> None:
         self._plan_checkpoint()()

@@ -43,6 +43,7 @@ from app.errors import (
     copy_of,
     without_frames,
 )
+from app.faults import Faults
 from app.limits import LOG_ENTRY_BYTES_MAX
 from app.metadata import changes, layout
 from app.metadata.changes import DEFAULT, Assignments, ConfigChange, Planned, Surroundings
@@ -131,6 +132,7 @@ class Controller:
         timings: LogTimings | None = None,
         places: Places | None = None,
         log_line: Callable[[str], None] = _logger.warning,
+        faults: Faults | None = None,
     ) -> None:
         """``directory_id`` is the data directory's, for ever. ``expected_cluster_id`` is the cluster that the directory
         belongs to, if it belongs to one already. ``places`` leads to other brokers; without it none is asked or told."""
@@ -143,6 +145,7 @@ class Controller:
         self._take_over = take_over
         self._expected_cluster_id = expected_cluster_id
         self._on_fenced = on_fenced
+        self._faults = faults if faults is not None else Faults(_logger.warning)
         self._timings = timings if timings is not None else LogTimings()
         self._places = places
         self._log_line = log_line
@@ -654,7 +657,8 @@ class Controller:
                 await self.heartbeat()
             except (StorageUnavailable, CorruptionError) as error:
                 # Two of three beats may be lost, and a replacement is found out by the next append at the latest.
-                _logger.warning("no sign of life given, or no look at the cluster log: %s", error)
+                sentence = f"no sign of life given, or no look at the cluster log: {error}"
+                self._faults.met("the heartbeat of", f"broker {self.identity.broker_id}", sentence)
 
     # --- changing ---------------------------------------------------------------------------------------------------
 
@@ -726,7 +730,7 @@ class Controller:
             try:
                 await self._log.snapshot()
             except StorageUnavailable as error:
-                _logger.warning("no snapshot of the cluster log for now: %s", error)
+                self._faults.met("snapshots of", "the cluster log", f"no snapshot of the cluster log for now: {error}")
 
     async def _plan_group(self, planned: list[tuple[_Change, Any]]) -> list[KeyValue]:
         """Take changes off the queue, as many as one entry holds, with what becomes of each.

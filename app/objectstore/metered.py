@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Final, TypeVar
 
-from app.errors import StorageFull, StorageUnavailable
+from app.errors import FirnError, StorageFull, StorageUnavailable
+from app.faults import Faults
 from app.metrics import Counter, Histogram, Registry
 from app.objectstore.api import (
     AlreadyExists,
@@ -34,6 +35,15 @@ _OUTCOMES: Final[tuple[tuple[type[BaseException], str], ...]] = (
 """Label of each way to end but ``ok``; anything else is ``error``."""
 
 
+STORE: Final = "the object store's"
+"""As it is called in lines about faults, before an operation."""
+HANGING_S: Final = 20.0
+"""An operation that is not answered for so long hangs: a part of 8 MiB takes a second."""
+
+GIVEN_UP_S: Final = 2.0
+"""Who cancels an operation earlier has another reason than that the store does not answer."""
+
+
 class MeteredStore:
     """``inner`` with metrics: an ObjectStore whose operations are counted in ``registry``.
 
@@ -41,8 +51,11 @@ class MeteredStore:
     what succeeded) and ``firn_store_request_seconds{operation}``. An operation counts once, whatever its adapter retries.
     """
 
-    def __init__(self, inner: ObjectStore, registry: Registry) -> None:
+    def __init__(self, inner: ObjectStore, registry: Registry, faults: Faults | None = None) -> None:
+        """``faults``: where it is told that the store does not answer as it should."""
         self.inner = inner
+        self._faults = faults
+        self._under_way: dict[object, tuple[str, float]] = {}
         self.part_bytes_min = inner.part_bytes_min
         self._registry = registry
         self._requests: dict[tuple[str, str], Counter] = {}
@@ -104,14 +117,39 @@ class MeteredStore:
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         outcome = "ok"
+        request = object()
+        self._under_way[request] = (operation, started_s)
         try:
             return await call
         except BaseException as error:
             outcome = next((name for kind, name in _OUTCOMES if isinstance(error, kind)), "error")
+            if self._faults is not None:
+                self._tell(operation, error, loop.time() - started_s)
             raise
         finally:
+            del self._under_way[request]
             self._count(operation, outcome)
             self._histogram(operation).observe(loop.time() - started_s)
+
+    def _tell(self, operation: str, error: BaseException, took_s: float) -> None:
+        assert self._faults is not None
+        if isinstance(error, FirnError):
+            self._faults.met_error(STORE, operation, error)
+        elif isinstance(error, asyncio.CancelledError) and took_s >= GIVEN_UP_S:
+            sentence = f"{STORE} {operation} was given up after {took_s:.0f} s without an answer"
+            self._faults.met(STORE, operation, sentence)
+
+    def look_for_hanging(self, now_s: float) -> None:
+        """Tell of operations that have not been answered for long, whether or not anybody still waits for them."""
+        if self._faults is None:
+            return
+        oldest: dict[str, float] = {}
+        for operation, started_s in self._under_way.values():
+            oldest[operation] = min(started_s, oldest.get(operation, started_s))
+        for operation, started_s in oldest.items():
+            if now_s - started_s >= HANGING_S:
+                sentence = f"{STORE} {operation} has not been answered for {now_s - started_s:.0f} s"
+                self._faults.met(STORE, operation, sentence)
 
     def _count(self, operation: str, outcome: str) -> None:
         counter = self._requests.get((operation, outcome))

@@ -10,6 +10,7 @@ from typing import Final, Literal, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from app.errors import ConfigError
+from app.faults import Faults
 from app.metrics import Registry
 from app.objectstore.api import InvalidKey, ObjectStore
 from app.objectstore.keys import check_key
@@ -176,12 +177,17 @@ def _parse_flag(name: str, value: str | None, *, default: bool) -> bool:
 
 
 async def open_store(
-    url: str | StoreLocation, *, pool: BlockingPool, rng: random.Random, registry: Registry | None = None
+    url: str | StoreLocation,
+    *,
+    pool: BlockingPool,
+    rng: random.Random,
+    registry: Registry | None = None,
+    faults: Faults | None = None,
 ) -> ObjectStore:
     """The store at ``url``, ready for use; whoever opens it closes it.
 
     ``pool`` runs system calls of a directory; ``rng`` spreads the retries of S3; with ``registry`` every operation is
-    counted (``MeteredStore``).
+    counted (``MeteredStore``), and ``faults`` is told of those that fail.
 
     A directory is made if need be and cleaned of what a crash left over. Whether S3 can be reached and what it allows is not
     asked here: an S3 store that is away must not keep a broker from starting (``check.check_store`` asks).
@@ -207,4 +213,4 @@ async def open_store(
         return store
     from app.objectstore.metered import MeteredStore
 
-    return MeteredStore(store, registry)
+    return MeteredStore(store, registry, faults)

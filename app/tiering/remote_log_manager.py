@@ -18,7 +18,15 @@ from contextlib import asynccontextmanager
 from typing import Final
 from uuid import UUID
 
-from app.errors import CorruptionError, FencedError, FirnError, LimitExceeded, StorageUnavailable
+from app.errors import (
+    CorruptionError,
+    DirectoryOffline,
+    FencedError,
+    FirnError,
+    LimitExceeded,
+    StorageUnavailable,
+)
+from app.faults import Faults
 from app.metadata import layout
 from app.metadata.manifest import CHANGES_PER_ENTRY_MAX, SegmentManifest
 from app.metadata.manifest_state import ManifestState, SegmentEntry
@@ -38,6 +46,8 @@ from app.tiering.tier_status import PartitionTierStatus, SegmentStatus, partitio
 from app.tiering.tiered_log import LocalSegment, TieredLog
 from app.units import BrokerId, Offset, PartitionIndex, TopicId, TopicIdPartition
 
+TIERING: Final = "tiering"
+"""As it is called in lines about faults."""
 POLL_S: Final = 1.0
 """How often a partition is looked at for a segment that has rolled."""
 POLL_SLICE: Final = 64
@@ -72,6 +82,7 @@ class RemoteLogManager:
         interval_ms: int = 30_000,
         retention_interval_ms: int | None = None,
         log_line: Callable[[str], None] | None = None,
+        faults: Faults | None = None,
         copies_max: int = COPIES_MAX,
         poll_s: float = POLL_S,
         stall_s: float = STALL_S,
@@ -83,6 +94,7 @@ class RemoteLogManager:
         self._interval_s = interval_ms / 1000
         self._retention_interval_s = (interval_ms if retention_interval_ms is None else retention_interval_ms) / 1000
         self._log_line = log_line
+        self._fault_log = faults
         self._poll_s = poll_s
         self._on_manifest_change = on_manifest_change
         self._copier = SegmentCopier(
@@ -145,6 +157,8 @@ class RemoteLogManager:
         gone = self._partitions.pop(TopicIdPartition(topic_id, partition), None)
         if gone is not None:
             gone.detached = True
+            if self._fault_log is not None:
+                self._fault_log.over(TIERING, _name_of(gone))
             if gone.busy:
                 self._leaving[gone.key] = gone
 
@@ -318,6 +332,8 @@ class RemoteLogManager:
         except FirnError as error:
             self._note_failure(partition, error)
         else:
+            if self._fault_log is not None:
+                self._fault_log.over(TIERING, _name_of(partition))
             partition.failures = 0
             partition.last_error = ""
             partition.set_phase("idle")
@@ -364,6 +380,10 @@ class RemoteLogManager:
         partition.failures += 1
         partition.failures_total += 1
         partition.last_error = str(error)
+        if self._fault_log is not None and not isinstance(error, DirectoryOffline):
+            name = _name_of(partition)
+            lasting = not partition.detached and not isinstance(error, FencedError)
+            self._fault_log.met(TIERING, name, f"{name} cannot be tiered, will try again: {error}", lasting=lasting)
         longest_s = CORRUPTION_BACKOFF_S if isinstance(error, CorruptionError) else BACKOFF_MAX_S
         pause_s = min(longest_s, BACKOFF_BASE_S * 2 ** min(partition.failures, 16))
         if isinstance(error, CorruptionError):
@@ -607,3 +627,7 @@ def _is_covered(manifest: SegmentManifest, base: Offset, end: Offset) -> bool:
 def manifest_cache_name(topic_id: TopicId, partition: PartitionIndex) -> str:
     """File name under which a broker keeps a copy of a manifest in its data directory."""
     return layout.manifest_prefix(topic_id, partition).replace("/", "_")
+
+
+def _name_of(partition: LedPartition) -> str:
+    return f"{partition.log.topic}-{partition.log.partition}"

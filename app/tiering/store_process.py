@@ -28,10 +28,13 @@ import msgspec
 from app import __version__
 from app.allocator import keep_freed_memory
 from app.errors import FirnError
+from app.faults import LOOK_S, Faults
 from app.hot.files import PosixFileSystem
 from app.limits import MIB
 from app.metrics import Registry, Sample
-from app.objectstore.api import Buffer
+from app.notices import log_line
+from app.objectstore.api import Buffer, ObjectStore
+from app.objectstore.metered import MeteredStore
 from app.objectstore.proxy import store_handlers
 from app.objectstore.rpc import Handler, RpcServer
 from app.objectstore.url import DirectoryLocation, open_store, parse_store_url
@@ -64,7 +67,10 @@ class StoreThreads:
         running = asyncio.wrap_future(self._executor.submit(work))
         # The work outlives a caller that leaves, and then nobody else looks at its error.
         running.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return await asyncio.shield(running)
+        try:
+            return await asyncio.shield(running)
+        finally:
+            del running  # An error that the work raised holds this frame, and the future holds the error.
 
 
 def encode_samples(samples: Sequence[Sample]) -> bytes:
@@ -84,7 +90,8 @@ async def serve(url: str, sock: socket.socket) -> None:
     pool = StoreThreads(THREADS)
     rng = random.Random()
     location = parse_store_url(url)
-    store = await open_store(location, pool=pool, rng=rng, registry=registry)
+    faults = Faults(log_line)
+    store = await open_store(location, pool=pool, rng=rng, registry=registry, faults=faults)
     object_path = None
     if isinstance(location, DirectoryLocation):
         root = str(location.path)
@@ -101,8 +108,22 @@ async def serve(url: str, sock: socket.socket) -> None:
     gc.set_threshold(GARBAGE_THRESHOLD, 20, 50)
     gc.enable()
     own: dict[str, Handler] = {"process.metrics": metrics, "process.ping": ping}
+    watching = asyncio.ensure_future(watch(faults, store))
     handlers = {**store_handlers(store), **store_work_handlers(work), **own}
-    await RpcServer(handlers).serve(sock)
+    try:
+        await RpcServer(handlers).serve(sock)
+    finally:
+        watching.cancel()
+
+
+async def watch(faults: Faults, store: ObjectStore) -> None:
+    """Tell of operations that hang, and of faults that go on or are over, until cancelled."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(LOOK_S)
+        if isinstance(store, MeteredStore):
+            store.look_for_hanging(loop.time())
+        faults.look()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -11,6 +11,7 @@ from app.configs import BrokerConfig
 from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import TRANSACTION_STATE
 from app.errors import ErrorCode, FirnError, RequestRejected
+from app.faults import Faults
 from app.metrics import Registry
 from app.seams import Clock
 from app.transactions.ending import Endings
@@ -61,6 +62,7 @@ class TransactionCoordinator:
         clock: Clock,
         registry: Registry,
         log_line: Callable[[str], None],
+        faults: Faults | None = None,
     ) -> None:
         self._counters = TransactionCounters(registry)
         self._config = config
@@ -73,6 +75,7 @@ class TransactionCoordinator:
             clock=clock,
             registry=registry,
             log_line=log_line,
+            faults=faults,
         )
         show_transactions(registry, lambda: (shard for _, shard in self._coordinator.shards()), clock)
         self.markers = MarkerWriter(logs, image, offsets, BrokerId(config.node_id), clock, self._counters)

@@ -9,8 +9,9 @@ import weakref
 
 import pytest
 
-from app.broker.runtime import ThreadPool, one_line
+from app.broker.runtime import ThreadPool
 from app.errors import StorageUnavailable
+from app.notices import one_line
 
 
 @pytest.mark.parametrize(

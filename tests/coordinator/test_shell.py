@@ -337,7 +337,10 @@ async def test_a_log_that_is_damaged_does_not_serve(monkeypatch: pytest.MonkeyPa
         bench.say(b"one")
         bench.coordinator.on_resign(ZERO)
 
+        tries: list[int] = []
+
         async def fail(*_: object, **__: object) -> None:
+            tries.append(1)
             raise StorageUnavailable("cannot read")
 
         with monkeypatch.context() as broken:
@@ -345,7 +348,8 @@ async def test_a_log_that_is_damaged_does_not_serve(monkeypatch: pytest.MonkeyPa
             broken.setattr("app.coordinator.shell.RELOAD_S", 0.01)
             bench.coordinator.on_leader(ZERO, LeaderEpoch(1))
             await until(lambda: bench.code() is ErrorCode.NOT_COORDINATOR)
-            await until(lambda: len(bench.lines) > 1)
+            await until(lambda: len(tries) > 3)
+            assert len([line for line in bench.lines if "cannot be read, will try again" in line]) == 1
         await serving(bench)
         assert bench.made[-1].words == [b"one"]
         assert "cannot be read, will try again" in bench.lines[0]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from app.configs import BrokerConfig, Durability, TopicConfig
 from app.errors import ErrorCode, FirnError, RequestRejected
+from app.faults import Faults
 from app.groups.coordinator import GroupCoordinator
 from app.groups.share_coordinator import ShareCoordinator
 from app.handlers.context import Context
@@ -342,6 +343,7 @@ class Bench:
             rng=rng,
             pool=FakePool(),
             registry=self.registry,
+            faults=Faults(self.lines.append),
             controller=self.controller,  # type: ignore[arg-type]
             logs=self.logs,  # type: ignore[arg-type]
             remote_reader=self.remote,  # type: ignore[arg-type]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from app.errors import StorageUnavailable
+from app.faults import Faults
 from app.metrics import Registry
 from app.objectstore.api import AlreadyExists, ObjectMissing, ObjectStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.objectstore.metered import MeteredStore
+from app.tiering.store_process import watch
+from tests.support.virtual_loop import run_virtual
 
 
 def value(registry: Registry, name: str, **labels: str) -> float:
@@ -63,3 +67,76 @@ async def test_uploads_are_counted_by_their_parts() -> None:
     assert value(registry, "firn_store_requests_total", operation="put_part", outcome="ok") == 2
     assert value(registry, "firn_store_requests_total", operation="complete", outcome="ok") == 1
     assert value(registry, "firn_store_bytes_total", direction="up") == 5
+
+
+class Watched:
+    """A store in memory whose faults are told, on a virtual clock."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.inner = MemoryStore()
+        self.faults = Faults(self.lines.append)
+        self.store = MeteredStore(self.inner, Registry(), self.faults)
+
+    def run(self, scenario: Callable[[], Awaitable[None]]) -> None:
+        async def main(_: object) -> None:
+            watching = asyncio.ensure_future(watch(self.faults, self.store))
+            try:
+                await scenario()
+            finally:
+                watching.cancel()
+
+        run_virtual(main)
+
+
+def test_a_store_that_refuses_is_told_once_and_when_it_answers_again() -> None:
+    watched = Watched()
+
+    async def scenario() -> None:
+        watched.inner.faults = [Fault(FaultKind.UNAVAILABLE, "get", times=30)]
+        for _ in range(30):
+            with pytest.raises(StorageUnavailable):
+                await watched.store.get("k")
+            await asyncio.sleep(1)
+        assert len(watched.lines) == 1
+        assert watched.lines[0].startswith("the object store's get fails: ")
+        for _ in range(120):
+            with pytest.raises(ObjectMissing):
+                await watched.store.get("k")
+            await asyncio.sleep(1)
+
+    watched.run(scenario)
+    assert watched.lines[1:] == ["over after 29 s: the object store's get failed 30 times"]
+
+
+def test_a_store_that_hangs_is_told_while_it_hangs_and_when_that_is_over() -> None:
+    watched = Watched()
+
+    async def scenario() -> None:
+        watched.inner.faults = [Fault(FaultKind.HANG, "get", times=1)]
+        asking = asyncio.ensure_future(watched.store.get("k"))
+        await asyncio.sleep(19)
+        assert watched.lines == []
+        await asyncio.sleep(100)
+        assert watched.lines[0] == "the object store's get has not been answered for 20 s"
+        assert watched.lines[1].startswith("the object store's get has not been answered for 80 s (")
+        asking.cancel()
+        await asyncio.sleep(70)
+
+    watched.run(scenario)
+    assert len(watched.lines) == 3
+    assert watched.lines[2].startswith("over after ")
+
+
+def test_an_operation_that_its_caller_gives_up_is_told_but_not_one_that_nobody_wants_any_more() -> None:
+    watched = Watched()
+
+    async def scenario() -> None:
+        for wait_s in (0.5, 10.0):
+            watched.inner.faults = [Fault(FaultKind.HANG, "head")]
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await watched.store.head("k")
+
+    watched.run(scenario)
+    assert watched.lines == ["the object store's head was given up after 10 s without an answer"]

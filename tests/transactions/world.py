@@ -11,6 +11,7 @@ from typing import Any
 
 from app.configs import BrokerConfig, Durability, TopicConfig
 from app.coordinator.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from app.faults import Faults
 from app.groups.coordinator import GroupCoordinator
 from app.groups.offsets import NO_COMMITTED_OFFSET
 from app.handlers import transactional_offsets
@@ -136,6 +137,7 @@ class World:
             log_line=self.lines.append,
         )
         self.context = SimpleNamespace(  # type: ignore[assignment]
+            faults=Faults(self.lines.append),
             config=config,
             effective=config,
             clock=self.clock,

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from app.configs import BrokerConfig
 from app.errors import ConflictError, CorruptionError, FirnError, StorageUnavailable
+from app.faults import Faults
 from app.hot.cleaning.job import CleanedSegment, CleaningJob, SegmentFile
 from app.hot.cleaning.selection import Dirt, RolledSegment, find_dirt, group_segments, is_due
 from app.hot.cleaning.swapping import commit
@@ -77,6 +78,7 @@ class LogCleaner:
         rng: random.Random,
         registry: Registry,
         log_line: Callable[[str], None],
+        faults: Faults | None = None,
     ) -> None:
         """``config`` answers the broker's settings as they are now; ``new_work`` makes another worker."""
         self._logs = logs
@@ -89,6 +91,7 @@ class LogCleaner:
         self._clock = clock
         self._rng = rng
         self._log_line = log_line
+        self._faults = faults if faults is not None else Faults(log_line)
         self._metrics = CleanerMetrics(registry)
         self._uncleanable: dict[PartitionLog, str] = {}
         self._ratio_max = 0.0
@@ -151,7 +154,8 @@ class LogCleaner:
             return True  # deleted, or no longer compacted
         except FirnError as error:
             self._metrics.failures.value += 1
-            self._log_line(f"cannot compact {log.topic}-{log.partition}, will try again: {error}")
+            sentence = f"cannot compact {log.topic}-{log.partition}, will try again: {error}"
+            self._faults.met("compacting", str(log.topic_partition), sentence)
             return False
         finally:
             log.cleaning = False

@@ -1,0 +1,135 @@
+"""What an operator reads about faults: one line when a fault begins, one every so often while it lasts, one when it is over.
+
+A fault is what goes wrong with one subject in one way: ``("reading", "orders-3")``. Whoever meets it says so each time, on any
+path and as often as it happens; ``Faults`` counts and decides what becomes a line. Memory and lines are bounded: of each kind so
+many subjects are told one by one, and all others together.
+
+Belongs to one event loop of one process. The broker, the store process and the HTTP process have one each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from app.errors import CorruptionError, DirectoryOffline, FirnError, StorageUnavailable
+
+REPEAT_FIRST_S: Final = 60.0
+"""A fault that goes on is told again after so long, and after twice as long each time, up to the most."""
+REPEAT_MAX_S: Final = 600.0
+QUIET_S: Final = 60.0
+"""A fault is over once it was not met for so long: a store that fails every other request has one fault, not hundreds."""
+LOOK_S: Final = 5.0
+SUBJECTS_MAX: Final = 20
+"""Subjects of one kind that are told one by one."""
+OTHERS: Final = "others"
+
+
+def loop_time_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class _Fault:
+    __slots__ = ("began_s", "count", "quiet_since_s", "repeat_s", "sentence", "told", "told_s")
+
+    def __init__(self, now_s: float, sentence: str) -> None:
+        self.began_s = self.told_s = now_s
+        self.quiet_since_s: float | None = now_s
+        """Since when it was not met; None while it is known to last."""
+        self.repeat_s = REPEAT_FIRST_S
+        self.count = 1
+        self.told = 1
+        """How often it was told with its own sentence, or counted in a line."""
+        self.sentence = sentence
+
+
+class Faults:
+    """See the module."""
+
+    def __init__(self, log_line: Callable[[str], None], now_s: Callable[[], float] = loop_time_s) -> None:
+        """``now_s``: seconds from any moment on, which never step back."""
+        self._log_line = log_line
+        self._now_s = now_s
+        self._faults: dict[tuple[str, str], _Fault] = {}
+        self._subjects: Counter[str] = Counter()
+
+    @property
+    def active(self) -> int:
+        """Faults that are not over."""
+        return len(self._faults)
+
+    def met(self, kind: str, subject: str, sentence: str, *, burst: int = 1, lasting: bool = False) -> None:
+        """The fault was met again, or for the first time.
+
+        ``kind``: one of few, as a noun: "reading". ``sentence``: what happened, to what, what to do. ``burst``: the first so
+        many times have a line each. ``lasting``: it goes on until ``over`` says otherwise, whether or not it is met again.
+        """
+        now_s = self._now_s()
+        fault = self._faults.get((kind, subject))
+        if fault is None:
+            if subject != OTHERS and self._subjects[kind] >= SUBJECTS_MAX:
+                self.met(kind, OTHERS, f"{sentence} (further subjects are counted together)")
+                return
+            self._subjects[kind] += subject != OTHERS
+            fault = self._faults[kind, subject] = _Fault(now_s, sentence)
+            self._log_line(sentence)
+        else:
+            fault.count += 1
+            fault.sentence = sentence
+            if fault.told < burst:
+                fault.told += 1
+                fault.told_s = now_s
+                self._log_line(sentence)
+            else:
+                self._repeat(fault, now_s)
+        fault.quiet_since_s = None if lasting else now_s
+
+    def met_error(self, kind: str, subject: str, error: FirnError) -> None:
+        """As ``met``, if the error is a fault of a disk, of the object store or of stored bytes, and not a refusal.
+
+        That a directory is offline was told once for all that it holds.
+        """
+        if isinstance(error, (StorageUnavailable, CorruptionError)) and not isinstance(error, DirectoryOffline):
+            self.met(kind, subject, f"{kind} {subject} fails: {error}")
+
+    def over(self, kind: str, subject: str) -> None:
+        """What failed has succeeded. It is told that the fault is over once it stays so. Cheap if there is no such fault."""
+        fault = self._faults.get((kind, subject)) if self._faults else None
+        if fault is not None and fault.quiet_since_s is None:
+            fault.quiet_since_s = self._now_s()
+
+    async def run(self) -> None:
+        """``look`` every few seconds, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self.look()
+
+    def look(self) -> None:
+        """Tell of what goes on and what is over. To be called every few seconds."""
+        now_s = self._now_s()
+        for (kind, subject), fault in list(self._faults.items()):
+            if fault.quiet_since_s is None:
+                self._repeat(fault, now_s)
+            elif now_s - fault.quiet_since_s >= QUIET_S:
+                del self._faults[kind, subject]
+                if subject != OTHERS:
+                    self._subjects[kind] -= 1
+                    if not self._subjects[kind]:
+                        del self._subjects[kind]
+                if fault.count == 1 or fault.count > fault.told or fault.told_s > fault.began_s:
+                    lasted_s = fault.quiet_since_s - fault.began_s
+                    self._log_line(f"over after {lasted_s:.0f} s: {kind} {subject} failed {_times(fault.count)}")
+
+    def _repeat(self, fault: _Fault, now_s: float) -> None:
+        if now_s - fault.told_s < fault.repeat_s:
+            return
+        self._log_line(f"{fault.sentence} ({_times(fault.count)} in {now_s - fault.began_s:.0f} s; it goes on)")
+        fault.told = fault.count
+        fault.told_s = now_s
+        fault.repeat_s = min(2 * fault.repeat_s, REPEAT_MAX_S)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

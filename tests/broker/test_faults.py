@@ -1,0 +1,144 @@
+"""Of what goes wrong an operator reads: once when it begins, and not once for each request."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.errors import CorruptionError, ErrorCode, StorageFull
+from app.handlers.connection import BROKEN_TOLD
+from app.hot.files import PosixFile
+from app.hot.log import PartitionLog
+from app.objectstore.memory import Fault, FaultKind, MemoryStore
+from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
+from tests.handlers.conversation import Talk, batch, talk
+from tests.support.broker import RunningBroker, running_broker
+
+FETCH = 1
+LIST_OFFSETS = 2
+
+
+async def told(broker: RunningBroker, what: str) -> list[str]:
+    """The lines that speak of ``what``, once there is one."""
+    async with asyncio.timeout(60):
+        while not (found := [line for line in broker.lines if what in line]):
+            await asyncio.sleep(0.002)
+    return found
+
+
+async def produce(client: Talk) -> ErrorCode:
+    answer = await client.produce(9, [("t", [(0, batch())])])
+    return ErrorCode(answer.responses[0].partition_responses[0].error_code)
+
+
+async def fetch(client: Talk) -> ErrorCode:
+    client.correlation_id += 1
+    request = FetchRequest(max_wait_ms=0, topics=[("t", [FetchPartition(0, -1, 0, partition_max_bytes=1 << 20)])])
+    client.writer.write(encode_fetch_request(12, client.correlation_id, "test", request))
+    _, answer = await client.answer(FETCH, 12)
+    return ErrorCode(answer.responses[0].partitions[0].error_code)
+
+
+def failing(number: int) -> Callable[..., int]:
+    def fail(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+async def test_a_full_disk_is_told_once_for_all_producers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t", retention_ms="-1")
+        assert await produce(client) is ErrorCode.NONE
+        monkeypatch.setattr(PartitionLog, "append_as_leader", full)
+        for _ in range(50):
+            assert await produce(client) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert await told(broker, "t-0") == ["writing t-0 fails: cannot write /data/t-0/0.log: No space left on device"]
+
+
+def full(*_: object, **__: object) -> None:
+    raise StorageFull("cannot write /data/t-0/0.log: No space left on device")
+
+
+def damaged(*_: object, **__: object) -> None:
+    raise CorruptionError("/data/t-0/0.log has no record batch at position 7")
+
+
+async def test_a_damaged_segment_is_told_once_for_all_consumers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t", retention_ms="-1")
+        assert await produce(client) is ErrorCode.NONE
+        monkeypatch.setattr(PartitionLog, "plan_read", damaged)
+        monkeypatch.setattr(PartitionLog, "offset_for_timestamp", damaged)
+        for _ in range(50):
+            assert await fetch(client) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert await told(broker, "reading t-0") == [
+            "reading t-0 fails: /data/t-0/0.log has no record batch at position 7"
+        ]
+        asked = ListOffsetsRequest(
+            replica_id=-1, topics=[ListOffsetsTopic("t", [ListOffsetsPartition(0, timestamp=5)])]
+        )
+        for _ in range(5):
+            await client.ask(LIST_OFFSETS, 5, asked)
+        assert len(await told(broker, "searching by time in t-0")) == 1
+
+
+async def test_a_disk_that_cannot_sync_is_told_once_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t", retention_ms="-1", firn_durability="disk")
+        assert await produce(client) is ErrorCode.NONE
+        monkeypatch.setattr(PosixFile, "fdatasync", failing(5))
+        for _ in range(20):
+            assert await produce(client) is ErrorCode.KAFKA_STORAGE_ERROR
+        (line,) = await told(broker, "is offline")
+        assert line.startswith(f"the log directory {tmp_path}/data is offline: cannot sync ")
+        assert line.endswith("mend the disk and start the broker again")
+        monkeypatch.undo()
+
+
+async def test_a_store_that_takes_no_segment_is_told_once_for_each_partition(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with running_broker(tmp_path, store=store) as broker, talk(broker.port) as client:
+        await broker.create_topic("t", retention_ms="-1", segment_bytes="1048576", remote_storage_enable="true")
+        store.faults.append(Fault(FaultKind.UNAVAILABLE, key_prefix="data/"))
+        store.faults.append(Fault(FaultKind.UNAVAILABLE, key_prefix="manifests/"))
+        assert await produce(client) is ErrorCode.NONE
+        broker.log("t").roll()
+        broker.node.remote_log_manager.kick()
+        (line,) = await told(broker, "cannot be tiered")
+        assert line.startswith("t-0 cannot be tiered, will try again: ")
+        failures = broker.node.registry
+
+        def failed() -> float:
+            return sum(one.value for one in failures.samples() if one.name == "firn_tier_failures_total")
+
+        async with asyncio.timeout(60):
+            while failed() < 3:
+                broker.node.remote_log_manager.kick()
+                await asyncio.sleep(0.002)
+        assert await told(broker, "cannot be tiered") == [line]
+        store.faults.clear()
+
+
+async def test_frames_that_nobody_understands_are_told_a_few_times_for_each_host(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        before = len(broker.lines)
+        for _ in range(60):
+            _, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+            writer.write(b"\x7f\xff\xff\xff" + bytes(20))
+            writer.close()
+            await writer.wait_closed()
+        broken = broker.node.context.metrics.connections_broken
+        async with asyncio.timeout(60):
+            while broken.value < 60:
+                await asyncio.sleep(0.002)
+        assert len([line for line in broker.lines[before:] if "closing the connection" in line]) == BROKEN_TOLD
