@@ -129,6 +129,7 @@ class Machine:
             topic_defaults=world.topic_defaults,
             auto_create_topics_enable=False,
             remote_log_manager_task_interval_ms=1500,
+            log_retention_check_interval_ms=1500,
             firn_chunk_cache_bytes=world.chunk_cache_bytes,
             firn_read_ahead_bytes=4000,
             firn_log_dir_free_bytes_min=0,
