@@ -26,6 +26,7 @@ pytestmark = pytest.mark.interop
 
 DEADLINE_S = 60.0
 QUICK = {
+    "group_consumer_min_heartbeat_interval_ms": 200,
     "group_consumer_heartbeat_interval_ms": 200,
     "group_initial_rebalance_delay_ms": 100,
 }
@@ -313,7 +314,11 @@ def test_a_group_is_rolled_from_the_classic_protocol_to_the_new_one_and_back(fir
 
 def test_groups_are_found_again_by_a_broker_that_starts_anew(tmp_path: Path) -> None:
     values = [f"v{number}" for number in range(100)]
-    settings = {**QUICK, "group_consumer_session_timeout_ms": 8000}
+    settings = {
+        **QUICK,
+        "group_consumer_min_session_timeout_ms": 8000,
+        "group_consumer_session_timeout_ms": 8000,
+    }
     with ExitStack() as stack:
         with firn_serving(tmp_path, **settings) as first:
             create_topic(first.port, "kept", 4)

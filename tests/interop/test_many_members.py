@@ -306,6 +306,7 @@ async def test_two_hundred_members_that_come_and_go_settle_each_time(tmp_path: P
     settings = {
         "group_initial_rebalance_delay_ms": 500,
         "offsets_topic_num_partitions": 2,
+        "group_consumer_min_session_timeout_ms": SESSION_MS,
         "group_consumer_session_timeout_ms": SESSION_MS,
     }
     with firn_serving(tmp_path, **settings) as firn:
