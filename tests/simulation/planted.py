@@ -418,7 +418,7 @@ PLANTED: dict[str, Planted] = {
     "an older high watermark told at times": Planted(tells_an_older_high_watermark_at_times, ("cut",), 10, "INV-3"),
     "a cache without a budget": Planted(caches_without_a_budget, ("cold pages",), 40, "INV-7"),
     "records deleted before the log start is durable": Planted(
-        deletes_records_before_the_log_start_is_durable, ("kill", "cold pages"), 20, "INV-4"
+        deletes_records_before_the_log_start_is_durable, ("kill", "cold pages"), 60, "INV-4"
     ),
     "a copy finished before its upload": Planted(finishes_a_copy_before_its_upload, None, 10, "INV-5"),
     "chunks of other segments served": Planted(serves_chunks_of_other_segments, ("cold pages",), 20, "INV-4"),
