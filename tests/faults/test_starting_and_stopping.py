@@ -112,7 +112,7 @@ BAD_FLAGS = (
     ("--set", "log.segment.bytes=lots", "log.segment.bytes"),
     ("--set", "nothing", "is not of the form name=value"),
     ("--http", "off:off", "--http 'off:off'"),
-    ("--redis", "http://x", "--redis 'http://x'"),
+    ("--redis", "http://x", "--redis (firn.redis.url)"),
 )
 
 
