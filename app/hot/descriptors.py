@@ -1,9 +1,9 @@
 """Which files are open: as many as the process may have, and never one closed under somebody.
 
 A segment's file is a ``FileHandle`` that may be open or not. The cache opens it on demand and, when there are too many, closes
-the one longest unused. Not closed are files that somebody reads at the moment (``users``) and files with unsynced bytes
-(``pinned``): a write-back error is reported to descriptors that were open when it happened, so closing such a one could lose the
-only report of lost data.
+the one longest unused; files that were unused for long are closed anyway. Not closed are files that somebody reads at the
+moment (``users``) and files with unsynced bytes (``pinned``): a write-back error is reported to descriptors that were open when
+it happened, so closing such a one could lose the only report of lost data.
 """
 
 from __future__ import annotations
@@ -132,6 +132,20 @@ class DescriptorCache:
         self._pinned.pop(handle, None)
         self._unasked.pop(handle, None)
         file.close()
+
+    def close_unused(self) -> int:
+        """Close the files that nobody has used since this was called last. Returns: how many.
+
+        Files with readers or with unsynced bytes stay open.
+        """
+        closed = 0
+        for handle in list(self._idle):
+            if handle.touched or handle.users:
+                handle.touched = False
+            else:
+                self.close(handle)
+                closed += 1
+        return closed
 
     def _evict(self) -> None:
         # A second chance for each that was used since the last look; then whoever comes first goes.

@@ -832,6 +832,17 @@ class PartitionLog:
         """Have everything synced and the recovery point moved, soon."""
         self._durability.request_checkpoint()
 
+    def settle_if_idle(self, now_ms: int, idle_ms: int) -> bool:
+        """Have the active segment synced soon if its last append is ``idle_ms`` old, so that its file can be closed.
+
+        Returns: whether a sync was asked for.
+        """
+        segment = self._writer.segment
+        if not segment.handle.pinned or now_ms - segment.last_append_ms < idle_ms or self._refusal is not None:
+            return False
+        self._durability.request_checkpoint()
+        return True
+
     def maybe_flush_by_time(self, now_ms: int) -> None:
         """Request a sync if ``flush.ms`` has passed since the first unsynced append."""
         self._durability.request_if_old(self._end_offset, now_ms, self.config.flush_ms)

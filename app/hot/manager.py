@@ -60,6 +60,12 @@ CHECKPOINT_MS: Final = 60_000
 """Kafka's ``log.flush.offset.checkpoint.interval.ms``."""
 
 EXPIRY_MS: Final = 600_000
+IDLE_LOOK_MS: Final = 60_000
+IDLE_MS: Final = 600_000
+"""A log without appends for so long gives its descriptor back."""
+IDLE_SYNCS_MAX: Final = 200
+"""Logs synced by one look because they are idle: a thousand that fell idle together need not be synced in one minute."""
+LOGS_PER_TURN: Final = 100
 """Kafka's ``producer.id.expiration.check.interval.ms``."""
 
 LOADS_AT_ONCE_MAX: Final = 8
@@ -165,6 +171,17 @@ class LogManager:
         """Partitions that the checkpoint files on the disk may speak of."""
         self.log_directory.write_checkpoint = self._write_checkpoint_now
         if registry is not None:
+            descriptors = self.log_directory.descriptors
+            registry.gauge(
+                "firn_log_open_files",
+                "Files of logs and cached chunks that are open",
+                lambda: [((), float(descriptors.open_count))],
+            )
+            registry.gauge(
+                "firn_log_open_files_max",
+                "Most files of logs and cached chunks that may be open at a time",
+                lambda: [((), float(descriptors_max))],
+            )
             registry.gauge("firn_log_offline", "Whether the log directory is offline", self._offline)
             self._show_logs(registry)
 
@@ -515,6 +532,7 @@ class LogManager:
         directory = self.log_directory
         checkpoint_due_ms = self._clock.now_ms() + CHECKPOINT_MS
         expiry_due_ms = self._clock.now_ms() + EXPIRY_MS
+        idle_due_ms = self._clock.now_ms() + IDLE_LOOK_MS
         loop = asyncio.get_running_loop()
         tick_due_s = loop.time() + TICK_MS / 1000
         while True:
@@ -529,6 +547,9 @@ class LogManager:
             if now_ms >= checkpoint_due_ms or directory.checkpoint_due:
                 checkpoint_due_ms = now_ms + CHECKPOINT_MS
                 await self.checkpoint()
+            if now_ms >= idle_due_ms:
+                idle_due_ms = now_ms + IDLE_LOOK_MS
+                await self.close_idle_files(now_ms)
             if now_ms >= expiry_due_ms:
                 expiry_due_ms = now_ms + EXPIRY_MS
                 for log in self.logs():
@@ -546,6 +567,20 @@ class LogManager:
                 # Full, offline or damaged: appends say so to whoever writes; the next tick tries again.
                 if self._faults is not None and self.log_directory.offline_reason is None:
                     self._faults.met_error("rolling", str(log.topic_partition), error)
+
+    async def close_idle_files(self, now_ms: int) -> None:
+        """Close files that nobody has used since the last look. Logs without appends for ``IDLE_MS`` are synced first.
+
+        A file with unsynced bytes is closed by the look after its sync, and opened again by the next append or read.
+        """
+        self.log_directory.descriptors.close_unused()
+        asked = 0
+        for number, log in enumerate(self.logs()):
+            asked += log.settle_if_idle(now_ms, IDLE_MS)
+            if asked == IDLE_SYNCS_MAX:
+                break
+            if number % LOGS_PER_TURN == LOGS_PER_TURN - 1:
+                await asyncio.sleep(0)
 
     async def _free_deleted(self) -> None:
         """Unlink deleted files, and remove what deleted topics left when that is due. A task of its own: a GB takes a second."""

@@ -8,6 +8,7 @@ import pytest
 
 from app.errors import StorageUnavailable
 from app.hot.descriptors import DescriptorCache, FileHandle
+from app.hot.manager import IDLE_MS
 from tests.hot.helpers import DATA, NOW, batch, manager_over, new_log, read_all, running, sim
 
 
@@ -88,3 +89,44 @@ async def test_many_more_partitions_than_descriptors_take_appends_and_reads() ->
         assert fs.open_files_peak <= 30
     await manager.close()
     assert fs.open_files == 0
+
+
+def test_files_that_nobody_used_since_the_last_look_are_closed_but_for_those_in_use_and_unsynced() -> None:
+    cache, files = handles(4, 10)
+    for file in files:
+        cache.open(file)
+    files[1].acquire()
+    cache.pin(files[2])
+    assert cache.close_unused() == 0, "all were opened since the look before"
+    files[3].acquire()
+    files[3].release()
+    assert cache.close_unused() == 1
+    assert [file.file is not None for file in files] == [False, True, True, True]
+    files[0].acquire()
+    files[0].release()
+    assert files[0].file is not None
+    files[1].release()
+
+
+async def test_idle_logs_are_synced_then_closed_and_opened_again_by_the_next_append_and_read() -> None:
+    fs = sim()
+    async with running(manager_over(fs, descriptors_max=100)) as manager:
+        idle = [new_log(manager, partition=number) for number in range(20)]
+        busy = new_log(manager, partition=20)
+        for log in [*idle, busy]:
+            log.append_as_leader(batch(), now_ms=NOW)
+        later = NOW + IDLE_MS
+        busy.append_as_leader(batch(), now_ms=later)
+        await manager.close_idle_files(later)
+        assert manager.log_directory.descriptors.open_count == 21, "what is not synced stays open"
+        async with asyncio.timeout(60):
+            while any(log.synced_end_offset == 0 for log in idle):
+                await asyncio.sleep(0)
+        assert busy.synced_end_offset == 0
+        for _ in range(2):
+            await manager.close_idle_files(later)
+        assert manager.log_directory.descriptors.open_count == 1
+        for log in idle:
+            log.append_as_leader(batch(), now_ms=later)
+            assert len(await read_all(log)) == 2 * len(batch())
+    await manager.close()
