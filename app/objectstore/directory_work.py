@@ -245,7 +245,13 @@ class DirectoryWork:
         while not os.path.isdir(above):
             missing.append(above)
             above = os.path.dirname(above)
-        os.makedirs(directory, exist_ok=True)
+        try:
+            os.makedirs(directory, exist_ok=True)
+        except FileExistsError:
+            if os.path.lexists(directory) and not os.path.isdir(directory):
+                raise  # a file is there
+            # It was there when makedirs tried, and removed as empty before makedirs looked what it was.
+            raise FileNotFoundError(errno.ENOENT, f"{directory} was removed") from None
         # A parent that exists may have been made by somebody who has not synced it yet: sync all up to the root, and
         # above it what was missing.
         unsynced = set(missing)

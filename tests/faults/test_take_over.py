@@ -44,7 +44,7 @@ async def test_one_directory_one_node_id_one_broker_and_a_take_over_stops_the_ol
         same_directory = await asyncio.to_thread(
             lambda: refusal_of("serve", *OFFLINE, "--data-dir", str(old_dir), "--store", store, code=1)
         )
-        assert "in use by another process; stop that one first" in same_directory
+        assert "is in use by a broker, process " in same_directory
         same_node = await asyncio.to_thread(
             lambda: refusal_of("serve", *OFFLINE, "--data-dir", str(new_dir), "--store", store, code=2)
         )

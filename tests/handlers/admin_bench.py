@@ -121,7 +121,7 @@ class AdminBench:
             "log_line": self.lines.append,
         }
         missing = {field.name for field in fields(Context) if field.init} - parts.keys()
-        self.context = Context(**parts, **dict.fromkeys(missing))
+        self.context = Context(**parts, **{"offline": {}} | dict.fromkeys(missing - {"offline"}))
         self._apis = Apis()
 
     async def ask(self, key: ApiKey, version: int, message: Any) -> Any:

@@ -359,6 +359,22 @@ async def test_writers_and_deleters_of_one_directory_do_not_trip_over_each_other
     await asyncio.gather(*(work(worker) for worker in range(4)))
 
 
+async def test_a_directory_that_vanishes_while_makedirs_finds_it_there_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    await store.put("warm", b"")
+    real = os.makedirs
+
+    def found_and_gone(*arguments: Any, **options: Any) -> None:
+        monkeypatch.setattr(directory_work.os, "makedirs", real)
+        raise FileExistsError(errno.EEXIST, "another process made it, and removed it")
+
+    monkeypatch.setattr(directory_work.os, "makedirs", found_and_gone)
+    await store.put("x/y/1", b"v")
+    assert await store.get("x/y/1") == b"v"
+
+
 @pytest.mark.parametrize("function", ["mkdir", "fsync", "link", "open"])
 async def test_a_directory_that_vanishes_under_a_writer_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str

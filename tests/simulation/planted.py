@@ -406,7 +406,7 @@ PLANTED: dict[str, Planted] = {
     ),
     "the CRC of chunks ignored": Planted(ignores_the_crc_of_chunks, ("store lies",), 20, "INV-6"),
     "the sweeper reads the manifest before it lists": Planted(
-        sweeps_by_a_manifest_read_before_the_list, ("sweep", "take-over"), 40, "INV-5"
+        sweeps_by_a_manifest_read_before_the_list, ("sweep", "take-over"), 200, "INV-5"
     ),
     "a duplicate answered before its original is stored": Planted(
         answers_a_duplicate_before_its_original_is_stored, ("cut", "slow pool"), 20, "INV-1"

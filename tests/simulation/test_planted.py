@@ -13,6 +13,7 @@ RARE = frozenset(
         "assignments forgotten with a restart",
         "decided transactions left open after a loss",
         "records deleted before the log start is durable",
+        "the sweeper reads the manifest before it lists",
         "the epoch kept after a loss",
         "acknowledged records not written down",
         "a manifest that has lost its last entries led",
