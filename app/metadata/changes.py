@@ -424,6 +424,7 @@ def _configured(
             broker = apply_broker_overrides(broker, draft.broker_configs.get(ALL_BROKERS, {}))
         validate_broker_configs(overrides, broker=broker, of_all=resource.broker_id == ALL_BROKERS)
         overrides = {name: _kept(name, text) for name, text in overrides.items()}
+        _check_tiered_topics_stay(draft, around, resource.broker_id, overrides)
         records = [broker_configs_change(resource.broker_id, overrides)]
     else:
         validate_topic_configs(
@@ -434,6 +435,32 @@ def _configured(
         )
         records = [topic_change(topic.topic_id, topic.record(configs=overrides))]
     return Planned(records if overrides != resource.overrides else [], overrides)
+
+
+def _check_tiered_topics_stay(
+    draft: ImageDraft, around: Surroundings, broker_id: int, overrides: Mapping[str, str]
+) -> None:
+    """Raises: RequestRejected INVALID_CONFIG if brokers' settings would make compacted topics of tiered ones, unasked."""
+    before = _effective_broker(draft, around.config)
+    after = around.config
+    for scope in (ALL_BROKERS, after.node_id):
+        of_scope = overrides if scope == broker_id else draft.broker_configs.get(scope)
+        if of_scope:
+            after = apply_broker_overrides(after, of_scope)
+    if before.topic_defaults.compacted or not after.topic_defaults.compacted:
+        return
+    tiered = [
+        topic.name
+        for topic in draft.topics
+        if "cleanup.policy" not in topic.configs and resolve_topic_config(before, topic.configs).tiered
+    ]
+    if tiered:
+        raise RequestRejected(
+            ErrorCode.INVALID_CONFIG,
+            f"log.cleanup.policy cannot become compact while {len(tiered)} topics take it from the brokers and are tiered, "
+            f"{tiered[0]} among them: compacted topics are not tiered. Set cleanup.policy=delete on these topics first, or "
+            "cleanup.policy=compact on single topics of which nothing is in the object store.",
+        )
 
 
 def _kept(name: str, text: str) -> str:

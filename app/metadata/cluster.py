@@ -14,7 +14,7 @@ copied once a group and not once a change.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
@@ -420,6 +420,11 @@ class ImageDraft:
 
     def topic(self, name: str) -> TopicImage | None:
         return self._topics_by_name.get(name)
+
+    @property
+    def topics(self) -> Collection[TopicImage]:
+        """Every topic as this draft has it."""
+        return self._topics_by_name.values()
 
     def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
         return self._topics_by_id.get(topic_id)

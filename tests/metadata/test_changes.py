@@ -244,6 +244,21 @@ def test_a_group_has_configs_whether_or_not_it_is_there() -> None:
     assert set(draft.group_configs) == {"other"}
 
 
+@pytest.mark.parametrize("scope", ["", "1"])
+def test_settings_of_brokers_make_no_compacted_topics_of_tiered_ones(scope: str) -> None:
+    draft = new_draft()
+    create(draft, "tiered")
+    create(draft, "own", configs={"cleanup.policy": "delete"})
+    with pytest.raises(
+        RequestRejected, match="1 topics take it from the brokers and are tiered, tiered among them"
+    ) as no:
+        alter(draft, BROKER, scope, ConfigChange("log.cleanup.policy", SET, "compact"))
+    assert code_of(no) is ErrorCode.INVALID_CONFIG
+    alter(draft, TOPIC, "tiered", ConfigChange("cleanup.policy", SET, "delete"))
+    alter(draft, BROKER, scope, ConfigChange("log.cleanup.policy", SET, "compact"))
+    alter(draft, BROKER, scope, ConfigChange("log.cleanup.policy", DELETE, None))
+
+
 def test_configs_of_brokers_apply_to_one_or_all() -> None:
     draft = new_draft(1, 2)
     alter(draft, BROKER, "", ConfigChange("log.retention.ms", SET, "5000000"))
