@@ -161,6 +161,8 @@ def load_log(
             unlink_quietly(fs, snapshot_path(directory, offset))
         loaded.segments = [new_segment(descriptors, directory, start)]
         create_file(fs, loaded.segments[0].handle.path)
+        # A loss of power must not bring back the dropped files, nor take the new one with what is stored in it.
+        fs.fsync_dir(directory)
         loaded.producers.clear()
         loaded.recovery_point = start
         loaded.epochs.replace(())
@@ -289,6 +291,7 @@ class _Loader:
         if not bases:
             bases = [0]
             create_file(self._fs, f"{self._directory}/{file_name(Offset(0), LOG_SUFFIX)}")
+            self._fs.fsync_dir(self._directory)  # or a loss of power takes the file with what is stored in it
         segments = []
         for base in bases:
             segment = new_segment(self._descriptors, self._directory, Offset(base))

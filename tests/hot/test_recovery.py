@@ -15,7 +15,7 @@ from app.hot.manager import LoadReport, LogManager
 from app.hot.recovery import list_snapshots
 from app.records.control import ControlType
 from app.units import LeaderEpoch, Offset, ProducerEpoch, ProducerId
-from tests.hot.helpers import DATA, NOW, batch, headers, idempotent, manager_over, new_log, read_all, sim
+from tests.hot.helpers import DATA, NOW, batch, headers, idempotent, manager_over, new_log, read_all, running, sim
 from tests.support.simfs import SimFileSystem
 
 SIZE = len(idempotent(0))
@@ -282,6 +282,71 @@ async def test_a_truncation_makes_the_dropped_names_durable() -> None:
     log.truncate_to(3)
     dropped = max(number for number, (call, path) in enumerate(fs.trace) if call == "rename" and "05.log" in path)
     assert ("fsync_dir", f"{DATA}/t-0") in fs.trace[dropped:]
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("before", [0, 1, 6])
+async def test_a_log_that_a_truncation_emptied_at_its_start_begins_there_after_a_loss_of_power(
+    before: int, seed: int
+) -> None:
+    fs = sim(seed)
+    _, log = await filled(fs, 0)
+    await log.flush()
+    for sequence in range(before):
+        log.append_as_leader(idempotent(sequence), now_ms=NOW)
+    log.append_as_leader(batch(2), now_ms=NOW)
+    start = before + 1
+    log.advance_log_start(start)
+    log.truncate_to(start)
+    assert (log.log_start_offset, log.log_end_offset) == (start, start)
+    fs.crash()
+    log, _ = await reopened(fs)
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (start, start, 0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_what_is_stored_in_a_log_damaged_below_its_start_after_a_clean_stop_survives_a_loss_of_power(
+    seed: int,
+) -> None:
+    fs = sim(seed)
+    manager, log = await filled(fs, 3, firn_durability=Durability.DISK)
+    await log.flush()
+    log.advance_log_start(2)
+    await manager.close()
+    fs.open(f"{FIRST}.log").truncate(SIZE)
+    fs.unlink(f"{DATA}/t-0/{LEADER_EPOCHS_FILE}")
+    fs.fsync_dir(f"{DATA}/t-0")
+    manager = manager_over(fs)
+    await manager.load_all(lambda _: TopicConfig(firn_durability=Durability.DISK))
+    log = manager.get("t", 0)
+    assert log is not None
+    assert (log.log_start_offset, log.log_end_offset) == (2, 2)
+    log.append_as_leader(batch(), now_ms=NOW)
+    async with running(manager):
+        await log.wait_stored(3)
+    fs.crash()
+    log, _ = await reopened(fs, firn_durability=Durability.DISK)
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (2, 3, 3)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_what_is_stored_in_a_log_whose_files_went_after_a_clean_stop_survives_a_loss_of_power(seed: int) -> None:
+    fs = sim(seed)
+    manager, _ = await filled(fs, 0, firn_durability=Durability.DISK)
+    await manager.close()
+    fs.unlink(f"{DATA}/.firn_log_state")
+    fs.unlink(f"{FIRST}.log")
+    fs.fsync_dir(f"{DATA}/t-0")
+    manager = manager_over(fs)
+    await manager.load_all(lambda _: TopicConfig(firn_durability=Durability.DISK))
+    log = manager.get("t", 0)
+    assert log is not None
+    log.append_as_leader(batch(), now_ms=NOW)
+    async with running(manager):
+        await log.wait_stored(1)
+    fs.crash()
+    log, _ = await reopened(fs, firn_durability=Durability.DISK)
+    assert (log.log_end_offset, log.high_watermark) == (1, 1)
 
 
 async def test_producers_of_deleted_segments_are_not_forgotten_by_a_kill() -> None:
