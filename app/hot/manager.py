@@ -60,13 +60,15 @@ CHECKPOINT_MS: Final = 60_000
 """Kafka's ``log.flush.offset.checkpoint.interval.ms``."""
 
 EXPIRY_MS: Final = 600_000
+"""Kafka's ``producer.id.expiration.check.interval.ms``."""
+
 IDLE_LOOK_MS: Final = 60_000
 IDLE_MS: Final = 600_000
 """A log without appends for so long gives its descriptor back."""
 IDLE_SYNCS_MAX: Final = 200
 """Logs synced by one look because they are idle: a thousand that fell idle together need not be synced in one minute."""
 LOGS_PER_TURN: Final = 100
-"""Kafka's ``producer.id.expiration.check.interval.ms``."""
+"""Logs that one look goes through before it lets the event loop go round."""
 
 LOADS_AT_ONCE_MAX: Final = 8
 LOADS_WAIT_S: Final = 0.1
