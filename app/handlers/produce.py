@@ -102,6 +102,8 @@ def serve_shaped(
         return None
     try:
         return size, shape.log.append_as_leader(view[start:stop], now_ms=connection.now_ms)
+    except ProtocolError:
+        return None  # The batch is refused as it came. Its base offset may be what is wrong with it.
     except FirnError:
         # The log may have placed the batch before it met a full disk; the general way is to see what the producer sent.
         BASE_OFFSET.pack_into(buffer, start, 0)

@@ -136,6 +136,7 @@ async def test_refusals_behind_a_learnt_shape_are_told_like_any(start, connect):
         (good[:8] + (20).to_bytes(4, "big") + good[12:], ErrorCode.CORRUPT_MESSAGE),
         (good[:8] + b"\xff\xff\xff\xfb" + good[12:], ErrorCode.CORRUPT_MESSAGE),
         (b"", ErrorCode.INVALID_RECORD),
+        ((55).to_bytes(8, "big") + good[8:], ErrorCode.INVALID_RECORD),  # a base offset, which no checksum covers
         (batch(1, control=True, producer_id=1, producer_epoch=0, base_sequence=0), ErrorCode.INVALID_RECORD),
         (
             batch(1, transactional=True, producer_id=1, producer_epoch=0, base_sequence=0),
