@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 KAFKA_LIBS := $(CURDIR)/.cache/kafka/libs
 export FIRN_KAFKA_LIBS ?= $(KAFKA_LIBS)
 
-.PHONY: help run spark-demo test test-slow test-new lint bench bench-quick soak clean system-packages kafka-libs s3-servers
+.PHONY: help run spark-demo test test-slow test-new lint bench bench-quick soak clean system-packages kafka-libs spark-connector s3-servers
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|'
@@ -56,7 +56,11 @@ s3-servers: ## Build s3s-fs and MinIO for measurements of a replay from S3 (need
 test: $(VENV)/.test system-packages kafka-libs ## The default suite (a few minutes)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow' $(ARGS)
 
-test-slow: $(VENV)/.test system-packages kafka-libs ## The long ones: kill loops, thousands of simulation seeds, fuzzing
+spark-connector: kafka-libs
+	@$(BIN)/python -c 'from loadtests.spark_read import fetch_connector; fetch_connector()' || \
+		echo "==> could not bring Spark's Kafka connector: the comparison with Spark's Kafka source will say that it is skipped"
+
+test-slow: $(VENV)/.test system-packages kafka-libs spark-connector ## The long ones: kill loops, thousands of simulation seeds, fuzzing
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m slow $(ARGS)
 
 test-new: $(VENV)/.test ## The property tests and state machines of the default suite with new examples (SEED=… draws the same again)

@@ -202,7 +202,7 @@ async def mirror(logs: Path, bucket_path: Path) -> None:
 def answers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     kafka_libs_or_skip()
     if not (CONNECTOR / "unsecured.jar").exists():
-        pytest.skip("Spark's Kafka connector is not here: python -m loadtests.spark_read brings it")
+        pytest.skip("Spark's Kafka connector is not here: make spark-connector brings it")
     path = tmp_path_factory.mktemp("sources")
     with kafka_running(path / "kafka") as kafka:
         fill(kafka.bootstrap)
