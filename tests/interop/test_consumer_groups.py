@@ -118,7 +118,12 @@ class Java(Reader):
         return {(topic, int(partition)) for topic, _, partition in places}
 
     def commit(self) -> None:
-        self("commit")
+        """A classic member that learns of a rebalance (on a busy machine its heartbeats are late) has to poll before it can."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not (answer := self._java.ask(self._name, "commit").strip()).startswith("ok"):
+            assert answer.startswith("RebalanceInProgressException"), answer
+            assert time.monotonic() < deadline, answer
+            self.poll()
 
     def close(self) -> None:
         self("close")
