@@ -226,7 +226,7 @@ class ConsumerGroup:
     ) -> ConsumerGroupHeartbeatResponse:
         member = self.leaver(request)
         if request.member_epoch == LEAVING_FOR_A_WHILE:
-            current = replace(member.current, member_epoch=LEAVING_FOR_A_WHILE, pending_revocation=NO_PARTITIONS)
+            current = member.current.left_with(LEAVING_FOR_A_WHILE)
             self.write(turn, [CurrentOfMember(member.member_id, current)])
         else:
             self.remove(turn, [member], image)

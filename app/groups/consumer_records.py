@@ -7,7 +7,7 @@ a record is None when that part is gone. ``to_bytes`` and ``from_bytes`` are the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -95,6 +95,14 @@ class CurrentAssignment:
     def epoch_of(self, topic_id: UUID, partition: int) -> int:
         """The epoch at which the member was given a partition that it has, or that was taken from it (KIP-1251)."""
         return self.epochs.get(topic_id, {}).get(partition, self.member_epoch)
+
+    def left_with(self, member_epoch: int) -> CurrentAssignment:
+        """Of a member that goes: it keeps what it is assigned, and no longer reads what was taken from it."""
+        epochs = {
+            topic_id: {partition: self.epoch_of(topic_id, partition) for partition in partitions}
+            for topic_id, partitions in self.assigned.items()
+        }
+        return replace(self, member_epoch=member_epoch, pending_revocation=NO_PARTITIONS, epochs=epochs or NO_EPOCHS)
 
     def has(self, topic_id: UUID, partition: int) -> bool:
         """Whether the member has a partition, or may still read it."""

@@ -231,6 +231,21 @@ def test_a_static_member_that_leaves_for_a_while_finds_its_partitions_again(coor
     assert refused.value.code is ErrorCode.FENCED_INSTANCE_ID
 
 
+def test_a_static_member_that_leaves_while_something_is_taken_from_it_is_remembered_with_what_it_keeps(
+    coordinator: Coordinator,
+) -> None:
+    alice, bob = Consumer("alice", {"orders"}, instance_id="i1"), Consumer("bob", {"orders"}, instance_id="i2")
+    alice.beat(coordinator)
+    bob.beat(coordinator)
+    coordinator.heartbeat(alice.request())  # She is told to give some up, and does not hear it.
+    assert coordinator.group.members["alice"].current.pending_revocation
+    alice.epoch = -2
+    coordinator.heartbeat(alice.request())
+    known = dict(coordinator.group.members)
+    coordinator.restart()
+    assert coordinator.group.members == known
+
+
 def test_a_static_member_that_does_not_come_back_loses_its_partitions(coordinator: Coordinator) -> None:
     alice, bob = Consumer("alice", {"orders"}, instance_id="i1"), Consumer("bob", {"orders"}, instance_id="i2")
     settle(coordinator, [alice, bob])
