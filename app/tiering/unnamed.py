@@ -81,9 +81,9 @@ async def find_unnamed(store: ObjectStore, manifest: SegmentManifest) -> list[Un
     Raises: StorageUnavailable, CorruptionError (of the manifest).
     """
     prefix = layout.data_prefix(manifest.topic_id, manifest.partition)
-    end = max(manifest.tiered_end, manifest.log_start_offset)
     objects: list[ObjectInfo] = []
-    after = f"{prefix}{end:0{layout.SEQUENCE_DIGITS}d}"
+    # Not from the log start, which may lie within a segment.
+    after = f"{prefix}{manifest.tiered_end:0{layout.SEQUENCE_DIGITS}d}"
     while True:
         page = await store.list_objects(prefix, start_after=after, limit=PAGE_KEYS)
         objects += page

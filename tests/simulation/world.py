@@ -345,6 +345,10 @@ class World:
                 if log is not None:
                     raise Violation("INV-1", f"{history.name} is led at {log.log_end_offset} without its last entries")
                 continue
+            if (history.topic_id, history.index) in node.partitions.offline and "store lies" in self.shape.faults:
+                # The store gave damaged bytes of its manifest: it is led when they are read again and sound.
+                self._go(self._judge_when_led(machine, history, worst))
+                continue
             if log is None or log.topic_id != history.topic_id:
                 raise Violation("INV-1", f"{history.name} is not there after {worst}")
             tiered_end = int(self.one_writer.manifest(history.topic_id, history.index).tiered_end)
@@ -358,6 +362,18 @@ class World:
         self.shared_once.restarted()
         machine.worst = "clean"
         self.no_gap_no_overlap.look(machine)
+
+    async def _judge_when_led(self, machine: Machine, history: PartitionHistory, worst: str) -> None:
+        node = machine.node
+        assert node is not None
+        while machine.up and machine.node is node and not history.deleting:
+            log = node.logs.get(history.topic, history.index)
+            if log is not None and (history.topic_id, history.index) not in node.partitions.offline:
+                with self.judging():
+                    tiered_end = int(self.one_writer.manifest(history.topic_id, history.index).tiered_end)
+                    self.acked_means_kept.restarted(history, int(log.log_end_offset), tiered_end, worst)
+                return
+            await asyncio.sleep(0.002)
 
     def crashed(self, machine: Machine) -> None:
         """A machine went down by itself: somebody will start it again."""
