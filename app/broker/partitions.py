@@ -123,8 +123,9 @@ class Partitions:
         """Name and number of partitions of every topic that there is a log of, by id."""
         self._unattached: dict[TopicIdPartition, None] = {}
         """Partitions whose logs serve, but whose manifests are not read yet."""
-        self._unmade: dict[UUID, None] = {}
-        """Topics of which a log is missing: there are many to make, or one could not be made."""
+        self._unmade: dict[UUID, int] = {}
+        """Topics of which a log is missing, each with the first partition that may lack its own: there are many to make, or one
+        could not be made."""
         self._tried: dict[UUID, asyncio.Future[None]] = {}
         """Done when every log of such a topic is made, or the first could not be."""
         self._wake_maker = asyncio.Event()
@@ -172,7 +173,7 @@ class Partitions:
         self._drop_foreign(image)
         existing = {(log.topic, int(log.partition)) for log in self._logs.logs()}
         for topic in image.topics_by_name.values():
-            self._make_logs(topic, len(topic.partitions))
+            self._make_logs(topic, 0, len(topic.partitions))
         manifests = await self._load_manifests()
         foreign = [log for log in manifests if self._is_foreign(log, manifests[log], existing)]
         # Offline partitions, too: what a crash has taken from them clients have to find out when they are back.
@@ -472,14 +473,15 @@ class Partitions:
                 )
                 self._logs.delete(log.topic, log.partition)
 
-    def _make_logs(self, topic: TopicImage, at_most: int) -> bool:
-        """Make what is missing of a topic's logs, ``at_most`` so many now, and give the others its settings.
+    def _make_logs(self, topic: TopicImage, first: int, at_most: int) -> int | None:
+        """Make what is missing of a topic's logs, ``at_most`` so many now, and give the others its settings: from ``first`` on.
 
-        Returns: whether all are there. Raises: FirnError; some may be made.
+        Returns: the partition to go on from; None if all are there. Raises: FirnError; some may be made.
         """
         config = self._controller.effective_config(topic)
         self._led[topic.topic_id] = (topic.name, len(topic.partitions))
-        for partition in topic.partitions:
+        for place in range(first, len(topic.partitions)):
+            partition = topic.partitions[place]
             index = partition.partition_index
             if partition.leader != self._config.node_id:
                 continue
@@ -488,7 +490,7 @@ class Partitions:
             log = self._logs.get(topic.name, index)
             if log is None:
                 if not at_most:
-                    return False
+                    return place
                 at_most -= 1
                 log = self._logs.create(topic.name, topic.topic_id, index, config)
                 log.become_leader(partition.leader_epoch)
@@ -499,7 +501,7 @@ class Partitions:
                     log.update_config(config)
                 if partition.leader_epoch > log.leader_epoch:
                     log.become_leader(partition.leader_epoch)
-        return True
+        return None
 
     # --- following the image -------------------------------------------------------------------------------------
 
@@ -519,25 +521,26 @@ class Partitions:
         if tried is not None:
             await asyncio.shield(tried)
 
-    def _settle(self, image: ClusterImage, topic_id: UUID) -> bool:
-        """Make a slice of what a topic lacks. Returns: whether it lacks nothing now."""
+    def _settle(self, image: ClusterImage, topic_id: UUID, first: int = 0) -> bool:
+        """Make a slice of what a topic lacks, from partition ``first`` on. Returns: whether it lacks nothing now."""
         topic = image.topic_by_id(topic_id)
-        made, failed = True, False
+        going_on, failed = None, False
         try:
             if topic is None:
                 self._drop(topic_id)
             else:
-                made = self._make_logs(topic, LOGS_AT_ONCE)
+                going_on = self._make_logs(topic, first, LOGS_AT_ONCE)
         except FirnError as error:
             subject = str(topic_id) if topic is None else topic.name
             self._faults.met(
                 "making logs of", subject, f"cannot bring the logs of topic {subject} in line, will try again: {error}"
             )
-            made, failed = False, True
-        if made:
+            going_on, failed = 0, True
+        made = going_on is None
+        if going_on is None:
             self._unmade.pop(topic_id, None)
         else:
-            self._unmade[topic_id] = None
+            self._unmade[topic_id] = going_on
         if made or failed:
             tried = self._tried.pop(topic_id, None)
             if tried is not None:
@@ -580,10 +583,10 @@ class Partitions:
         while True:
             self._wake_maker.clear()
             for topic_id in tuple(self._unmade):
-                made = self._settle(self._controller.image, topic_id)
+                made = self._settle(self._controller.image, topic_id, self._unmade.get(topic_id, 0))
                 while not made and topic_id in self._tried:
                     await asyncio.sleep(0)
-                    made = self._settle(self._controller.image, topic_id)
+                    made = self._settle(self._controller.image, topic_id, self._unmade.get(topic_id, 0))
             delay_s = min(delay_s * 2, RETRY_S_MAX) if self._unmade else RETRY_S_MIN
             try:
                 async with asyncio.timeout(delay_s if self._unmade else None):
