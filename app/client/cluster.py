@@ -242,7 +242,10 @@ class ClusterClient:
             task = asyncio.create_task(self._refresh(topics, create=False))
             self._refreshing[key] = task
             task.add_done_callback(lambda _: self._refreshing.pop(key, None))
-        await asyncio.shield(task)
+        try:
+            await asyncio.shield(task)
+        finally:
+            del task  # A refusal holds this frame, and the task holds the refusal.
         return self.view
 
     async def _refresh(self, topics: Collection[str] | None, *, create: bool) -> None:
@@ -271,6 +274,7 @@ class ClusterClient:
             name = topic.name or ""
             if topic.error_code:
                 topics.pop(name, None)
+                self._view_time.pop(name, None)
                 unknown = topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 refused = refused or refusal(topic.error_code, name, f"There is no topic {name}." if unknown else None)
                 continue
@@ -286,6 +290,8 @@ class ClusterClient:
             )
             topics[name] = TopicView(name, TopicId(topic.topic_id), topic.is_internal, partitions)
             self._view_time[name] = now
+        if complete:
+            self._view_time = dict.fromkeys(topics, now)
         controller = BrokerId(answer.controller_id) if answer.controller_id >= 0 else None
         self.view = ClusterView(answer.cluster_id, controller, brokers, topics)
         if refused is not None:

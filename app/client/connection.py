@@ -149,6 +149,8 @@ class KafkaConnection:
         except TimeoutError:
             self._fail(BrokerUnavailable(f"{self} did not answer {_name(key)} within {timeout_ms} ms."))
             payload = await entry.answer
+        finally:
+            del entry  # An error holds this frame and the request's body, and the future in it holds the error.
         try:
             return decode(payload)
         except ProtocolError as error:

@@ -26,7 +26,7 @@ from app.client.cluster import ClusterClient, TopicView, refusal
 from app.client.partitioner import StickyChoice, partition_of_key
 from app.client.retry import backoff_ms, is_retriable, retrying
 from app.client.transactions import Transaction
-from app.errors import BrokerUnavailable, ErrorCode, FirnError, LimitExceeded, RequestRejected
+from app.errors import BrokerUnavailable, ErrorCode, FirnError, LimitExceeded, RequestRejected, copy_of
 from app.limits import KIB, MIB, RECORD_HEADERS_MAX
 from app.records.builder import build_batch
 from app.records.compression import Codec
@@ -601,7 +601,7 @@ class Producer:
         self._buffered_bytes -= batch.size_bytes
         for answer in batch.answers:
             if not answer.done():
-                answer.set_exception(error)
+                answer.set_exception(copy_of(error))  # The same one would gather the frames of all who wait.
                 # Whoever only flushes does not look at every future; that is their choice, not a lost error.
                 answer.exception()
         if batch.base_sequence >= 0 and batch.identity is queue.identity:

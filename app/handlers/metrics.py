@@ -41,6 +41,8 @@ class ApiMetrics:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._meters: dict[int, ApiMeter] = {}
+        self._unknown: ApiMeter | None = None
+        """Of every API key that does not exist: a peer may send 65,000 of them."""
         self.bytes_in: Counter = registry.counter(
             "firn_bytes_in_total", "Bytes of record batches appended by producers."
         )
@@ -71,9 +73,13 @@ class ApiMetrics:
         found = self._meters.get(api_key)
         if found is None:
             try:
-                name = ApiKey(api_key).name.lower()
+                name: str | None = ApiKey(api_key).name.lower()
             except ValueError:
-                name = PRIVATE_NAMES.get(api_key, "unknown")
+                name = PRIVATE_NAMES.get(api_key)
+            if name is None:
+                if self._unknown is None:
+                    self._unknown = ApiMeter(self._registry, "unknown")
+                return self._unknown
             found = self._meters[api_key] = ApiMeter(self._registry, name)
         return found
 

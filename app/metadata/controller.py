@@ -674,7 +674,10 @@ class Controller:
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queue.append(_Change(plan, validate_only, done))
         self._work_waits.set()
-        return await done
+        try:
+            return await done
+        finally:
+            del done  # A refusal holds this frame and those of the whole request, and the future holds the refusal.
 
     def _refuse_waiting(self, error: FirnError) -> None:
         while self._queue:

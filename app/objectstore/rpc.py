@@ -278,6 +278,7 @@ class _ClientConnection(_FrameProtocol):
             raise
         finally:
             del self._pending[call_id]
+            del answer  # An error holds this frame and the caller's, and the future holds the error.
 
     def frame_received(self, call_id: int, kind: int, payload: bytes) -> None:
         if kind not in (_ANSWER, _ERROR):

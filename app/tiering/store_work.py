@@ -31,7 +31,7 @@ import msgspec
 from crc32c import crc32c
 
 from app.configs import TierCompression
-from app.errors import ConflictError, CorruptionError, LimitExceeded, StorageUnavailable
+from app.errors import ConflictError, CorruptionError, FirnError, LimitExceeded, StorageUnavailable, without_frames
 from app.hot.files import FileSystem, storage_error, unlink_quietly, write_whole
 from app.limits import CHUNK_BYTES_MAX, KIB, MIB, SEGMENT_FOOTER_BYTES_MAX
 from app.objectstore.api import AlreadyExists, Buffer, ObjectMissing, ObjectStore, RangeUnsatisfiable, Upload
@@ -344,20 +344,27 @@ class InlineStoreWork:
             await writer.complete(encoded)
         except BaseExceptionGroup as failures:
             await writer.abandon()
-            raise _first_of(failures) from failures
+            packing.clear()
+            failure = _first_of(failures)
         except (asyncio.CancelledError, StorageUnavailable, ConflictError):
             await writer.abandon()
             raise
-        return UploadedSegment(
-            size_bytes=stored_position + len(encoded),
-            footer_position=stored_position,
-            raw_bytes=footer.raw_bytes,
-            record_count=footer.record_count,
-            batch_count=footer.batch_count,
-            chunk_count=len(chunks),
-            min_timestamp=footer.min_timestamp,
-            max_timestamp=footer.max_timestamp,
-        )
+        else:
+            return UploadedSegment(
+                size_bytes=stored_position + len(encoded),
+                footer_position=stored_position,
+                raw_bytes=footer.raw_bytes,
+                record_count=footer.record_count,
+                batch_count=footer.batch_count,
+                chunk_count=len(chunks),
+                min_timestamp=footer.min_timestamp,
+                max_timestamp=footer.max_timestamp,
+            )
+        # Not where the group is handled: it would become the error's context, and the two would hold each other.
+        try:
+            raise failure
+        finally:
+            del failure  # it holds this frame, and that the buffers
 
     def _read_chunk(self, job: UploadJob, position: int, offset: Offset) -> tuple[RawChunk, Memory]:
         """Read and check the chunk that starts at ``position`` of the segment file. Runs on a pool thread."""
@@ -475,23 +482,30 @@ class InlineStoreWork:
             file.close()
 
     async def _get_range(self, key: str, start: int, end: int) -> bytes | memoryview:
+        pieces: list[asyncio.Task[bytes | memoryview]] = []
         try:
             async with asyncio.timeout(self._get_deadline_s):
                 if end - start <= RANGE_BYTES:
                     return await self._store.get_range(key, start, end)
                 edges = [*range(start, end, RANGE_BYTES), end]
                 async with asyncio.TaskGroup() as group:
-                    pieces = [group.create_task(self._store.get_range(key, low, high)) for low, high in pairwise(edges)]
+                    for low, high in pairwise(edges):
+                        pieces.append(group.create_task(self._store.get_range(key, low, high)))
                 return b"".join(piece.result() for piece in pieces)
         except TimeoutError as error:
             raise StorageUnavailable(f"{key}: no answer within {self._get_deadline_s:g} s") from error
         except RangeUnsatisfiable as error:
             raise CorruptionError(f"{key}: ends before position {start}") from error
         except BaseExceptionGroup as failures:
-            first = _first_of(failures)
-            if isinstance(first, RangeUnsatisfiable):
-                raise CorruptionError(f"{key}: ends before position {end}") from first
-            raise first from failures
+            failure = _first_of(failures)
+        pieces.clear()
+        if isinstance(failure, RangeUnsatisfiable):
+            raise CorruptionError(f"{key}: ends before position {end}")
+        # Not where the group is handled: it would become the error's context, and the two would hold each other.
+        try:
+            raise failure
+        finally:
+            del failure  # it holds this frame
 
     async def read_footer(self, key: str, place: tuple[int, int] | None) -> FooterBytes:
         try:
@@ -701,8 +715,14 @@ def unfold_chunk(stored: bytes | memoryview, chunk: ChunkEntry, name: str) -> by
 
 
 def _first_of(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The cause of a failed task group: its first error that is not itself a group."""
-    first: BaseException = failures
+    """The cause of a failed task group: its first error that is not itself a group, to be raised from None.
+
+    An error of Firn's tree lets go of its frames, and so do the groups: frames hold the buffers of what failed, and a group and
+    the frames of its task group hold each other. A bug keeps its own.
+    """
+    first: BaseException = without_frames(failures)
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
+        if isinstance(first, (BaseExceptionGroup, FirnError)):
+            without_frames(first)
     return first

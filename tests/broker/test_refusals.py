@@ -17,11 +17,20 @@ import pytest
 
 from app.configs import BrokerConfig
 from app.errors import ErrorCode, FirnError, StorageFull, StorageUnavailable
+from app.handlers.metrics import ApiMeter
 from app.hot.reads import PageMiss
 from app.limits import MIB
 from app.records.builder import build_batch
 from app.records.compression import Codec
+from app.wire.apis.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from app.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest
+from app.wire.apis.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
+from app.wire.apis.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from tests.handlers.conversation import Talk, talk
 from tests.support.broker import RunningBroker, running_broker
 
@@ -137,6 +146,44 @@ async def test_errors_that_are_told_again_and_again_do_not_gather_the_frames_of_
         for _ in range(3):
             assert await refused(client, "offline", plain()) is ErrorCode.KAFKA_STORAGE_ERROR
         assert (frames_of(full), frames_of(offline)) == (0, 0)
+
+
+async def test_changes_of_the_cluster_that_are_refused_leave_no_error_that_holds_their_requests(tmp_path: Path) -> None:
+    async with prepared_broker(tmp_path) as (_, client):
+
+        async def refuse_changes() -> None:
+            made = await client.ask(19, 7, CreateTopicsRequest(topics=[CreatableTopic("plain", 1, 1)]))
+            grown = await client.ask(37, 3, CreatePartitionsRequest(topics=[CreatePartitionsTopic("plain", 1)]))
+            deleted = await client.ask(20, 6, DeleteTopicsRequest(topics=[DeleteTopicState("missing")]))
+            altered = await client.ask(
+                44,
+                1,
+                IncrementalAlterConfigsRequest(
+                    [AlterConfigsResource(2, "plain", [AlterableConfig("retention.ms", 0, "never")])]
+                ),
+            )
+            codes = [made.topics[0], grown.results[0], deleted.responses[0], altered.responses[0]]
+            assert [ErrorCode(one.error_code) for one in codes] == [
+                ErrorCode.TOPIC_ALREADY_EXISTS,
+                ErrorCode.INVALID_PARTITIONS,
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                ErrorCode.INVALID_CONFIG,
+            ]
+
+        assert await left_in_cycles(refuse_changes) == []
+
+
+async def test_requests_of_api_keys_that_do_not_exist_share_one_set_of_counters(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        for api_key in range(1000, 1200):
+            async with talk(broker.port) as client:
+                client.writer.write(b"\0\0\0\x0a" + api_key.to_bytes(2, "big") + bytes(8))
+                assert await client.closed()
+        gc.collect()
+        meters = sum(isinstance(one, ApiMeter) for one in gc.get_objects())
+        assert meters < 100
+        totals = {one.labels: one.value for one in broker.node.registry.samples() if one.name == "firn_requests_total"}
+        assert totals[(("api", "unknown"),)] == 200
 
 
 async def test_a_read_that_misses_the_page_cache_leaves_no_error_behind(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
 
+from app.client.cluster import ClusterClient
 from app.client.connection import KafkaConnection, open_connection
 from app.errors import BrokerUnavailable, ErrorCode, ProtocolError, RequestRejected
 from app.wire.apikeys import ApiKey
@@ -15,6 +17,7 @@ from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from app.wire.header import RequestHeader
 from tests.client.scripted import NO_ANSWER, Cut, Raw, ScriptedBroker, scripted_broker
+from tests.support.cycles import kept_in_cycles
 
 
 async def connect(broker: ScriptedBroker, **options: Any) -> KafkaConnection:
@@ -263,3 +266,40 @@ async def test_closing_fails_what_is_in_flight_and_what_comes_later() -> None:
             await waiting
         with pytest.raises(BrokerUnavailable, match="was closed"):
             await ask(connection)
+
+
+async def test_a_request_that_fails_keeps_nothing_of_what_it_carried_until_a_garbage_collection() -> None:
+    async with scripted_broker(flights=1) as broker:
+
+        @broker.on(ApiKey.METADATA)
+        async def cut(header: RequestHeader, body: Any) -> Any:
+            return Cut()
+
+        async def be_cut_off() -> None:
+            connection = await connect(broker)
+            try:
+                await connection.request(
+                    ApiKey.METADATA, MetadataRequest(topics=[MetadataRequestTopic(name="flights")]), timeout_ms=30_000
+                )
+            except BrokerUnavailable:
+                await connection.close()
+                return
+            raise AssertionError("answered")
+
+        assert await kept_in_cycles(be_cut_off) == []
+
+
+async def test_a_topic_that_does_not_exist_leaves_nothing_in_the_client() -> None:
+    async with (
+        scripted_broker(flights=1) as broker,
+        ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster,
+    ):
+
+        async def ask_for_nothing() -> None:
+            try:
+                await cluster.topic("missing")
+            except RequestRejected:
+                return
+            raise AssertionError("there is no such topic")
+
+        assert await kept_in_cycles(ask_for_nothing) == []

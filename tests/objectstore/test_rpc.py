@@ -23,6 +23,7 @@ from app.objectstore.api import ObjectMissing
 from app.objectstore.memory import MemoryStore
 from app.objectstore.proxy import StoreProxy, store_handlers
 from app.objectstore.rpc import Handler, RpcClient, RpcServer
+from tests.support.cycles import kept_in_cycles
 
 
 @contextlib.asynccontextmanager
@@ -389,3 +390,19 @@ async def test_an_upload_of_a_restarted_store_process_is_gone() -> None:
         assert await StoreProxy(client).list_uploads("") == []
         await client.close()
         await again
+
+
+async def test_a_call_that_fails_keeps_nothing_of_what_it_carried_until_a_garbage_collection() -> None:
+    async def refuse(payload: bytes) -> bytes:
+        raise StorageUnavailable("the store is away")
+
+    async with connected({"refuse": refuse}) as (client, _, _):
+
+        async def call() -> None:
+            try:
+                await client.call("refuse", bytes(1000))
+            except StorageUnavailable:
+                return
+            raise AssertionError("refused")
+
+        assert await kept_in_cycles(call) == []

@@ -24,6 +24,7 @@ from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.tiering.segment_format import ChunkCodec, SegmentFooter, decode_footer
 from app.tiering.store_work import BatchIndex, InlineStoreWork, UploadJob
+from tests.support.cycles import kept_in_cycles
 from tests.support.virtual_loop import VirtualPool, run_virtual
 from tests.tiering.segments import batch, segment_bytes, upload_job
 
@@ -382,3 +383,49 @@ async def test_a_request_that_is_given_up_keeps_nothing_of_what_it_carried(monke
         assert kept() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("key_prefix", ["", "data/"])
+def test_an_upload_that_fails_keeps_no_buffer_until_a_garbage_collection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key_prefix: str
+) -> None:
+    """While the store is away every segment is tried again and again, each time with buffers of many megabytes."""
+    monkeypatch.setattr("app.tiering.store_work.RETRY_BASE_S", 0.0)
+
+    async def main() -> None:
+        bench = _Bench(tmp_path, segment_bytes(batches=60)[0])
+        bench.store.faults.append(Fault(FaultKind.UNAVAILABLE, key_prefix=key_prefix))
+
+        async def upload() -> None:
+            try:
+                await bench.work.upload_segment(bench.job)
+            except StorageUnavailable:
+                return
+            raise AssertionError("the store is away")
+
+        assert await kept_in_cycles(upload) == []
+
+    _run(main)
+
+
+def test_a_read_in_pieces_that_fails_keeps_none_of_them_until_a_garbage_collection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.tiering.store_work.RANGE_BYTES", 100)
+
+    async def main() -> None:
+        bench = _Bench(tmp_path, segment_bytes(batches=4)[0])
+        await bench.work.upload_segment(bench.job)
+        chunk = (await bench.footer()).chunks[0]
+        bench.store.faults.append(Fault(FaultKind.UNAVAILABLE))
+
+        async def read() -> None:
+            try:
+                await bench.work.fetch_chunk(bench.job.key, chunk, str(tmp_path / "x.chunk"))
+            except StorageUnavailable:
+                return
+            raise AssertionError("the store is away")
+
+        assert await kept_in_cycles(read) == []
+
+    _run(main)
