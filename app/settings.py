@@ -27,7 +27,7 @@ from app.configs import BrokerConfig, TopicConfig
 from app.configs.broker_definitions import BROKER_DEFINITIONS
 from app.configs.definition import Definition
 from app.configs.properties import parse_properties
-from app.configs.topic_definitions import TOPIC_DEFINITIONS
+from app.configs.topic_definitions import BROKER_IDLE, TOPIC_DEFINITIONS
 from app.configs.validation import check_broker_config
 from app.configs.values import format_value, parse_value
 from app.configs.without_effect import (
@@ -257,11 +257,7 @@ def review(sources: Iterable[Source]) -> Review:
                 if aside is not None:
                     useless[name] = _set_aside(aside, label, text)
                     shown = None if aside.definition.sensitive else text
-                    entries.append(
-                        Reviewed(
-                            name, label, shown, Verdict.NO_MEANING, f"{aside.reason[:1].upper()}{aside.reason[1:]}."
-                        )
-                    )
+                    entries.append(Reviewed(name, label, shown, Verdict.NO_MEANING, _sentence(aside.reason)))
                     continue
                 if name not in known:
                     raise unknown_name(given)
@@ -280,6 +276,10 @@ def review(sources: Iterable[Source]) -> Review:
                 continue
             (topic if setting.topic_setting else broker).update(values)
             origins[name] = label
+            if name in BROKER_IDLE:
+                useless[name] = text
+                entries.append(Reviewed(name, label, text, Verdict.NO_MEANING, _sentence(BROKER_IDLE[name])))
+                continue
             entries.append(_effective(setting, label, text, values))
     problem: ConfigError | None = None
     settings: Settings | None = None
@@ -295,6 +295,10 @@ def review(sources: Iterable[Source]) -> Review:
     if problem is not None:
         entries.append(Reviewed("", "all together", "", Verdict.REFUSED, str(problem)))
     return Review(entries, None if refused else settings)
+
+
+def _sentence(clause: str) -> str:
+    return f"{clause[:1].upper()}{clause[1:]}."
 
 
 def _set_aside(entry: WithoutEffect, label: str, text: str) -> str:

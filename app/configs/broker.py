@@ -72,7 +72,8 @@ class BrokerConfig:
     group_consumer_min_assignment_interval_ms: int = 0
     group_consumer_max_assignment_interval_ms: int = 15_000
     group_consumer_max_size: int = INT_MAX
-    group_consumer_assignors: frozenset[str] = frozenset({"uniform", "range"})
+    group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
+    """The first is that of groups that do not say."""
     group_consumer_migration_policy: str = "bidirectional"
     group_consumer_regex_refresh_interval_ms: int = 600_000
     group_share_session_timeout_ms: int = 45_000

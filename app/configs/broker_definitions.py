@@ -69,7 +69,11 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 minimum=0,
                 kafka_default="none",
             ),
-            _broker("broker.rack", _STRING, "Rack or availability zone of this broker; replicas are spread over them."),
+            _broker(
+                "broker.rack",
+                _STRING,
+                "Rack or availability zone of this broker. Clients are told, and the uniform assignor prefers members in the same.",
+            ),
             _broker(
                 "log.dirs",
                 _STRING,
@@ -364,8 +368,9 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "group.consumer.assignors",
                 _LIST,
                 "Assignors that consumer groups can use: uniform balances and moves little, range keeps partitions of equal "
-                "number together. A group that does not say uses uniform if it is here.",
+                "number together. A group that does not say uses the first.",
                 choices=("uniform", "range"),
+                ordered=True,
             ),
             _broker(
                 "group.consumer.migration.policy",
@@ -373,6 +378,7 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "Whether a group may change its protocol while it has members: to the consumer protocol (upgrade), back to "
                 "the classic one (downgrade), both (bidirectional), or neither (disabled).",
                 choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+                any_case=True,
             ),
             _broker(
                 "group.share.session.timeout.ms",
@@ -393,7 +399,7 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 minimum=0,
                 update=Update.CLUSTER_WIDE,
             ),
-            _broker("group.share.max.size", _SHORT, "Most members of a share group.", minimum=1, maximum=1000),
+            _broker("group.share.max.size", _INT, "Most members of a share group.", minimum=1, maximum=1000),
             _broker(
                 "group.share.delivery.count.limit",
                 _INT,

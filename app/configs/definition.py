@@ -49,7 +49,7 @@ class Update(Enum):
     """While it runs, for one broker at a time."""
 
 
-Value = bool | int | float | str | frozenset[str] | None
+Value = bool | int | float | str | frozenset[str] | tuple[str, ...] | None
 
 
 class Synonym(NamedTuple):
@@ -74,6 +74,10 @@ class Definition:
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
+    any_case: bool = False
+    """The choices may be written in any case; the value is in lower case."""
+    ordered: bool = False
+    """A list whose order counts, and that has something in it."""
     replicas: bool = False
     """A list of ``<partition>:<broker>``, or ``*`` for all."""
     synonyms: tuple[Synonym, ...] = ()
@@ -81,6 +85,8 @@ class Definition:
     kafka_default: str | None = None
     """Kafka's default where it is another."""
     update: Update = Update.READ_ONLY
+    idle: str = ""
+    """Why the setting is described and changes nothing here, as a clause that follows a colon; empty for one that takes effect."""
 
     @property
     def sensitive(self) -> bool:

@@ -18,6 +18,7 @@ _HOUR_MS: Final = 3_600_000
 _MINUTE_MS: Final = 60_000
 
 _BLANK: Final = TopicConfig()
+_ONE_REPLICA: Final = "a partition has one replica"
 
 
 def _topic(
@@ -26,10 +27,13 @@ def _topic(
     documentation: str,
     *synonyms: str | Synonym,
     kafka_default: str | None = None,
+    idle: str = "",
     **more: Any,
 ) -> Definition:
     attribute = name.replace(".", "_")
     default = getattr(_BLANK, attribute)
+    if idle:
+        documentation = f"{documentation} Without effect: {idle}."
     return Definition(
         name=name,
         type=kind,
@@ -39,6 +43,7 @@ def _topic(
         synonyms=tuple(s if isinstance(s, Synonym) else Synonym(s) for s in synonyms or (name,)),
         kafka_default=kafka_default,
         update=Update.CLUSTER_WIDE,
+        idle=idle,
         **more,
     )
 
@@ -114,14 +119,16 @@ TOPIC_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _topic(
                 "follower.replication.throttled.replicas",
                 _LIST,
-                "Replicas whose fetching is held to a rate. (Kept and shown; with one replica there is nothing to hold back.)",
+                "Replicas whose fetching is held to a rate.",
                 replicas=True,
+                idle=_ONE_REPLICA,
             ),
             _topic(
                 "leader.replication.throttled.replicas",
                 _LIST,
-                "Replicas whose serving of followers is held to a rate. (Kept and shown, as above.)",
+                "Replicas whose serving of followers is held to a rate.",
                 replicas=True,
+                idle=_ONE_REPLICA,
             ),
             _topic(
                 "index.interval.bytes",
@@ -190,8 +197,9 @@ TOPIC_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _topic(
                 "preallocate",
                 _BOOLEAN,
-                "Whether a new segment's file is made at its full size. (Kept and shown; a file grows with what is written to it.)",
+                "Whether a new segment's file is made at its full size.",
                 "log.preallocate",
+                idle="a segment's file grows with what is written to it",
             ),
             _topic(
                 "retention.bytes",
@@ -242,6 +250,7 @@ TOPIC_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "unclean.leader.election.enable",
                 _BOOLEAN,
                 "Whether a replica that is not in sync may become leader, at the price of losing records.",
+                idle=_ONE_REPLICA,
             ),
             _topic(
                 "remote.storage.enable",
@@ -325,7 +334,17 @@ TOPIC_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
 
 assert {definition.field for definition in TOPIC_DEFINITIONS.values()} == {f.name for f in fields(TopicConfig)}
 
+TOPIC_IDLE: Final[Mapping[str, str]] = MappingProxyType(
+    {name: definition.idle for name, definition in TOPIC_DEFINITIONS.items() if definition.idle}
+)
+"""Settings of topics that are described and change nothing here, with the reason."""
+
 TOPIC_BY_SYNONYM: Final[Mapping[str, tuple[Definition, Synonym]]] = {
     synonym.name: (definition, synonym) for definition in TOPIC_DEFINITIONS.values() for synonym in definition.synonyms
 }
 """Topic settings by their broker-wide names."""
+
+BROKER_IDLE: Final[Mapping[str, str]] = MappingProxyType(
+    {name: definition.idle for name, (definition, _) in TOPIC_BY_SYNONYM.items() if definition.idle}
+)
+"""The same by their broker-wide names."""

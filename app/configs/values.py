@@ -35,6 +35,8 @@ def format_value(value: Value) -> str | None:
             return "true" if value else "false"
         case frozenset():
             return ",".join(sorted(value))
+        case tuple():
+            return ",".join(value)
         case float():
             return str(value).replace("e+", "E")
         case _:
@@ -82,8 +84,13 @@ def parse_value(definition: Definition, text: str, *, name: str | None = None) -
                 )
             if len(set(parts)) != len(parts):
                 raise invalid_value(name, text, f"Configuration '{name}' values must not be duplicated.")
+            if definition.ordered:
+                if not parts:
+                    raise invalid_value(name, text, f"Configuration '{name}' must not be empty.")
+                return tuple(parts)
             return frozenset(parts)
         case _:
+            trimmed = trimmed.lower() if definition.any_case else trimmed
             _check_choice(definition, name, trimmed)
             enum = _ENUMS.get(definition.name)
             return enum(trimmed) if enum else trimmed

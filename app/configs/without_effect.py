@@ -2,9 +2,11 @@
 
 Together with ``broker_definitions.py`` and ``topic_definitions.py`` these tables name every setting of Apache Kafka 4.3.1. Each one
 takes effect under its name, or is accepted without effect (kept, described, named in one warning), or is refused because its user
-relies on what Firn does not do. A line of a table is ``name type default [least..[most]] [dynamic | per-broker]``: ``-`` is no
-default and ``''`` the empty one; ``dynamic`` settings can be altered while a broker runs, ``per-broker`` ones for one broker at a
-time, as in Kafka.
+relies on what Firn does not do. A few without effect are in ``topic_definitions.py`` all the same, with ``idle``: DescribeConfigs
+shows them always, because their defaults are what Firn does.
+
+A line of a table is ``name type default [least..[most]] [dynamic | per-broker]``: ``-`` is no default and ``''`` the empty one;
+``dynamic`` settings can be altered while a broker runs, ``per-broker`` ones for one broker at a time, as in Kafka.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Final, NamedTuple
 
 from app.configs.broker import BrokerConfig
 from app.configs.definition import ConfigType, Definition, Importance, Update, Value
+from app.configs.topic_definitions import BROKER_IDLE, TOPIC_IDLE
 from app.configs.values import parse_value
 from app.errors import ErrorCode, RequestRejected
 
@@ -526,14 +529,16 @@ def told(names: Iterable[str], entries: Mapping[str, WithoutEffect] | None = Non
     """One clause for a log line: the names, each group of them with its reason.
 
     Args:
-        names: settings without effect.
-        entries: where they are described; None for a broker's.
+        names: settings; those that take effect are left out.
+        entries: where those without effect are described; None for a broker's.
     """
+    idle = BROKER_IDLE if entries is None else TOPIC_IDLE
     by_reason: dict[str, list[str]] = {}
     for name in names:
         entry = broker_setting_without_effect(name) if entries is None else entries.get(name)
-        if entry is not None:
-            by_reason.setdefault(entry.reason, []).append(name)
+        reason = idle.get(name) if entry is None else entry.reason
+        if reason is not None:
+            by_reason.setdefault(reason, []).append(name)
     return "; ".join(f"{', '.join(sorted(group))} ({reason})" for reason, group in by_reason.items())
 
 

@@ -461,7 +461,7 @@ class ConsumerGroup:
         if preferred is not None:
             wishes[preferred] += 1
         asked = [(-count, name) for name, count in wishes.items() if count > 0 and name in ASSIGNORS]
-        return min(asked)[1] if asked else default_assignor(self.config.group_consumer_assignors)
+        return min(asked)[1] if asked else self.config.group_consumer_assignors[0]
 
     def _assert_free(self, member_id: str, assigned: Assignment) -> None:
         """Nobody else holds what a member is about to have."""
@@ -796,11 +796,6 @@ def check_heartbeat(request: ConsumerGroupHeartbeatRequest, api_version: int, as
             f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: "
             f"{', '.join(sorted(assignors, reverse=True))}.",
         )
-
-
-def default_assignor(assignors: Collection[str]) -> str:
-    """What a group uses whose members do not say."""
-    return "uniform" if "uniform" in assignors else min(assignors)
 
 
 def successor_of(previous: Member, member_id: str) -> Member:

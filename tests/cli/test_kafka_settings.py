@@ -59,6 +59,33 @@ def test_what_means_nothing_is_named_once_with_its_reason() -> None:
     assert told(load()) == ""
 
 
+def test_described_settings_without_effect_are_named_too(properties: Any) -> None:
+    path = properties("log.preallocate=true", "unclean.leader.election.enable=true", "num.partitions=2")
+    config = load(config_path=path).broker
+    assert config.topic_defaults.preallocate, "it is described as it was given"
+    said = set_aside(config)
+    assert said is not None
+    assert "log.preallocate (a segment's file grows with what is written to it)" in said
+    assert "unclean.leader.election.enable (a partition has one replica)" in said
+    assert "num.partitions" not in said
+    found = {entry.name: (entry.verdict, entry.why) for entry in review([read_config_file(path)]).entries}
+    assert found["log.preallocate"] == (Verdict.NO_MEANING, "A segment's file grows with what is written to it.")
+
+
+def test_the_order_of_assignors_counts_and_one_is_needed(properties: Any) -> None:
+    assert load(config_path=properties("group.consumer.assignors=range,uniform")).broker.group_consumer_assignors == (
+        "range",
+        "uniform",
+    )
+    assert "must not be empty" in complaint(properties("group.consumer.assignors="))
+
+
+def test_choices_are_read_in_any_case_where_kafka_does(properties: Any) -> None:
+    broker = load(config_path=properties("group.consumer.migration.policy=Disabled")).broker
+    assert broker.group_consumer_migration_policy == "disabled"
+    assert "must be one of" in complaint(properties("log.message.timestamp.type=createtime"))
+
+
 def test_a_setting_without_effect_still_has_a_type(properties: Any) -> None:
     assert "num.io.threads" in complaint(properties("num.io.threads=many"))
     assert "value must be at least 1" in complaint(properties("num.io.threads=0"))

@@ -381,6 +381,14 @@ def test_the_assignor_that_most_members_ask_for_is_used(coordinator: Coordinator
     assert coordinator.group.assignor_with() == "uniform"
 
 
+def test_a_group_that_does_not_say_uses_the_first_assignor_of_the_brokers_list() -> None:
+    for assignors in (("range", "uniform"), ("uniform", "range")):
+        config = BrokerConfig(group_consumer_assignment_interval_ms=0, group_consumer_assignors=assignors)
+        coordinator = Coordinator(image_of({"a": 1}), config)
+        settle(coordinator, [Consumer("alice", {"a"})])
+        assert coordinator.group.assignor_with() == assignors[0]
+
+
 def test_members_in_the_racks_of_replicas_are_preferred() -> None:
     coordinator = Coordinator(image_of({"orders": 4}, racks={1: "x", 2: "y"}, replicas=(1, 2)))
     alice, bob = Consumer("alice", {"orders"}, rack_id="y"), Consumer("bob", {"orders"}, rack_id="x")

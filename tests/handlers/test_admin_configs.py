@@ -8,8 +8,9 @@ import pytest
 
 from app.configs import TopicConfig
 from app.configs.broker_definitions import BROKER_DEFINITIONS
-from app.configs.definition import ConfigSource, ConfigType
-from app.configs.topic_definitions import TOPIC_DEFINITIONS
+from app.configs.definition import ConfigSource, ConfigType, Definition, Update
+from app.configs.topic_definitions import TOPIC_BY_SYNONYM, TOPIC_DEFINITIONS
+from app.configs.values import format_value
 from app.errors import ErrorCode, RequestRejected
 from app.wire.apikeys import ApiKey
 from app.wire.apis import alter_configs as full
@@ -320,6 +321,85 @@ async def test_a_topic_takes_settings_that_only_kafka_needs() -> None:
         assert described["internal.segment.bytes"] == "4096"
         assert described["segment.bytes"] == "1073741824"
         assert "use segment.bytes" in bench.lines[-1]
+
+
+def another(definition: Definition) -> str:
+    """A value that a setting may have and does not have by default."""
+    match definition.type:
+        case ConfigType.BOOLEAN:
+            return format_value(not definition.default) or ""
+        case ConfigType.DOUBLE:
+            return "1.5" if definition.maximum is None else "0.75"
+        case ConfigType.LIST if definition.replicas:
+            return "0:1"
+        case ConfigType.LIST:
+            return ""  # To compact a tiered topic is a story of its own.
+        case ConfigType.STRING:
+            return next(one for one in definition.choices if one not in (format_value(definition.default), "object"))
+        case _:
+            least = 1 if definition.minimum is None else int(definition.minimum)
+            return str(max(least, 0) + 1 if definition.maximum is None else int(definition.maximum) - 1)
+
+
+def out_of_bounds(definition: Definition) -> str:
+    if definition.type in (ConfigType.INT, ConfigType.LONG, ConfigType.SHORT) and definition.minimum is not None:
+        return str(int(definition.minimum) - 1)
+    return "2:x" if definition.replicas else "no such value"
+
+
+DYNAMIC = {
+    **{(BROKER, name): d for name, d in BROKER_DEFINITIONS.items() if d.update is not Update.READ_ONLY},
+    **{(BROKER, name): definition for name, (definition, _) in TOPIC_BY_SYNONYM.items()},
+    **{(TOPIC, name): definition for name, definition in TOPIC_DEFINITIONS.items()},
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), DYNAMIC, ids=lambda word: str(word))
+async def test_what_is_altered_is_effective_and_described_with_its_source(kind: int, name: str) -> None:
+    definition = DYNAMIC[kind, name]
+    needed = {
+        "local.retention.ms": ("retention.ms", SET, "-1"),
+        "local.retention.bytes": ("retention.bytes", SET, "-1"),
+        "remote.storage.enable": ("remote.log.delete.on.disable", SET, "true"),
+    }
+    async with admin_bench() as bench:
+        topic = await bench.controller.create_topic("t", 1)
+
+        def effective() -> object:
+            if kind == TOPIC:
+                holder: object = bench.controller.effective_config(bench.controller.image.topics_by_id[topic.topic_id])
+            else:
+                broker = bench.controller.effective_broker_config()
+                holder = broker.topic_defaults if name in TOPIC_BY_SYNONYM else broker
+            return getattr(holder, definition.field)
+
+        resource = "t" if kind == TOPIC else ""
+        before = effective()
+        bad = await change(bench, kind, resource, (name, SET, out_of_bounds(definition)))
+        assert (bad.error_code, effective()) == (ErrorCode.INVALID_CONFIG, before)
+        text = another(definition)
+        more = [needed[name]] if kind == TOPIC and name in needed else []
+        answer = await change(bench, kind, resource, *more, (name, SET, text))
+        assert answer.error_code == ErrorCode.NONE, answer.error_message
+        assert effective() != before
+        [described] = (await describe(bench, kind, "t" if kind == TOPIC else SELF, name, include_synonyms=True)).configs
+        source = ConfigSource.DYNAMIC_TOPIC_CONFIG if kind == TOPIC else ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+        assert (described.value, described.config_source, described.read_only) == (text, source, False)
+        assert (described.synonyms[0].name, described.synonyms[0].value) == (name, text)
+        assert (await change(bench, kind, resource, (name, DELETE, None))).error_code == ErrorCode.NONE
+        assert effective() == before
+
+
+async def test_a_topic_is_told_of_described_settings_without_effect() -> None:
+    async with admin_bench() as bench:
+        await bench.controller.create_topic("t", 1)
+        wanted = (("preallocate", SET, "true"), ("retention.ms", SET, "9"))
+        assert (await change(bench, TOPIC, "t", *wanted)).error_code == 0
+        assert bench.lines == [
+            "settings of topic t that mean nothing here: preallocate (a segment's file grows with what is written to it)"
+        ]
+        assert (await change(bench, BROKER, "", ("unclean.leader.election.enable", SET, "true"))).error_code == 0
+        assert "unclean.leader.election.enable (a partition has one replica)" in bench.lines[-1]
 
 
 @pytest.mark.parametrize(

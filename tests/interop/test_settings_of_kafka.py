@@ -94,6 +94,25 @@ def test_settings_without_effect_have_kafkas_types_defaults_bounds_and_times_of_
         assert definition.minimum == (float(least[1]) if least else None), name
 
 
+def test_settings_with_effect_have_kafkas_types_and_bounds_and_its_defaults_or_say_so(kafka: JavaProgram) -> None:
+    theirs = definitions(kafka, "broker")
+    for name, definition in BROKER_DEFINITIONS.items():
+        known = theirs.get(name)
+        if known is None:
+            assert name.startswith("firn."), name
+            continue
+        assert name == "log.dirs" or definition.type.name == known.type, name
+        if definition.kafka_default is None:
+            assert (format_value(definition.default) or "") == known.default, name
+        elif name not in ("node.id", "log.dirs"):
+            assert definition.kafka_default == known.default, name
+        least = re.match(r"\[(-?[\d.]+),", known.bounds)
+        most = re.search(r",(\d[\d.]*)\]$", known.bounds)
+        # A lower bound may be higher here: a request of a few bytes is none.
+        assert least is None or (definition.minimum is not None and definition.minimum >= float(least[1])), name
+        assert most is None or definition.maximum == float(most[1]), name
+
+
 def test_what_kafka_alters_while_it_runs_is_altered_here_too(kafka: JavaProgram) -> None:
     fixed = {
         name
