@@ -57,7 +57,7 @@ class FirnDataSource(Shipped, DataSource):
         from pyspark_firn.writing import FirnWriter, parse_write_options
 
         self._only_append(overwrite)
-        return FirnWriter(parse_write_options(self.options, schema))
+        return FirnWriter(parse_write_options(self.options, schema, streaming=False))
 
     @plainly()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name

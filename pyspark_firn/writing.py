@@ -37,6 +37,7 @@ import asyncio
 import json
 import logging
 import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -55,6 +56,7 @@ from app.client.cluster import LATEST, ClusterClient
 from app.client.consumer import Consumer
 from app.client.producer import Acknowledged, Producer
 from app.client.transactions import Transaction, begin_transaction, end_transaction, is_open
+from app.configs.numbers import INT_MAX
 from app.errors import (
     BrokerUnavailable,
     ConfigError,
@@ -120,6 +122,7 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 """What Spark hands on although it is meant for itself."""
 _OPTIONS: Final = ("bootstrap", "kafka.bootstrap.servers", "topic", "compression", "commitTopic", "transactionTimeout")
+_STREAM_ONLY: Final = ("commitTopic", "transactionTimeout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +137,7 @@ class WriteOptions:
     transaction_timeout_ms: int
 
 
-def parse_write_options(given: Mapping[str, str], schema: StructType) -> WriteOptions:
+def parse_write_options(given: Mapping[str, str], schema: StructType, *, streaming: bool = True) -> WriteOptions:
     """What a user's options mean for rows of ``schema``. Raises: ConfigError, one sentence."""
     known = {name.lower(): name for name in _OPTIONS}
     options: dict[str, str] = {}
@@ -144,6 +147,8 @@ def parse_write_options(given: Mapping[str, str], schema: StructType) -> WriteOp
             continue
         if name is None:
             raise ConfigError(f"There is no option {written!r} for writing: there are {', '.join(_OPTIONS)}.")
+        if name in _STREAM_ONLY and not streaming:
+            raise ConfigError(f"The option {name!r} does not go with a batch, which has no transactions: leave it out.")
         options["bootstrap" if name == "kafka.bootstrap.servers" else name] = value
     if "bootstrap" not in options:
         raise ConfigError("The option 'bootstrap' is missing: write brokers like host:9092,other:9092.")
@@ -152,8 +157,8 @@ def parse_write_options(given: Mapping[str, str], schema: StructType) -> WriteOp
     if codec is None:
         raise ConfigError(f"The option 'compression' is {options['compression']!r}: write {', '.join(CODEC_NAMES)}.")
     timeout = options.get("transactionTimeout", str(TRANSACTION_TIMEOUT_MS_DEFAULT))
-    if not timeout.isdecimal() or int(timeout) < 1:
-        raise ConfigError(f"The option 'transactionTimeout' is {timeout!r}: write milliseconds.")
+    if re.fullmatch(r"[0-9]{1,10}", timeout) is None or not 1 <= int(timeout) <= INT_MAX:
+        raise ConfigError(f"The option 'transactionTimeout' is {timeout!r}: write milliseconds, from 1 to {INT_MAX}.")
     return WriteOptions(
         bootstrap=parse_addresses("bootstrap", options["bootstrap"]),
         topic=options.get("topic"),

@@ -17,7 +17,15 @@ from uuid import UUID
 from app.broker.lost_directory import BegunAnew, lost_with_the_directory
 from app.broker.manifest_copies import READ_AT_ONCE, ManifestCopies, ManifestEnds
 from app.configs import BrokerConfig, Durability
-from app.errors import ConflictError, CorruptionError, FencedError, FirnError, StorageFull, StorageUnavailable
+from app.errors import (
+    ConfigError,
+    ConflictError,
+    CorruptionError,
+    FencedError,
+    FirnError,
+    StorageFull,
+    StorageUnavailable,
+)
 from app.faults import Faults
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
@@ -167,7 +175,8 @@ class Partitions:
 
         A partition that cannot be opened goes offline alone; the broker goes on with the others and looks at it again.
 
-        Raises: StorageUnavailable, FencedError.
+        Raises: StorageUnavailable, FencedError; ConfigError where the brokers' settings would make compacted topics of tiered ones.
+        Nothing was written then.
         """
         image = self._controller.image
         self._drop_foreign(image)
@@ -175,6 +184,7 @@ class Partitions:
         for topic in image.topics_by_name.values():
             self._make_logs(topic, 0, len(topic.partitions))
         manifests = await self._load_manifests()
+        self._check_tiered_topics_stay(image, manifests)
         foreign = [log for log in manifests if self._is_foreign(log, manifests[log], existing)]
         # Offline partitions, too: what a crash has taken from them clients have to find out when they are back.
         everything = [*self._logs.logs(), *(one.log for one in self._set_aside.values())]
@@ -382,6 +392,24 @@ class Partitions:
                 # A log is not emptied while it is being synced. Nobody appends yet, so that ends.
                 await asyncio.sleep(AGREE_PAUSE_S)
         raise StorageUnavailable(f"{log.topic}-{log.partition} is still being synced")
+
+    def _check_tiered_topics_stay(self, image: ClusterImage, manifests: Mapping[PartitionLog, SegmentManifest]) -> None:
+        """What a change of settings while brokers run refuses, settings at the start must not bring in. Raises: ConfigError."""
+        tiered = {
+            log.topic
+            for log, manifest in manifests.items()
+            if log.config.compacted
+            and not log.config.remote_log_delete_on_disable
+            and (manifest.finished or manifest.state.pending_copies())
+            and (topic := image.topics_by_name.get(log.topic)) is not None
+            and "cleanup.policy" not in topic.configs
+        }
+        if tiered:
+            raise ConfigError(
+                "with log.cleanup.policy=compact, topics that have segments in the object store would become compacted ones "
+                f"({len(tiered)}, {min(tiered)} among them), and compacted topics are not tiered. Start the broker with "
+                "log.cleanup.policy=delete, set cleanup.policy=delete on these topics, and start it with compact then"
+            )
 
     async def _load_manifests(self) -> dict[PartitionLog, SegmentManifest]:
         """The manifest of every log, read some at a time. A partition whose manifest is damaged goes offline.

@@ -20,6 +20,8 @@ from app.terminating import ended_by_sigterm
 app = typer.Typer(help="Jobs over the history in the object store.", no_args_is_help=True, rich_markup_mode=None)
 
 MIB: Final = 1 << 20
+HTTP_DEFAULT: Final = "http://127.0.0.1:8080"
+WAREHOUSE: Final = Path("firn-warehouse")
 
 Store = Annotated[str, typer.Option("--store", "-s", metavar="URL", help="file:///path or s3://bucket/prefix.")]
 Workers = Annotated[
@@ -47,14 +49,14 @@ def archive(
         typer.Option("--catalog", metavar="NAME=VALUE", help="A property of the Iceberg catalog; may be repeated."),
     ] = None,
     warehouse: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             "--warehouse",
             parser=local_path,
             metavar="FOLDER",
-            help="Folder of the SQLite catalog that is used if none is given.",
+            help="Folder of the SQLite catalog that is used if none is given. [./firn-warehouse]",
         ),
-    ] = Path("firn-warehouse"),
+    ] = None,
     value: Annotated[
         str, typer.Option("--value", metavar="KIND", help="Decode values: json or avro. Bad records are kept aside.")
     ] = "",
@@ -71,6 +73,13 @@ def archive(
     """
     if not to and not iceberg:
         raise ConfigError("Say where to archive to: --to, or --iceberg.")
+    if not iceberg and (catalog or warehouse is not None):
+        flag = "--catalog" if catalog else "--warehouse"
+        raise ConfigError(f"{flag} is for an Iceberg table: add --iceberg NAMESPACE.TABLE, or leave it out.")
+    if catalog and warehouse is not None:
+        raise ConfigError("--warehouse is for the catalog that is used if none is given: leave out it or --catalog.")
+    if schema and not value:
+        raise ConfigError("--schema says how to decode values: add --value json or --value avro, or leave it out.")
     with _needing_spark_extra():
         from pyspark_firn.jobs.archive import ValuesWanted, archive_iceberg, archive_parquet
         from pyspark_firn.jobs.running import ProcessRunner
@@ -87,7 +96,9 @@ def archive(
                 from pyspark_firn.jobs.iceberg import local_catalog, warehouse_at
             # It says of every file which columns have no value and hence no statistics.
             logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
-            properties = dict(parse_assignments(catalog, "--catalog")) if catalog else local_catalog(warehouse)
+            properties = (
+                dict(parse_assignments(catalog, "--catalog")) if catalog else local_catalog(warehouse or WAREHOUSE)
+            )
             if to:
                 properties |= warehouse_at(to)
             summary = archive_iceberg(
@@ -176,9 +187,13 @@ def compact(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     store: Store,
     http: Annotated[
-        str,
-        typer.Option("--http", metavar="URL", help="HTTP address of the cluster, whose leaders write the manifests."),
-    ] = "http://127.0.0.1:8080",
+        str | None,
+        typer.Option(
+            "--http",
+            metavar="URL",
+            help=f"HTTP address of the cluster, whose leaders write the manifests. [{HTTP_DEFAULT}]",
+        ),
+    ] = None,
     offline: Annotated[
         bool, typer.Option("--offline", help="No broker runs: take the right to write the manifests from it.")
     ] = False,
@@ -199,10 +214,13 @@ def compact(
     Beside a running cluster only what has left the local disks. With --offline make sure that no broker runs: one that keeps
     its signs of life in Redis cannot be seen.
     """
+    if offline and http is not None:
+        raise ConfigError("--offline says that no broker runs, and --http where one is asked: leave out one of them.")
     with _needing_spark_extra():
         from pyspark_firn.jobs.compact import compact as run
         from pyspark_firn.jobs.running import ProcessRunner
     runner = ProcessRunner(1 if by_key and workers is None else workers)
+    http = HTTP_DEFAULT if http is None else http
     with _reporting("compact", "segments", shown=not as_json) as report:
         summary = run(
             store,

@@ -35,7 +35,7 @@ def verify(
         typer.Option("--records", help="Decode every record too, to find batches that no consumer can read. Slower."),
     ] = False,
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", envvar="FIRN_CONFIG", help="TOML file with the broker's settings.")
+        Path | None, typer.Option("--config", "-c", envvar="FIRN_CONFIG", help="File with the broker's settings.")
     ] = None,
     as_json: Json = False,
 ) -> int:

@@ -108,6 +108,13 @@ async def described(client: Talk, topic: str) -> dict[str, str]:
     return {config.name: config.value for config in result.configs}
 
 
+async def tier_everything(broker: RunningBroker, topic: str) -> None:
+    key = TopicIdPartition(broker.log(topic).topic_id, PartitionIndex(0))
+    broker.log(topic).roll()
+    while (manifest := broker.node.remote_log_manager.manifest_of(key)) is None or not manifest.state.finished:
+        await asyncio.sleep(0.02)
+
+
 async def test_a_new_topic_with_firns_defaults_can_become_a_compacted_one(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, talk(broker.port) as client:
         await broker.create_topic("t", 3)
@@ -124,15 +131,7 @@ async def test_a_topic_with_records_in_the_store_cannot_and_is_told_what_to_set(
     async with running_broker(tmp_path) as broker, talk(broker.port) as client:
         await broker.create_topic("t")
         await client.produce(9, [("t", [(0, batch(3))])])
-        broker.log("t").roll()
-        manifest = broker.node.remote_log_manager.manifest_of(
-            TopicIdPartition(broker.log("t").topic_id, PartitionIndex(0))
-        )
-        while manifest is None or not manifest.state.finished:
-            await asyncio.sleep(0.02)
-            manifest = broker.node.remote_log_manager.manifest_of(
-                TopicIdPartition(broker.log("t").topic_id, PartitionIndex(0))
-            )
+        await tier_everything(broker, "t")
         refused = await set_topic(client, "t", cleanup_policy="compact")
         assert refused.error_code == ErrorCode.INVALID_CONFIG
         assert "cleanup.policy cannot become compact" in refused.error_message
@@ -140,3 +139,22 @@ async def test_a_topic_with_records_in_the_store_cannot_and_is_told_what_to_set(
         assert broker.log("t").config.tiered
         given_up = {"remote_storage_enable": "false", "remote_log_delete_on_disable": "true"}
         assert (await set_topic(client, "t", cleanup_policy="compact", **given_up)).error_code == 0
+
+
+async def test_a_start_with_compaction_for_all_topics_is_refused_while_one_of_them_is_in_the_store(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t")
+        await broker.create_topic("empty")
+        await client.produce(9, [("t", [(0, batch(3))])])
+        await tier_everything(broker, "t")
+    compacted = TopicConfig(cleanup_policy=frozenset({"compact"}))
+    with pytest.raises(ConfigError, match=r"would become compacted ones \(1, t among them\)"):
+        async with running_broker(tmp_path, topic_defaults=compacted):
+            pass
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        assert (await set_topic(client, "t", cleanup_policy="delete")).error_code == 0
+    async with running_broker(tmp_path, topic_defaults=compacted) as broker:
+        assert broker.log("t").config.tiered
+        assert broker.log("empty").config.compacted

@@ -432,6 +432,23 @@ def test_the_command_line_archives_and_audits(topic: Topic, tmp_path: Path, caps
     assert "is not a text file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["archive", "t", "--to", "file:///x", "--catalog", "a=b"], "--catalog is for an Iceberg table"),
+        (["archive", "t", "--to", "file:///x", "--warehouse", "w"], "--warehouse is for an Iceberg table"),
+        (["archive", "t", "--iceberg", "n.t", "--warehouse", "w", "--catalog", "a=b"], "leave out it or --catalog"),
+        (["archive", "t", "--to", "file:///x", "--schema", "a int"], "--schema says how to decode values"),
+        (["compact", "t", "--offline", "--http", "http://h:1"], "leave out one of them"),
+    ],
+)
+def test_flags_that_would_have_no_effect_are_refused(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["job", *arguments, "--store", "file:///nowhere"]) == 2
+    assert words in capsys.readouterr().err
+
+
 def test_a_topic_is_described_from_the_store_alone(topic: Topic, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topic", "describe", "t", "--store", topic.store, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

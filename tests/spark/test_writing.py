@@ -24,6 +24,7 @@ from app.records.compression import Codec
 from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.list_transactions import ListTransactionsRequest
+from pyspark_firn.source import FirnDataSource
 from pyspark_firn.writing import (
     FirnStreamWriter,
     FirnWriter,
@@ -438,3 +439,17 @@ async def time_out(broker: RunningBroker, message: OpenTransaction) -> None:
 def test_mistakes_of_a_write_are_one_plain_sentence(options: dict[str, str], schema: StructType, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         parse_write_options(options, schema)
+
+
+@pytest.mark.parametrize("name", ["commitTopic", "transactiontimeout"])
+def test_options_of_transactions_are_refused_for_a_batch_which_has_none(name: str) -> None:
+    given = {"bootstrap": "b:1", "topic": "out", name: "60000"}
+    parse_write_options(given, SCHEMA, streaming=True)
+    with pytest.raises(ConfigError, match="does not go with a batch"):
+        FirnDataSource(given).writer(SCHEMA, overwrite=False)
+
+
+@pytest.mark.parametrize("timeout", ["0", "2147483648", "1e3", "²"])
+def test_a_transaction_timeout_that_no_request_can_carry_is_refused(timeout: str) -> None:
+    with pytest.raises(ConfigError, match="from 1 to 2147483647"):
+        parse_write_options({"bootstrap": "b:1", "topic": "out", "transactionTimeout": timeout}, SCHEMA)
