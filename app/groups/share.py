@@ -2,8 +2,8 @@
 
 As in a consumer group (``consumer.py``) what members subscribe to raises the group epoch and makes a new target assignment, at most
 once in ``group.share.assignment.interval.ms``; but several members may have one partition, so that nobody has to give anything up
-first: a member has its target with its next heartbeat. Who gets which record is not decided here, but by the share-partitions
-(``share_state.py``).
+first: a member has its target with its next heartbeat. Who comes to a small group has it at once. Who gets which record is not
+decided here, but by the share-partitions (``share_state.py``).
 """
 
 from __future__ import annotations
@@ -53,6 +53,9 @@ if TYPE_CHECKING:
 
 SIMPLE: Final = "simple"
 """The one assignor that there is."""
+ASSIGNED_AT_ONCE_MAX: Final = 8
+"""Members of a group up to which a new one does not wait for ``group.share.assignment.interval.ms``, and then for its next
+heartbeat, 5 s later: until then the members before it would read alone."""
 
 
 class ShareTimer(NamedTuple):
@@ -183,7 +186,9 @@ class ShareGroup:
                 topics = self._topics_with(names, image)
                 if topics != self.topics:
                     records.append(ShareTopics(topics))
-            if epoch > target_epoch and (self._may_assign(steady_ms) or len(subscriptions) == 1):
+            if epoch > target_epoch and (
+                self._may_assign(steady_ms) or self._need_not_wait(member_id, len(subscriptions))
+            ):
                 specs = {
                     other: MemberSpec(topic_ids(each.topic_names, image), self.targets.get(other, NO_PARTITIONS))
                     for other, each in subscriptions.items()
@@ -213,6 +218,10 @@ class ShareGroup:
         """Whether a new target may be computed, as far as the time since the last one goes."""
         interval_ms = self.config.group_share_assignment_interval_ms
         return self._assigned_ms is None or steady_ms - self._assigned_ms >= interval_ms
+
+    def _need_not_wait(self, member_id: str, members: int) -> bool:
+        """Whether a member is alone, or was never assigned anything and is one of few, whose assignments cost little."""
+        return members == 1 or (member_id not in self.targets and members <= ASSIGNED_AT_ONCE_MAX)
 
     def begin(self, turn: Turn) -> None:
         """Write a new group down that has no members yet. Raises: what an append raises; nothing is changed then."""

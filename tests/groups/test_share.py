@@ -18,7 +18,7 @@ from app.errors import ErrorCode, RequestRejected
 from app.groups import share_records, share_sessions
 from app.groups.assignors import MemberSpec, TopicSpec
 from app.groups.consumer import Client
-from app.groups.share import ShareGroup, ShareTimer, assign_shared, check_share_heartbeat
+from app.groups.share import ASSIGNED_AT_ONCE_MAX, ShareGroup, ShareTimer, assign_shared, check_share_heartbeat
 from app.groups.share_records import SharedTopic
 from app.groups.share_sessions import FINAL, ShareSessions
 from app.groups.share_state import ShareKey, ShareSettings, ShareStateShard
@@ -72,24 +72,40 @@ def test_members_share_partitions_and_get_others_with_their_next_heartbeat() -> 
     assert remembered(bench.loaded()) == remembered(bench.group)
 
 
-def test_members_that_join_within_the_assignment_interval_are_dealt_with_together() -> None:
+def test_who_comes_to_a_small_group_is_assigned_partitions_at_once() -> None:
     bench = Bench(replace(CONFIG, group_share_assignment_interval_ms=1000))
     assert partitions(bench.beat("a", 0, ["t"])) == {0, 1, 2, 3}  # nobody to wait for
+    answer = bench.beat("b", 0, ["t"])
+    assert (answer.member_epoch, partitions(answer)) == (2, {2, 3})
+    assert partitions(bench.beat("a", 1)) == {0, 1}
+    assert partitions(bench.beat("c", 0, ["t"])) == {3}
+    bench.beat("b", -1)
+    assert bench.beat("a", 2).member_epoch == 3  # what others leave waits for the interval
+    bench.turn.now_ms += 1000
+    assert bench.beat("a", 3).member_epoch == 4
+    assert partitions(bench.beat("c", 3)) == {2, 3}
+
+
+def test_members_that_join_a_large_group_within_the_assignment_interval_are_dealt_with_together() -> None:
+    bench = Bench(replace(CONFIG, group_share_assignment_interval_ms=1000, group_share_max_size=20))
+    early = [f"early{number}" for number in range(ASSIGNED_AT_ONCE_MAX)]
+    for member_id in early:
+        assert partitions(bench.beat(member_id, 0, ["t"]))
     for member_id in ("b", "c"):
         bench.turn.now_ms += 499
         answer = bench.beat(member_id, 0, ["t"])
-        assert (answer.member_epoch, partitions(answer)) == (1, set())
-    assert partitions(bench.beat("a", 1)) is None
+        assert (answer.member_epoch, partitions(answer)) == (ASSIGNED_AT_ONCE_MAX, set())
+    assert bench.beat("early0", 1).member_epoch == ASSIGNED_AT_ONCE_MAX
     bench.turn.now_ms += 2
-    answer = bench.beat("a", 1)
-    assert (bench.group.epoch, answer.member_epoch, partitions(answer)) == (3, 3, {0, 1})
-    assert partitions(bench.beat("b", 1)) == {2}
-    assert partitions(bench.beat("c", 1)) == {3}
+    answer = bench.beat("early0", ASSIGNED_AT_ONCE_MAX)
+    assert bench.group.epoch == answer.member_epoch == ASSIGNED_AT_ONCE_MAX + 2
+    for member_id in ("b", "c"):
+        assert partitions(bench.beat(member_id, ASSIGNED_AT_ONCE_MAX))
     bench.beat("c", -1)
-    assert partitions(bench.beat("b", 3)) is None  # within the interval again
+    assert bench.beat("b", answer.member_epoch).member_epoch == answer.member_epoch  # within the interval again
     assert remembered(bench.loaded()) == remembered(bench.group)
     bench.group = bench.loaded()  # a coordinator that has just begun does not know when it was
-    assert bench.beat("a", 3).member_epoch == 4
+    assert bench.beat("b", answer.member_epoch).member_epoch == answer.member_epoch + 1
 
 
 def remembered(group: ShareGroup) -> Any:
