@@ -26,7 +26,7 @@ E = TypeVar("E", bound=BaseException)
 
 
 class ErrorCode(IntEnum):
-    """Kafka's error codes (``org.apache.kafka.common.protocol.Errors``, 4.2)."""
+    """Kafka's error codes (``org.apache.kafka.common.protocol.Errors``, 4.3.1)."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

@@ -9,7 +9,7 @@ All keys are relative to the store's root, one root per cluster.
     topics/<topic-id>/<partition>/log/<seq>         segment manifest: entries
     topics/<topic-id>/<partition>/snapshot/<seq>    segment manifest: snapshots
     data/<hh>/<topic-id>/<partition>/<base-offset>-<segment-id>.seg
-    wal/<broker-id>/<incarnation>/<seq>
+    wal/<broker-id>/<incarnation>/<seq>             reserved: nothing is written there yet
 
 ``<seq>`` and ``<base-offset>`` are 20 decimal digits, so that byte order is number order; ids are lower-case hyphenated
 UUIDs; partitions and broker ids are plain decimals. ``<hh>`` is a function of topic id and partition alone: it spreads

@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class ApiKey(IntEnum):
-    """Keys of Kafka's protocol as of 4.2, and Firn's own."""
+    """Keys of Kafka's protocol as of 4.3.1, and Firn's own."""
 
     PRODUCE = 0
     FETCH = 1
