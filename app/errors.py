@@ -3,6 +3,7 @@
     FirnError
     ├── ProtocolError        a peer's bytes break the protocol: close the connection, or answer its code
     ├── RequestRejected      an expected refusal: has a Kafka error code, state is unchanged
+    │   └── RecordsRejected  … of single records of a batch, which it names
     ├── FencedError          somebody else is the writer now: stop writing, for good
     ├── ConflictError        the state moved on: refresh, re-validate, try again
     ├── BrokerUnavailable    a broker cannot be reached, or did not answer in time: retry within a budget
@@ -14,7 +15,7 @@
     └── ConfigError          a setting, flag or address is wrong: one sentence with the mend, exit code 2
 
 An ``AssertionError`` is not in the tree: it is our own bug. ``KAFKA_CODE`` maps the tree to Kafka's error codes;
-``HTTP_STATUS`` maps those codes to the REST proxy's answers.
+``REST_CODE`` of ``app/http/errors.py`` maps those codes to the REST proxy's answers.
 """
 
 from __future__ import annotations

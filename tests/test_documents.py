@@ -202,3 +202,58 @@ def test_the_versions_in_the_readme_are_those_served() -> None:
 def test_the_private_apis_are_all_in_their_decision() -> None:
     numbers = {int(number) for number in re.findall(r"\b(200\d\d)\b", text_of("docs/adr/0003-private-api-keys.md"))}
     assert numbers == {int(key) for key in ApiKey if key >= 20_000}
+
+
+def test_every_option_of_spark_is_in_its_page_and_every_one_there_is_an_option() -> None:
+    constants: dict[str, tuple[str, ...]] = {}
+    for module in ("pyspark_firn/options.py", "pyspark_firn/writing.py"):
+        for node in ast.parse(text_of(module)).body:
+            if (
+                isinstance(node, ast.AnnAssign)
+                and isinstance(node.target, ast.Name)
+                and isinstance(node.value, ast.Tuple)
+            ):
+                constants[node.target.id] = ast.literal_eval(node.value)
+    page = text_of("docs/spark.md")
+    reading = page.partition("## Reading\n")[2].partition("\n## Streaming")[0]
+    of_reads = (*constants["BOTH"], *constants["BATCH_ONLY"])
+    in_table = [
+        name for row in re.findall(r"^\| (`[^|]+) \|", reading, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+    ]
+    assert sorted(in_table) == sorted(of_reads)
+    for name in (*constants["STREAM_ONLY"], *constants["_OPTIONS"]):
+        assert f"`{name}`" in page, name
+
+
+@cache
+def remarks() -> dict[str, str]:
+    """Docstrings and comments of the code by file, as far as they name something in backticks."""
+    return {
+        path.relative_to(ROOT).as_posix(): "\n".join(re.findall(r"``[^`\n]+``|ADR \d{4}", path.read_text()))
+        for place in CODE
+        for path in sorted((ROOT / place).rglob("*.py"))
+        if "wire/apis" not in path.as_posix()
+    }
+
+
+def test_every_file_and_decision_that_the_code_names_is_there() -> None:
+    names = {path.name for place in (*CODE, "docs") for path in (ROOT / place).rglob("*")}
+    for file, text in remarks().items():
+        for path in re.findall(r"``([\w.*/-]+\.(?:py|md|sh))``", text):
+            places = (ROOT / path, ROOT / Path(file).parent / path, *ROOT.glob(f"*/{path}"))
+            there = path in names or path in OF_OTHERS or any(place.exists() for place in places)
+            assert there or any(ROOT.glob(path)), (file, path)
+        for number in re.findall(r"ADR (\d{4})", text):
+            assert any((ROOT / "docs" / "adr").glob(f"{number}-*")), (file, number)
+
+
+def test_every_setting_that_the_code_names_is_known() -> None:
+    known = known_settings()
+    families = {name.split(".")[0] for name in known if "." in name} - {"app", "config", "quota", "client"}
+    for file, text in remarks().items():
+        if file.startswith(("tests/", "loadtests/")):
+            continue
+        for name in re.findall(r"``([a-z]+(?:\.[a-z]+)+)(?:=[^`]*)?``", text):
+            if name.split(".")[0] in families and name.count(".") > 1 and not name.startswith(FOREIGN):
+                of_clients = name in ("group.remote.assignor", "group.instance.id", "max.poll.interval.ms")
+                assert of_clients or name in known or broker_setting_without_effect(name) is not None, (file, name)

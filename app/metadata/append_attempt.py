@@ -1,6 +1,6 @@
 """One append to a numbered log as a pure state machine: outcomes and the time in, the next thing to do out.
 
-The rules, and why (DESIGN section 2):
+The rules, and why (``docs/formats.md``, "Writing"):
 
     put       → written       ours
     put       → exists        somebody's entry is there, perhaps our own earlier attempt: read it back

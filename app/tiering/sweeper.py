@@ -1,6 +1,6 @@
 """Removing what nobody knows: objects and uploads left by crashes, lost answers and fenced leaders.
 
-The order is the whole trick (DESIGN section 5). Objects and uploads are LISTed *first*, the manifest is read *afterwards*.
+The order is the whole trick (ADR 0007). Objects and uploads are LISTed *first*, the manifest is read *afterwards*.
 COPY_STARTED is durable before the first byte of a copy, so whatever was listed had been announced by then; if the later
 manifest does not know the id, it was given up and forgotten, and never becomes known again. The other way round, a copy that
 began in between would be taken for an orphan.

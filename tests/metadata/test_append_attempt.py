@@ -1,4 +1,4 @@
-"""The rules of an append, as a table and as whole conversations that a person can read (DESIGN section 2, "Outcomes")."""
+"""The rules of an append, as a table and as whole conversations that a person can read (``docs/formats.md``, "Writing")."""
 
 from __future__ import annotations
 

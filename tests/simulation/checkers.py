@@ -1,4 +1,4 @@
-"""One checker for each invariant of DESIGN section 1 that a run can break. Each raises ``Violation``."""
+"""One checker for each invariant of ``ARCHITECTURE.md`` that a run can break. Each raises ``Violation``."""
 
 from __future__ import annotations
 
