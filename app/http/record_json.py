@@ -19,7 +19,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 _NULL: Final = b"null"
 
 
-class Data(msgspec.Struct):
+class Data(msgspec.Struct, forbid_unknown_fields=True):
     """A key or a value."""
 
     type: str | None = None
@@ -27,13 +27,13 @@ class Data(msgspec.Struct):
     data: msgspec.Raw = msgspec.Raw(_NULL)
 
 
-class Header(msgspec.Struct):
+class Header(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     value: str | None = None
     """Base64."""
 
 
-class RecordRequest(msgspec.Struct):
+class RecordRequest(msgspec.Struct, forbid_unknown_fields=True):
     partition_id: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] | None = None
     headers: list[Header] = []
     key: Data | None = None

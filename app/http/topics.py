@@ -23,29 +23,34 @@ _NO_CONTENT: Final = 204
 T = TypeVar("T")
 
 
-class _ConfigIn(msgspec.Struct):
+class _InitialConfigIn(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    value: str | None = None
+
+
+class _ConfigIn(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     value: str | None = None
     operation: str = "SET"
 
 
-class _TopicIn(msgspec.Struct):
+class _TopicIn(msgspec.Struct, forbid_unknown_fields=True):
     topic_name: str
     partitions_count: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
     replication_factor: Annotated[int, msgspec.Meta(ge=1, le=2**15 - 1)] | None = None
-    configs: list[_ConfigIn] = []
+    configs: list[_InitialConfigIn] = []
     validate_only: bool = False
 
 
-class _PartitionsIn(msgspec.Struct):
+class _PartitionsIn(msgspec.Struct, forbid_unknown_fields=True):
     partitions_count: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
 
-class _ValueIn(msgspec.Struct):
+class _ValueIn(msgspec.Struct, forbid_unknown_fields=True):
     value: str
 
 
-class _ChangesIn(msgspec.Struct):
+class _ChangesIn(msgspec.Struct, forbid_unknown_fields=True):
     data: list[_ConfigIn]
     validate_only: bool = False
 

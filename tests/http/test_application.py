@@ -131,6 +131,10 @@ async def test_settings_of_a_topic_are_read_set_and_set_back(http: httpx.AsyncCl
         ("POST", "{cluster}/topics", b"{", 400, 400),
         ("POST", "{cluster}/topics", b'{"topic_name": 7}', 422, 422),
         ("POST", "{cluster}/topics", b'{"topic_name": "a b"}', 400, 40002),
+        # Fields that nothing would look at, and that were meant to say something.
+        ("POST", "{cluster}/topics", b'{"topic_name": "a", "partition_count": 4}', 422, 422),
+        ("POST", "{cluster}/topics", b'{"topic_name": "a", "configs": [{"name": "x", "operation": "SET"}]}', 422, 422),
+        ("POST", "{cluster}/topics/a/configs:alter", b'{"data": [], "validateOnly": true}', 422, 422),
         ("POST", "{cluster}/topics", b'{"topic_name": "a", "replication_factor": 3}', 400, 40002),
         ("POST", "{cluster}/topics", b'{"topic_name": "a", "configs": [{"name": "x", "value": "1"}]}', 400, 40002),
         ("POST", "{cluster}/topics", b" " * 1_100_000, 413, 413),
@@ -200,8 +204,20 @@ async def test_many_records_have_a_receipt_each_in_order_and_errors_do_not_end_t
         ({"value": {"type": "STRING", "data": "x" * 1_100_000}}, 413, 413),
         ({"value": {"type": "STRING", "data": "x" * 4_100_000}}, 413, 413),
         ({"value": {"data": 1}, "timestamp": "later"}, 400, 400),
+        ({"value": {"data": 1}, "partition": 0}, 400, 400),
+        ({"value": {"data": 1, "schema_id": 7}}, 400, 400),
     ],
-    ids=["half", "nothing", "array", "partition", "too large for the topic", "too large for HTTP", "timestamp"],
+    ids=[
+        "half",
+        "nothing",
+        "array",
+        "partition",
+        "too large for the topic",
+        "too large for HTTP",
+        "timestamp",
+        "unknown field",
+        "schema",
+    ],
 )
 async def test_a_lone_record_that_is_not_stored_sets_the_status(
     http: httpx.AsyncClient, cluster: str, broker: RunningBroker, record: Any, status: int, code: int
