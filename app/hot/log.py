@@ -1,4 +1,4 @@
-"""The log of one partition on the local disk .
+"""The log of one partition on the local disk.
 
 All methods that change state are synchronous and belong to the event loop: there is no await between a check and the
 write that relies on it, hence no lock. What may wait for the disk (syncing, cold reads, searches by time) is asynchronous

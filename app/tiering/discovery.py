@@ -11,10 +11,13 @@ from typing import Final, NamedTuple
 
 from app.errors import CorruptionError
 from app.metadata import layout
+from app.metadata.manifest_state import SegmentEntry
 from app.objectstore.api import ObjectInfo, ObjectMissing, ObjectStore
 from app.tiering.segment_format import TAIL_BYTES, SegmentFooter, decode_footer, footer_tail_bytes
-from app.units import TimestampMs, TopicIdPartition
+from app.units import BrokerId, TimestampMs, TopicIdPartition
 
+NO_BROKER: Final = BrokerId(-1)
+"""No broker has copied the segment: a job or an operator names it."""
 PAGE_KEYS: Final = 1000
 
 
@@ -97,6 +100,21 @@ async def discover(store: ObjectStore) -> AsyncIterator[DiscoveredSegment]:
             yield DiscoveredSegment(info, partition, None, error)
         else:
             yield DiscoveredSegment(info, partition, footer, None)
+
+
+def entry_of(footer: SegmentFooter, object_bytes: int) -> SegmentEntry:
+    """A segment's manifest record as far as its footer and its object's size tell: all but leader epochs and arrival."""
+    return SegmentEntry.started(footer.segment_id, footer.base_offset, footer.end_offset, broker_id=NO_BROKER).replace(
+        min_timestamp=TimestampMs(footer.min_timestamp),
+        max_timestamp=TimestampMs(footer.max_timestamp),
+        record_count=footer.record_count,
+        raw_bytes=footer.raw_bytes,
+        size_bytes=object_bytes,
+        footer_position=footer.stored_bytes,
+        footer_bytes=object_bytes - footer.stored_bytes,
+        chunk_count=len(footer.chunks),
+        aborted_transaction_count=len(footer.aborted),
+    )
 
 
 def longest_chains(segments: list[SegmentFooter]) -> list[SegmentFooter]:

@@ -20,13 +20,13 @@ from app.metadata import layout
 from app.metadata.manifest import CHANGES_PER_ENTRY_MAX, SegmentManifest
 from app.metadata.manifest_state import Change, ManifestState, SegmentEntry, SegmentState
 from app.objectstore.api import ObjectMissing
+from app.tiering.discovery import NO_BROKER, entry_of
 from app.tiering.segment_format import SegmentFooter, decode_footer
 from app.tiering.store_work import StoreWork
-from app.units import BrokerId, LeaderEpoch, Offset, SegmentId, TimestampMs
+from app.units import LeaderEpoch, Offset, SegmentId
 
 INPUTS_MAX: Final = CHANGES_PER_ENTRY_MAX - 1
 """Segments replaced at a time: all of them and their replacement are in one entry."""
-NO_BROKER: Final = BrokerId(-1)
 
 
 class Replacement(NamedTuple):
@@ -145,18 +145,8 @@ def _record_of(footer: SegmentFooter, object_bytes: int, inputs: Sequence[Segmen
         raise ConflictError(
             f"segment {footer.segment_id} has {footer.record_count} records, more than what it replaces"
         )
-    return SegmentEntry.started(footer.segment_id, footer.base_offset, footer.end_offset, broker_id=NO_BROKER).replace(
-        leader_epochs=epochs,
-        min_timestamp=TimestampMs(footer.min_timestamp),
-        max_timestamp=TimestampMs(footer.max_timestamp),
-        record_count=footer.record_count,
-        raw_bytes=footer.raw_bytes,
-        size_bytes=object_bytes,
-        footer_position=footer.stored_bytes,
-        footer_bytes=object_bytes - footer.stored_bytes,
-        chunk_count=len(footer.chunks),
-        aborted_transaction_count=len(footer.aborted),
-        arrived_ms=max(entry.newest_arrival_ms for entry in inputs),
+    return entry_of(footer, object_bytes).replace(
+        leader_epochs=epochs, arrived_ms=max(entry.newest_arrival_ms for entry in inputs)
     )
 
 

@@ -18,12 +18,11 @@ from app.metadata import layout
 from app.metadata.manifest import SegmentManifest
 from app.metadata.manifest_state import Change, ManifestState, SegmentEntry, SegmentState
 from app.objectstore.api import ObjectInfo, ObjectMissing, ObjectStore
-from app.tiering.discovery import read_footer
+from app.tiering.discovery import NO_BROKER, entry_of, read_footer
 from app.tiering.segment_format import SegmentFooter
-from app.units import BrokerId, LeaderEpoch, Offset, SegmentId, TimestampMs, TopicIdPartition
+from app.units import LeaderEpoch, Offset, SegmentId, TopicIdPartition
 
 PAGE_KEYS: Final = 1000
-NO_BROKER: Final = BrokerId(-1)
 
 
 class UnnamedSegment(NamedTuple):
@@ -137,7 +136,7 @@ async def adopt(store: ObjectStore, manifest: SegmentManifest) -> list[SegmentEn
             return adopted
         footer = max(following, key=lambda one: (one.end_offset, one.created_ms))
         [size] = [one.info.size_bytes for one in found if one.segment_id == footer.segment_id]
-        entry = _entry_of(footer, size)
+        entry = _adopted(footer, size)
 
         def plan(state: ManifestState, entry: SegmentEntry = entry) -> list[Change]:
             if state.get(entry.segment_id) is not None:
@@ -173,18 +172,8 @@ async def accept_loss(store: ObjectStore, manifest: SegmentManifest) -> list[Unn
     return found
 
 
-def _entry_of(footer: SegmentFooter, size_bytes: int) -> SegmentEntry:
+def _adopted(footer: SegmentFooter, size_bytes: int) -> SegmentEntry:
     lineage = [(LeaderEpoch(one.epoch), Offset(one.start_offset)) for one in footer.leader_epochs]
     ends = [start for _, start in lineage[1:]] + [footer.end_offset]
-    return SegmentEntry.started(footer.segment_id, footer.base_offset, footer.end_offset, broker_id=NO_BROKER).replace(
-        leader_epochs=tuple(one for one, end in zip(lineage, ends, strict=True) if end > footer.base_offset),
-        min_timestamp=TimestampMs(footer.min_timestamp),
-        max_timestamp=TimestampMs(footer.max_timestamp),
-        record_count=footer.record_count,
-        raw_bytes=footer.raw_bytes,
-        size_bytes=size_bytes,
-        footer_position=footer.stored_bytes,
-        footer_bytes=size_bytes - footer.stored_bytes,
-        chunk_count=len(footer.chunks),
-        aborted_transaction_count=len(footer.aborted),
-    )
+    epochs = tuple(one for one, end in zip(lineage, ends, strict=True) if end > footer.base_offset)
+    return entry_of(footer, size_bytes).replace(leader_epochs=epochs)
