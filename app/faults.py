@@ -10,6 +10,8 @@ Belongs to one event loop of one process. The broker, the store process and the 
 from __future__ import annotations
 
 import asyncio
+import math
+import os.path
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
@@ -25,6 +27,8 @@ LOOK_S: Final = 5.0
 SUBJECTS_MAX: Final = 20
 """Subjects of one kind that are told one by one."""
 OTHERS: Final = "others"
+LIMITED_LINES_MAX: Final = 20
+LIMITED_PERIOD_S: Final = 60.0
 
 
 def loop_time_s() -> float:
@@ -60,8 +64,8 @@ class Faults:
         """Faults that are not over."""
         return len(self._faults)
 
-    def met(self, kind: str, subject: str, sentence: str, *, burst: int = 1, lasting: bool = False) -> None:
-        """The fault was met again, or for the first time.
+    def met(self, kind: str, subject: str, sentence: str, *, burst: int = 1, lasting: bool = False) -> bool:
+        """The fault was met again, or for the first time. Returns: whether a line was written.
 
         ``kind``: one of few, as a noun: "reading". ``sentence``: what happened, to what, what to do. ``burst``: the first so
         many times have a line each. ``lasting``: it goes on until ``over`` says otherwise, whether or not it is met again.
@@ -70,11 +74,11 @@ class Faults:
         fault = self._faults.get((kind, subject))
         if fault is None:
             if subject != OTHERS and self._subjects[kind] >= SUBJECTS_MAX:
-                self.met(kind, OTHERS, f"{sentence} (further subjects are counted together)")
-                return
+                return self.met(kind, OTHERS, f"{sentence} (further subjects are counted together)")
             self._subjects[kind] += subject != OTHERS
             fault = self._faults[kind, subject] = _Fault(now_s, sentence)
             self._log_line(sentence)
+            told = True
         else:
             fault.count += 1
             fault.sentence = sentence
@@ -82,9 +86,11 @@ class Faults:
                 fault.told += 1
                 fault.told_s = now_s
                 self._log_line(sentence)
+                told = True
             else:
-                self._repeat(fault, now_s)
+                told = self._repeat(fault, now_s)
         fault.quiet_since_s = None if lasting else now_s
+        return told
 
     def met_error(self, kind: str, subject: str, error: FirnError) -> None:
         """As ``met``, if the error is a fault of a disk, of the object store or of stored bytes, and not a refusal.
@@ -122,13 +128,66 @@ class Faults:
                     lasted_s = fault.quiet_since_s - fault.began_s
                     self._log_line(f"over after {lasted_s:.0f} s: {kind} {subject} failed {_times(fault.count)}")
 
-    def _repeat(self, fault: _Fault, now_s: float) -> None:
+    def _repeat(self, fault: _Fault, now_s: float) -> bool:
         if now_s - fault.told_s < fault.repeat_s:
-            return
+            return False
         self._log_line(f"{fault.sentence} ({_times(fault.count)} in {now_s - fault.began_s:.0f} s; it goes on)")
         fault.told = fault.count
         fault.told_s = now_s
         fault.repeat_s = min(2 * fault.repeat_s, REPEAT_MAX_S)
+        return True
+
+
+class Limited:
+    """``log_line`` for lines that clients can cause: at most so many in a while. The next line says how many were left out."""
+
+    def __init__(
+        self,
+        log_line: Callable[[str], None],
+        now_s: Callable[[], float] = loop_time_s,
+        *,
+        lines_max: int = LIMITED_LINES_MAX,
+        period_s: float = LIMITED_PERIOD_S,
+    ) -> None:
+        self._log_line = log_line
+        self._now_s = now_s
+        self._lines_max = lines_max
+        self._period_s = period_s
+        self._began_s = -math.inf
+        self._lines = self._left_out = 0
+
+    def __call__(self, line: str) -> None:
+        now_s = self._now_s()
+        if now_s - self._began_s >= self._period_s:
+            self._began_s, self._lines = now_s, 0
+        if self._lines >= self._lines_max:
+            self._left_out += 1
+            return
+        self._lines += 1
+        if self._left_out:
+            line = f"{line} ({self._left_out} lines like this were left out before it)"
+            self._left_out = 0
+        self._log_line(line)
+
+
+BUG: Final = "internal errors:"
+
+
+def met_bug(faults: Faults, message: str, error: BaseException | None) -> bool:
+    """A callback or a task raised what it must not. Returns: whether it was told, so that its traceback is to be shown."""
+    place = message if error is None else place_of(error)
+    return faults.met(BUG, place, f"internal error, please report it: {message}: {error!r}" if error else message)
+
+
+def place_of(error: BaseException) -> str:
+    """Kind of an error and where it was raised: all errors of one bug have the same."""
+    step = error.__traceback__
+    if step is None:
+        return type(error).__name__
+    while step.tb_next is not None:
+        step = step.tb_next
+    code = step.tb_frame.f_code
+    return f"{type(error).__name__} in {code.co_qualname} ({os.path.basename(code.co_filename)}:{step.tb_lineno})"
 
 
 def _times(count: int) -> str:

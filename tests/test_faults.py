@@ -13,7 +13,7 @@ from app.errors import (
     StorageFull,
     StorageUnavailable,
 )
-from app.faults import QUIET_S, REPEAT_FIRST_S, REPEAT_MAX_S, SUBJECTS_MAX, Faults
+from app.faults import QUIET_S, REPEAT_FIRST_S, REPEAT_MAX_S, SUBJECTS_MAX, Faults, Limited, met_bug
 
 
 class Bench:
@@ -111,3 +111,34 @@ def test_of_many_subjects_a_few_are_told_one_by_one_and_the_others_together(benc
 def test_refusals_are_no_faults(bench, error: FirnError, told: bool):
     bench.faults.met_error("reading", "t-0", error)
     assert bench.lines == ([f"reading t-0 fails: {error}"] if told else [])
+
+
+def test_lines_that_clients_cause_are_limited_and_what_is_left_out_is_counted(bench):
+    say = Limited(bench.lines.append, lambda: bench.now_s, lines_max=3, period_s=60)
+    for number in range(100):
+        say(f"line {number}")
+    assert bench.lines == ["line 0", "line 1", "line 2"]
+    bench.wait(60)
+    say("another")
+    say("one more")
+    assert bench.lines[3:] == ["another (97 lines like this were left out before it)", "one more"]
+
+
+def test_a_bug_is_told_once_however_often_it_is_met_and_two_bugs_are_two(bench):
+    def first(text):
+        raise AssertionError(text)
+
+    def second():
+        return {}["key"]
+
+    def meet(work):
+        try:
+            work()
+        except (AssertionError, KeyError) as error:
+            return met_bug(bench.faults, "a request failed", error)
+
+    assert [meet(lambda: first("one")), meet(lambda: first("two")), meet(second), meet(second)] == [True, False] * 2
+    assert bench.lines == [
+        "internal error, please report it: a request failed: AssertionError('one')",
+        "internal error, please report it: a request failed: KeyError('key')",
+    ]

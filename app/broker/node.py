@@ -22,8 +22,8 @@ from app.broker.manifest_copies import ManifestCopies
 from app.broker.partitions import Partitions
 from app.broker.sweeping import Sweeping
 from app.configs import BrokerConfig
-from app.errors import ConfigError, FencedError, FirnError, StorageFull
-from app.faults import Faults
+from app.errors import ConfigError, FencedError, FirnError, StorageFull, StorageUnavailable
+from app.faults import Faults, Limited
 from app.groups.coordinator import GroupCoordinator
 from app.groups.share_coordinator import ShareCoordinator
 from app.handlers.acknowledging import AcknowledgementGate
@@ -156,6 +156,7 @@ class Node:
             pool=around.pool,
             descriptors=self.logs.log_directory.descriptors,
             registry=self.registry,
+            faults=self.faults,
         )
         self.remote_reader = RemoteReader(
             around.work,
@@ -165,8 +166,9 @@ class Node:
             registry=self.registry,
             read_ahead_bytes=config.firn_read_ahead_bytes,
             on_unreadable=self._note_unreadable,
+            faults=self.faults,
         )
-        self.logs.log_directory.unreadable = UnreadableBatches(around.log_line)
+        self.logs.log_directory.unreadable = UnreadableBatches(Limited(around.log_line))
         self.controller: Controller = None  # type: ignore[assignment] # until start
         self.context: Context = None  # type: ignore[assignment]
         self.server: KafkaServer = None  # type: ignore[assignment]
@@ -330,7 +332,7 @@ class Node:
             shares=self.shares,
             advertised_host=self.advertised_host,
             advertised_port=self.advertised_port,
-            log_line=self._log_line,
+            log_line=Limited(self._log_line),
             faults=self.faults,
             store_samples=around.store_samples,
             offline=self.partitions.offline,
@@ -524,7 +526,13 @@ class Node:
         """Refuse producers while the disk is nearly full, before the file system does it less politely."""
         least = self.config.firn_log_dir_free_bytes_min
         while least > 0:
-            free = await self._around.pool.run(self.logs.free_bytes)
+            try:
+                free = await self._around.pool.run(self.logs.free_bytes)
+            except StorageUnavailable as error:
+                # Whoever writes will meet what is wrong with the disk.
+                self.faults.met_error("asking for the room in", self.config.data_dir, error)
+                await asyncio.sleep(ROOM_CHECK_S)
+                continue
             context = self.context
             if free < least and context.no_room is None:
                 context.no_room = StorageFull(

@@ -725,6 +725,7 @@ class Partitions:
             rng=self._rng,
             clock=self._clock,
             timings=self._timings,
+            faults=self._faults,
         )
 
     async def write_copies(self) -> None:

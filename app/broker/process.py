@@ -29,6 +29,7 @@ from app.broker.runtime import SystemClock, ThreadPool, boot_s, raise_descriptor
 from app.configs import BrokerConfig
 from app.configs.without_effect import set_aside
 from app.errors import ConfigError, ConflictError, StorageUnavailable
+from app.faults import Faults, met_bug
 from app.hot.files import DirectoryLock, FileSystem, PosixFileSystem, claim_directory
 from app.metrics import Sample
 from app.notices import log_line
@@ -60,6 +61,8 @@ class Broker:
     def __init__(self, config: BrokerConfig, *, log_line: Callable[[str], None] = log_line) -> None:
         self.config = config
         self._log_line = log_line
+        self._early_faults = Faults(log_line)
+        """Until there is a node, which has its own."""
         self._rng = random.Random()
         self._pool = ThreadPool()
         self._rpc = RpcClient()
@@ -261,6 +264,18 @@ class Broker:
 
         return decode_samples(await self._rpc.call("process.metrics", timeout_s=SAMPLES_TIMEOUT_S))
 
+    def tell_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback raised what it must not: our bug. The connection that met it is gone, everything else goes on.
+
+        Clients that know how may meet it all the time, so each bug has its traceback shown once.
+        """
+        if met_bug(self._faults, str(context.get("message")), context.get("exception")):
+            loop.default_exception_handler(context)
+
+    @property
+    def _faults(self) -> Faults:
+        return self._early_faults if self.node is None else self.node.faults
+
     def request_stop(self) -> None:
         """Have ``wait`` return, once what was admitted is answered."""
         if self.node is not None:
@@ -335,7 +350,7 @@ def _reachable(host: str) -> str:
 async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None) -> None:
     loop = asyncio.get_running_loop()
     broker = Broker(config)
-    loop.set_exception_handler(_tell_bug)
+    loop.set_exception_handler(broker.tell_bug)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, broker.request_stop)
     try:
@@ -347,12 +362,6 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None
         await broker.wait()
     finally:
         await broker.stop()
-
-
-def _tell_bug(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A callback raised what it must not: our bug. The connection that met it is gone, everything else goes on."""
-    loop.default_exception_handler(context)
-    log_line(f"internal error, please report it: {context.get('message')}")
 
 
 def serve(config: BrokerConfig, *, on_ready: Callable[[Broker], None] | None = None) -> None:

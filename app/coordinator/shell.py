@@ -206,6 +206,7 @@ class _Turn:
         try:
             return seat.log.append(records, now_ms=self.now_ms, producer=producer)
         except FirnError as error:
+            self._coordinator.note_failed_append(seat, error)
             raise RequestRejected(coordinator_code(error), str(error)) from error
 
     def answer(self, reply: Reply[R], answer: R) -> None:
@@ -240,7 +241,6 @@ class Coordinator(Generic[S]):
         self._broker_id = broker_id
         self._logs = logs
         self._clock = clock
-        self._log_line = log_line
         self._faults = faults if faults is not None else Faults(log_line)
         self._seats: dict[PartitionIndex, _Seat[S]] = {}
         self._topic_id: UUID | None = None
@@ -449,10 +449,15 @@ class Coordinator(Generic[S]):
             raise RequestRejected(coordinator_code(error), str(error)) from error
         return result
 
+    def note_failed_append(self, seat: _Seat[S], error: FirnError) -> None:
+        """Nothing was written: whoever asked is refused, and the operator is told why."""
+        self._faults.met_error("writing", f"{self.topic.name}-{seat.partition}", error)
+
     def _fail(self, seat: _Seat[S], error: FirnError) -> None:
         """What the shard believes may not be in the log: forget it and read the log again."""
         if seat.state is ShardState.ACTIVE and self._seats.get(seat.partition) is seat:
-            self._log_line(f"{self.topic.name}-{seat.partition} is read again: {error}")
+            subject = f"{self.topic.name}-{seat.partition}"
+            self._faults.met("storing what was written to", subject, f"{subject} is read again: {error}")
             seat.state = ShardState.FAILED
             self._unload(seat)
             self._load_later(seat, RELOAD_S)

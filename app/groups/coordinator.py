@@ -11,7 +11,7 @@ from app.coordinator.partition import ProducerIdAndEpoch
 from app.coordinator.shell import Coordinator, Reply, Turn
 from app.coordinator.topics import CONSUMER_OFFSETS
 from app.errors import ErrorCode, RequestRejected
-from app.faults import Faults
+from app.faults import Faults, Limited
 from app.groups.metrics import GroupCounters, show_groups, show_lag
 from app.groups.shard import CommittedPartition, GroupShard
 from app.hot.manager import LogManager
@@ -42,7 +42,7 @@ class GroupCoordinator:
     ) -> None:
         """``config``: the broker's settings as they are now."""
         self.config = config
-        self._log_line = log_line
+        self._log_line = Limited(log_line)
         self._clock = clock
         self.image = ClusterImage()
         """The cluster as of now."""

@@ -9,7 +9,7 @@ from app.configs import BrokerConfig
 from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import SHARE_GROUP_STATE, ensure_topic
 from app.errors import ErrorCode, RequestRejected
-from app.faults import Faults
+from app.faults import Faults, Limited
 from app.groups.metrics import ShareCounters
 from app.groups.share_sessions import ShareSession, ShareSessions
 from app.groups.share_state import ShareKey, SharePartition, ShareSettings, ShareStateShard
@@ -52,7 +52,7 @@ class ShareCoordinator:
         """``config``: the broker's settings as they are now."""
         self.config = config
         self._controller = controller
-        self._log_line = log_line
+        self._log_line = Limited(log_line)
         self.sessions = ShareSessions(config)
         registry.gauge("firn_share_sessions", "Share sessions of members.", lambda: [((), float(len(self.sessions)))])
         counters = ShareCounters(registry)

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
+from app.faults import Faults
 from app.handlers.connection import Connection
 
 BACKLOG: Final = 1024
@@ -21,7 +22,8 @@ RETRY_S: Final = 1.0
 class Listener:
     """Accepts on one bound socket, which it owns. Belongs to one loop."""
 
-    def __init__(self, bound: socket.socket, make: Callable[[], Connection]) -> None:
+    def __init__(self, bound: socket.socket, make: Callable[[], Connection], faults: Faults) -> None:
+        self._faults = faults
         self._socket = bound
         self._make = make
         self._server: asyncio.Server | None = None
@@ -61,6 +63,8 @@ class Listener:
         self._opening = None
         error = None if task.cancelled() else task.exception()
         if isinstance(error, OSError):
+            sentence = f"no connections are accepted for now, will try again: {error.strerror or error}"
+            self._faults.met("accepting", "connections", sentence)
             self._loop.call_later(RETRY_S, self._retry)
         elif error is not None:
             self._loop.call_exception_handler({"message": "cannot accept connections again", "exception": error})

@@ -82,7 +82,7 @@ class KafkaServer:
         """
         self.attach()
         self.room_watch = room_watch(self.loop)
-        self._listener = Listener(bound, lambda: Connection(self))
+        self._listener = Listener(bound, lambda: Connection(self), self.context.faults)
         await self._listener.start()
         self._schedule_idle_check()
         return int(bound.getsockname()[1])

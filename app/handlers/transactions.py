@@ -231,7 +231,7 @@ async def _write_marker(context: Context, asked: WritableTxnMarker) -> WritableT
         asked.coordinator_epoch,
         asked.transaction_version,
     )
-    written: list[tuple[WritableTxnMarkerPartitionResult, Awaitable[None]]] = []
+    written: list[tuple[WritableTxnMarkerPartitionResult, str, Awaitable[None]]] = []
     result = WritableTxnMarkerResult(asked.producer_id)
     for topic in asked.topics:
         answered = WritableTxnMarkerTopicResult(topic.name)
@@ -246,11 +246,12 @@ async def _write_marker(context: Context, asked: WritableTxnMarker) -> WritableT
                 of_partition.error_code = kafka_code(error)
             else:
                 if stored is not None:
-                    written.append((of_partition, stored))
-    for of_partition, stored in written:
+                    written.append((of_partition, f"{topic.name}-{index}", stored))
+    for of_partition, place, stored in written:
         try:
             await stored
         except FirnError as error:
+            context.faults.met_error("writing markers to", place, error)
             of_partition.error_code = kafka_code(error)
     return result
 

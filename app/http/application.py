@@ -16,7 +16,8 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import __version__
-from app.errors import FirnError
+from app.errors import BrokerUnavailable, FirnError
+from app.faults import Faults
 from app.http import compactions, documentation, metrics, records, topics
 from app.http.access import Access
 from app.http.bodies import JSON_TYPE, ClientLeft
@@ -24,6 +25,7 @@ from app.http.errors import RestAnswer, RestError, answer_of
 from app.http.gateway import Gateway, HttpSettings, open_gateway
 from app.http.guard import Guard
 from app.metrics import Registry
+from app.notices import log_line
 from app.seams import Clock
 
 DESCRIPTION = """\
@@ -33,15 +35,24 @@ Errors are `{"error_code": 40403, "message": "…"}`: the first three digits of 
 
 
 def create_app(
-    settings: HttpSettings, *, clock: Clock, rng: random.Random, registry: Registry | None = None
+    settings: HttpSettings,
+    *,
+    clock: Clock,
+    rng: random.Random,
+    registry: Registry | None = None,
+    faults: Faults | None = None,
 ) -> FastAPI:
-    """The application; its clients live as long as its lifespan. It counts into ``registry``, if there is one already."""
+    """The application; its clients live as long as its lifespan. It counts into ``registry``, if there is one already.
+
+    ``faults`` is told of what requests meet that is not their senders' fault.
+    """
+    told = Faults(log_line) if faults is None else faults
     registry = Registry() if registry is None else registry
     access = Access(hosts=settings.allowed_hosts, origins=settings.allowed_origins)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with open_gateway(settings, clock=clock, rng=rng, registry=registry) as gateway:
+        async with open_gateway(settings, clock=clock, rng=rng, registry=registry, faults=told) as gateway:
             app.state.gateway = gateway
             yield
 
@@ -85,13 +96,17 @@ async def _healthz() -> Response:
 
 async def _readyz(request: Request) -> Response:
     gateway: Gateway = request.app.state.gateway
+    refusal: FirnError
     try:
         await gateway.check_ready()
     except FirnError as error:
-        return _rest_response(RestAnswer(503, 50302, str(error)))
+        refusal = error
     except TimeoutError:
-        return _rest_response(RestAnswer(503, 50302, "No broker answered in time."))
-    return JSONResponse({"status": "ready"})
+        refusal = BrokerUnavailable("No broker answered in time.")
+    else:
+        return JSONResponse({"status": "ready"})
+    gateway.tell("/readyz", refusal)
+    return _rest_response(RestAnswer(503, 50302, str(refusal)))
 
 
 async def _metrics(request: Request) -> Response:
@@ -108,6 +123,9 @@ def _rest_response(answer: RestAnswer) -> Response:
 
 async def _firn_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, (FirnError, RestError))
+    if isinstance(error, FirnError):
+        gateway: Gateway = request.app.state.gateway
+        gateway.tell(getattr(request.scope.get("route"), "path", "unmatched"), error)
     return _rest_response(answer_of(error))
 
 

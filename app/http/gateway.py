@@ -13,8 +13,9 @@ from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient, TopicView
 from app.client.producer import Producer
 from app.client.retry import retrying
-from app.errors import ErrorCode, FirnError
-from app.http.errors import RestError
+from app.errors import BrokerUnavailable, ErrorCode, FirnError
+from app.faults import Faults
+from app.http.errors import RestError, answer_of
 from app.http.metrics import labelled
 from app.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_TIMEOUT_MS, MIB
 from app.metrics import Registry, Sample
@@ -54,12 +55,27 @@ class HttpSettings:
 class Gateway:
     """The clients of one HTTP process."""
 
-    def __init__(self, settings: HttpSettings, cluster: ClusterClient, producer: Producer, registry: Registry) -> None:
+    def __init__(
+        self,
+        settings: HttpSettings,
+        cluster: ClusterClient,
+        producer: Producer,
+        registry: Registry,
+        faults: Faults,
+    ) -> None:
         self.settings = settings
+        self._faults = faults
         self.cluster = cluster
         self.admin = AdminClient(cluster)
         self.producer = producer
         self.registry = registry
+
+    def tell(self, route: str, error: FirnError) -> None:
+        """Tell the operator what a request to ``route`` is answered with, if that is no refusal of what was asked."""
+        if isinstance(error, BrokerUnavailable):
+            self._faults.met("reaching", "a broker", f"no broker can be reached, so HTTP requests fail: {error}")
+        elif answer_of(error).status >= 500:
+            self._faults.met("HTTP requests to", route, f"HTTP requests to {route} fail: {error}")
 
     async def cluster_id(self) -> str:
         """Raises: BrokerUnavailable."""
@@ -102,7 +118,9 @@ class Gateway:
         try:
             async with asyncio.timeout(METRICS_TIMEOUT_S):
                 answer = await self.admin.metrics(await self.cluster.bootstrap_broker(address))
-        except (FirnError, TimeoutError):
+        except (FirnError, TimeoutError) as error:
+            why = str(error) or "no answer in time"
+            self._faults.met("metrics of", f"the broker at {shown}", f"no metrics of the broker at {shown}: {why}")
             return shown, "", []
         node_id = str(answer.node_id)
         samples = [
@@ -127,7 +145,7 @@ def _kind(kind: str) -> Literal["counter", "gauge", "histogram"]:
 
 @asynccontextmanager
 async def open_gateway(
-    settings: HttpSettings, *, clock: Clock, rng: random.Random, registry: Registry
+    settings: HttpSettings, *, clock: Clock, rng: random.Random, registry: Registry, faults: Faults
 ) -> AsyncIterator[Gateway]:
     """A gateway whose connections and producer end with the block; records that were accepted are sent first."""
     async with ClusterClient(
@@ -142,6 +160,6 @@ async def open_gateway(
         )
         producer.start()
         try:
-            yield Gateway(settings, cluster, producer, registry)
+            yield Gateway(settings, cluster, producer, registry, faults)
         finally:
             await producer.close(flush_timeout_ms=FLUSH_TIMEOUT_MS)

@@ -27,6 +27,7 @@ from app.http.record_json import PartReceipt, decode_record, error_receipt, part
 
 router = APIRouter(tags=["Records (v3)"])
 
+RECORDS: Final = "/v3/clusters/{cluster_id}/topics/{topic_name}/records"
 RECEIPTS_JOINED_MAX: Final = 256
 """Receipts that are ready go out together, up to so many."""
 
@@ -45,7 +46,7 @@ _Outcome = _Accepted | RestAnswer | None
 
 
 @router.post(
-    "/v3/clusters/{cluster_id}/topics/{topic_name}/records",
+    RECORDS,
     summary="Produce records",
     response_class=Response,
     responses={
@@ -165,6 +166,7 @@ class _Conversation:
                 partition=record.partition,
             )
         except FirnError as error:
+            self._gateway.tell(RECORDS, error)
             return answer_of(error)
         return _Accepted(part_receipt(record.key), part_receipt(record.value), stored)
 
@@ -213,6 +215,7 @@ class _Conversation:
             try:
                 stored = await outcome.stored
             except FirnError as error:
+                self._gateway.tell(RECORDS, error)
                 outcome = answer_of(error)
             else:
                 self._stored_total.value += 1

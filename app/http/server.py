@@ -7,22 +7,26 @@ and the process ends at once. This module is the process's composition root: it 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import resource
 import socket
 import sys
 import time
+import traceback
 from typing import Final
 
 import uvicorn
 
 from app import __version__
 from app.errors import ConfigError
+from app.faults import Faults, met_bug
 from app.http.application import create_app
 from app.http.connections import RESERVED, ConnectionLimits, Door, connection_class
 from app.http.gateway import HttpSettings
 from app.metrics import Registry
+from app.notices import log_line
 from app.seams import Clock
 from app.units import TimestampMs
 from app.usage import show_process
@@ -42,6 +46,22 @@ class SystemClock:
 
     def now_ms(self) -> TimestampMs:
         return TimestampMs(time.time_ns() // 1_000_000)
+
+
+class BugLog(logging.Handler):
+    """Errors that uvicorn and asyncio log: each is told when it begins and once in a while, with its traceback the first time.
+
+    A request that meets a bug of this program can be sent as often as somebody likes.
+    """
+
+    def __init__(self, faults: Faults) -> None:
+        super().__init__(logging.ERROR)
+        self._faults = faults
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if met_bug(self._faults, f"HTTP: {record.getMessage().strip()}", error) and error is not None:
+            traceback.print_exception(error)
 
 
 class _Server(uvicorn.Server):
@@ -64,7 +84,8 @@ def run(settings: HttpSettings, *, host: str, port: int, parent_fd: int | None =
     clock: Clock = SystemClock()
     registry = Registry()
     show_process(registry, __version__)
-    app = create_app(settings, clock=clock, rng=random.Random(), registry=registry)
+    faults = Faults(log_line, time.monotonic)
+    app = create_app(settings, clock=clock, rng=random.Random(), registry=registry, faults=faults)
     limits = ConnectionLimits(
         connections_max=_descriptors_for(settings.connections_max),
         header_timeout_ms=settings.header_timeout_ms,
@@ -79,16 +100,20 @@ def run(settings: HttpSettings, *, host: str, port: int, parent_fd: int | None =
         ws="none",
         # What clients do wrong is counted; a line for each would let them fill the log.
         log_level="error",
+        log_config=None,
         access_log=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
         backlog=BACKLOG,
     )
+    for name in ("uvicorn.error", "asyncio"):
+        logging.getLogger(name).addHandler(BugLog(faults))
+        logging.getLogger(name).propagate = False
     listening = _listen(host, port)
     server = _Server(config, quiet=parent_fd is not None)
     with listening, asyncio.Runner(loop_factory=_uvloop) as runner:
-        return runner.run(_serve(server, listening, parent_fd))
+        return runner.run(_serve(server, listening, parent_fd, faults))
 
 
 def _descriptors_for(connections: int) -> int:
@@ -103,7 +128,7 @@ def _descriptors_for(connections: int) -> int:
     return connections
 
 
-async def _serve(server: _Server, listening: socket.socket, parent_fd: int | None) -> int:
+async def _serve(server: _Server, listening: socket.socket, parent_fd: int | None, faults: Faults) -> int:
     if parent_fd is not None:
         loop = asyncio.get_running_loop()
         os.set_blocking(parent_fd, False)
@@ -116,7 +141,11 @@ async def _serve(server: _Server, listening: socket.socket, parent_fd: int | Non
                 server.should_exit = True
 
         loop.add_reader(parent_fd, parent_spoke)
-    await server.serve(sockets=[listening])
+    watching = asyncio.create_task(faults.run())
+    try:
+        await server.serve(sockets=[listening])
+    finally:
+        watching.cancel()
     return 0 if server.started else 1
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from uuid import UUID
 
 from app.errors import ConflictError, StorageUnavailable
+from app.faults import Faults
 from app.metadata import layout
 from app.metadata.manifest_state import (
     Change,
@@ -73,8 +74,10 @@ class SegmentManifest:
         rng: random.Random,
         clock: Clock,
         timings: LogTimings | None = None,
+        faults: Faults | None = None,
     ) -> None:
-        """``writer_id`` must be new for every start of a broker process."""
+        """``writer_id`` must be new for every start of a broker process. ``faults`` is told of snapshots that cannot be written."""
+        self._faults = faults if faults is not None else Faults(_logger.warning)
         self.topic_id = topic_id
         self.partition = partition
         self.broker_id = broker_id
@@ -281,7 +284,7 @@ class SegmentManifest:
         try:
             await self._log.snapshot()
         except StorageUnavailable as error:
-            _logger.warning("no snapshot of %s for now: %s", self._log.prefix, error)
+            self._faults.met("snapshots of", self._log.prefix, f"no snapshot of {self._log.prefix} for now: {error}")
 
     def entered(self, entry: SegmentEntry, state: SegmentState) -> SegmentEntry:
         """``entry`` as it is when it enters ``state`` now, by the writer's clock."""

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from app.errors import CorruptionError, FirnError, StorageUnavailable
+from app.faults import Faults
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.hot.files import FileSystem, storage_error, unlink_quietly
 from app.limits import MIB
@@ -108,7 +109,9 @@ class ChunkCache:
         pool: BlockingPool,
         descriptors: DescriptorCache,
         registry: Registry,
+        faults: Faults | None = None,
     ) -> None:
+        self._fault_log = faults
         self._work, self._directory, self._capacity_bytes = work, directory, capacity_bytes
         self._fs, self._pool, self._descriptors = fs, pool, descriptors
         self._entries: OrderedDict[ChunkKey, CachedChunk] = OrderedDict()
@@ -180,9 +183,12 @@ class ChunkCache:
 
             try:
                 await self._pool.run(work)
-            except OSError:
+            except OSError as error:
                 # The file stays until the next start, which drops everything; its room is counted as free meanwhile.
                 self._failures.value += 1
+                if self._fault_log is not None:
+                    failure = storage_error(error, f"cannot delete files of the chunk cache {self._directory}")
+                    self._fault_log.met_error("deleting from", "the chunk cache", failure)
 
     # --- asking -----------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from app.errors import CorruptionError, ErrorCode, FirnError, RequestRejected, StorageUnavailable
+from app.faults import Faults
 from app.hot.descriptors import FileHandle
 from app.hot.files import File, storage_error
 from app.hot.unreadable import UnreadableBatch
@@ -161,10 +162,12 @@ class RemoteReader:
         registry: Registry,
         read_ahead_bytes: int,
         on_unreadable: Callable[[TopicIdPartition, UnreadableBatch], None] | None = None,
+        faults: Faults | None = None,
     ) -> None:
         """``manifest_of`` gives the manifest of a partition that this broker serves, else None; ``on_unreadable`` is told of each
         batch that a lookup by time passes over."""
         self._on_unreadable = on_unreadable
+        self._fault_log = faults
         self._work, self._cache, self._manifest_of, self._pool = work, cache, manifest_of, pool
         # What is read ahead is to be there still when its reader comes to it.
         self._read_ahead_bytes = min(read_ahead_bytes, cache.capacity_bytes // 2)
@@ -401,7 +404,8 @@ class RemoteReader:
         try:
             await self._pool.run(lambda: file.pread_into(buffer, cached.position + start))
             _keep_block(cached, block, start, buffer)
-        except OSError:
+        except OSError as error:
+            self._tell_of_cache(f"cannot read {handle.path}, so its chunk is brought anew: {error.strerror or error}")
             self._cache.reject(cached)  # whoever reads next brings the chunk anew, or meets the disk's error there
         except CorruptionError:
             self._reject_damaged(cached)
@@ -412,7 +416,14 @@ class RemoteReader:
     def _reject_damaged(self, cached: CachedChunk) -> None:
         """The disk has changed what was verified when it was brought: whoever reads next brings it anew."""
         self._corruptions.value += 1
+        name = "the chunk cache" if cached.handle is None else cached.handle.path
+        self._tell_of_cache(f"{name} is not what was written to it, so its chunk of {cached.key[0]} is brought anew")
         self._cache.reject(cached)
+
+    def _tell_of_cache(self, sentence: str) -> None:
+        """Readers are served all the same, each time at the price of a request to the store: nobody else would tell."""
+        if self._fault_log is not None:
+            self._fault_log.met("reading from", "the chunk cache", sentence)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         if self._group is None:

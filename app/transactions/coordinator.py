@@ -79,7 +79,7 @@ class TransactionCoordinator:
         )
         show_transactions(registry, lambda: (shard for _, shard in self._coordinator.shards()), clock)
         self.markers = MarkerWriter(logs, image, offsets, BrokerId(config.node_id), clock, self._counters)
-        self._endings = Endings(self._coordinator, logs, self.markers, log_line)
+        self._endings = Endings(self._coordinator, logs, self.markers, log_line, faults)
 
     def _new_shard(self, partition: PartitionIndex) -> TransactionShard:
         config = self._config

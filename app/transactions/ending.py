@@ -9,12 +9,13 @@ this broker, whose successor finds the Prepare record. Where nothing has to wait
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import TRANSACTION_STATE
-from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
+from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code, without_frames
+from app.faults import Faults, Limited
 from app.transactions.markers import Marker, MarkerWriter
 from app.transactions.shard import TransactionShard
 from app.transactions.state import ProducerIdentity, Transaction
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 RETRY_S_MIN: Final = 0.1
 RETRY_S_MAX: Final = 10.0
 """Pauses between attempts while a partition cannot take its marker."""
+
+TOLD_FROM_S: Final = 1.0
+"""The pause from which on it is told that a marker cannot be written: a log that is just being made takes it soon."""
 
 NOTHING_TO_END: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_PRODUCER_EPOCH})
 """Refusals of a marker that are final: the topic was deleted, or a newer producer has written there, so that nothing is open."""
@@ -47,11 +51,13 @@ class Endings:
         logs: LogManager,
         markers: MarkerWriter,
         log_line: Callable[[str], None],
+        faults: Faults | None = None,
     ) -> None:
         self._coordinator = coordinator
         self._logs = logs
         self._markers = markers
-        self._log_line = log_line
+        self._log_line = Limited(log_line)
+        self._faults = faults if faults is not None else Faults(log_line)
         self._begun: dict[str, _Ending] = {}
         """By transactional id: those that no task has taken up yet."""
         self._settled: dict[str, asyncio.Future[None]] = {}
@@ -105,7 +111,10 @@ class Endings:
                 await stored
             while self._is_current(ending):
                 waiting, refused = self._write_markers(ending, left)
-                left = [*refused, *await _failed(waiting)]
+                not_written = refused | await _failed(waiting)
+                left = not_written.keys()
+                if pause_s >= TOLD_FROM_S:
+                    self._tell(ending.transaction, not_written)
                 if not left:
                     completed = self._complete(ending)
                     if completed if isinstance(completed, bool) else await completed:
@@ -117,6 +126,14 @@ class Endings:
         finally:
             self._settle(ending.transaction)
 
+    def _tell(self, transaction: Transaction, not_written: Mapping[TopicPartition, FirnError]) -> None:
+        """Consumers at read_committed and the transaction's producer wait for each of these markers."""
+        for target, error in not_written.items():
+            sentence = (
+                f"transaction {transaction.transactional_id} cannot be ended in {target}, will try again: {error}"
+            )
+            self._faults.met("ending transactions in", str(target), sentence)
+
     def _is_current(self, ending: _Ending) -> bool:
         """Whether it is still to be ended, by us. Raises: RequestRejected as ``Coordinator.look``."""
         transactional_id = ending.transaction.transactional_id
@@ -124,7 +141,7 @@ class Endings:
 
     def _write_markers(
         self, ending: _Ending, targets: Iterable[TopicPartition]
-    ) -> tuple[dict[TopicPartition, Awaitable[None]], list[TopicPartition]]:
+    ) -> tuple[dict[TopicPartition, Awaitable[None]], dict[TopicPartition, FirnError]]:
         """Write a marker to each of ``targets``. Answers those that wait for the disk, and those that cannot take one now."""
         transaction = ending.transaction
         log = self._logs.get(TRANSACTION_STATE.name, ending.partition)
@@ -135,7 +152,7 @@ class Endings:
             transaction.client_version,
         )
         waiting: dict[TopicPartition, Awaitable[None]] = {}
-        refused: list[TopicPartition] = []
+        refused: dict[TopicPartition, FirnError] = {}
         for target in sorted(targets):  # the same run after run, whatever a set makes of it
             try:
                 stored = self._markers.write(marker, target)
@@ -143,7 +160,7 @@ class Endings:
                 if kafka_code(error) in NOTHING_TO_END:
                     self._log_line(f"{target} takes no marker of {transaction.transactional_id}: {error}")
                 else:
-                    refused.append(target)
+                    refused[target] = without_frames(error)
             else:
                 if stored is not None:
                     waiting[target] = stored
@@ -171,12 +188,12 @@ def _nothing(shard: TransactionShard, turn: Turn) -> None:
     """An event that only waits for what was written before."""
 
 
-async def _failed(waiting: dict[TopicPartition, Awaitable[None]]) -> list[TopicPartition]:
-    """Wait for markers to be stored; those that were not."""
-    failed = []
+async def _failed(waiting: dict[TopicPartition, Awaitable[None]]) -> dict[TopicPartition, FirnError]:
+    """Wait for markers to be stored; those that were not, and why."""
+    failed = {}
     for target, stored in waiting.items():
         try:
             await stored
-        except FirnError:
-            failed.append(target)
+        except FirnError as error:
+            failed[target] = without_frames(error)
     return failed

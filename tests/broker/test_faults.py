@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from app.broker.process import Broker
+from app.configs import BrokerConfig
 from app.errors import CorruptionError, ErrorCode, StorageFull
+from app.faults import LIMITED_LINES_MAX
 from app.handlers.connection import BROKEN_TOLD
-from app.hot.files import PosixFile
+from app.hot.files import PosixFile, PosixFileSystem
 from app.hot.log import PartitionLog
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
+from app.wire.apis.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from tests.handlers.conversation import Talk, batch, talk
@@ -21,6 +31,7 @@ from tests.support.broker import RunningBroker, running_broker
 
 FETCH = 1
 LIST_OFFSETS = 2
+INCREMENTAL_ALTER_CONFIGS = 44
 
 
 async def told(broker: RunningBroker, what: str) -> list[str]:
@@ -142,3 +153,81 @@ async def test_frames_that_nobody_understands_are_told_a_few_times_for_each_host
             while broken.value < 60:
                 await asyncio.sleep(0.002)
         assert len([line for line in broker.lines[before:] if "closing the connection" in line]) == BROKEN_TOLD
+
+
+async def test_a_disk_that_does_not_say_what_room_it_has_is_told_once_and_the_broker_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def fail(*_: object) -> int:
+        asked.append(1)
+        raise OSError(5, os.strerror(5))
+
+    monkeypatch.setattr("app.broker.node.ROOM_CHECK_S", 0.001)
+    async with running_broker(tmp_path, firn_log_dir_free_bytes_min=1) as broker, talk(broker.port) as client:
+        await broker.create_topic("t", retention_ms="-1")
+        monkeypatch.setattr(PosixFileSystem, "free_bytes", fail)
+        async with asyncio.timeout(60):
+            while len(asked) < 5:
+                await asyncio.sleep(0.001)
+        assert await produce(client) is ErrorCode.NONE
+        (line,) = await told(broker, "asking for the room in")
+        assert line.endswith(f"cannot ask for the room in {tmp_path}/data: {os.strerror(5)}")
+        monkeypatch.undo()
+
+
+async def test_settings_that_mean_nothing_are_told_a_few_times_however_often_clients_send_them(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t")
+        entry = AlterableConfig("sasl.kerberos.min.time.before.relogin", 0, "60000")
+        asked = IncrementalAlterConfigsRequest([AlterConfigsResource(4, "1", [entry])])
+        for _ in range(LIMITED_LINES_MAX + 10):
+            answer = await client.ask(INCREMENTAL_ALTER_CONFIGS, 1, asked)
+            assert answer.responses[0].error_code == 0
+        assert len([line for line in broker.lines if "mean nothing here" in line]) == LIMITED_LINES_MAX
+
+
+async def test_a_broker_that_cannot_accept_again_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_descriptors(*_: object) -> socket.socket:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async with running_broker(tmp_path, max_connections=16) as broker:
+        clients = []
+        for _ in range(16):
+            clients.append(await asyncio.open_connection("127.0.0.1", broker.port))
+        full = broker.node.context.metrics.accepting_stopped
+        async with asyncio.timeout(60):
+            while not full.value:
+                await asyncio.sleep(0.001)
+        with monkeypatch.context() as broken:
+            broken.setattr("app.handlers.listener.RETRY_S", 0.01)
+            broken.setattr(socket.socket, "dup", no_descriptors)
+            for _, writer in clients:
+                writer.close()
+            (line,) = await told(broker, "no connections are accepted")
+        assert line == f"no connections are accepted for now, will try again: {os.strerror(errno.EMFILE)}"
+        async with asyncio.timeout(60), talk(broker.port) as client:
+            await broker.create_topic("t", retention_ms="-1")
+            assert await produce(client) is ErrorCode.NONE
+
+
+async def test_a_bug_that_clients_can_meet_has_its_traceback_shown_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines: list[str] = []
+    broker = Broker(BrokerConfig(data_dir=str(tmp_path)), log_line=lines.append)
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(broker.tell_bug)
+
+    def bug() -> None:
+        raise AssertionError("cannot be")
+
+    for _ in range(20):
+        loop.call_soon(bug)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    (line,) = lines
+    assert line.startswith("internal error, please report it: ")
+    assert line.endswith("AssertionError('cannot be')")
+    assert len(caplog.records) == 1

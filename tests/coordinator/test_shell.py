@@ -248,7 +248,11 @@ async def test_an_append_that_fails_changes_nothing_and_says_how_to_go_on(
             broken.setattr(type(log), "append_from_coordinator", fail)
             with pytest.raises(RequestRejected) as refused:
                 bench.say(b"lost")
+            with pytest.raises(RequestRejected):
+                bench.say(b"lost, too")
         assert refused.value.code is code
+        is_fault = isinstance(failure, StorageUnavailable)
+        assert bench.lines == ([f"writing {NAME}-0 fails: {failure}"] if is_fault else [])
         assert bench.made[-1].words == []
         assert bench.say(b"kept") == 1
 

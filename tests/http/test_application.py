@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import random
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,7 +12,15 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from app.broker.runtime import SystemClock
+from app.errors import StorageUnavailable
+from app.faults import Faults
+from app.http.application import create_app
+from app.http.gateway import HttpSettings
+from app.http.server import BugLog
+from app.metadata.controller import Controller
 from tests.support.broker import RunningBroker
+from tests.support.ports import free_port
 
 
 async def post(http: httpx.AsyncClient, path: str, *records: Any, **options: Any) -> httpx.Response:
@@ -320,3 +330,61 @@ async def test_openapi_names_every_route_and_resolves(http: httpx.AsyncClient) -
         assert isinstance(name, str)
     assert '"$ref": "#/components/schemas/RecordData"' in text
     assert "RecordData" in schema["components"]["schemas"]
+
+
+async def test_a_broker_that_is_away_is_told_once_for_all_requests() -> None:
+    lines: list[str] = []
+    settings = HttpSettings(bootstrap=(("127.0.0.1", free_port()),), retry_budget_ms=1)
+    app = create_app(settings, clock=SystemClock(), rng=random.Random(3), faults=Faults(lines.append))
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost") as client,
+    ):
+        for _ in range(3):
+            assert (await client.get("/readyz")).status_code == 503
+            assert (await client.get("/v3/clusters")).status_code == 503
+            assert (await client.get("/metrics")).status_code == 200
+    reached, metrics = lines
+    assert reached.startswith("no broker can be reached, so HTTP requests fail: ")
+    assert metrics.startswith(f"no metrics of the broker at 127.0.0.1:{settings.bootstrap[0][1]}: ")
+
+
+async def test_a_store_that_is_away_is_told_by_the_route_that_met_it_and_refusals_are_not(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    settings = HttpSettings(bootstrap=(("127.0.0.1", broker.port),), retry_budget_ms=300, linger_ms=0)
+    app = create_app(settings, clock=SystemClock(), rng=random.Random(3), faults=Faults(lines.append))
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost") as client,
+    ):
+        (found,) = (await client.get("/v3/clusters")).json()["data"]
+        topics = f"/v3/clusters/{found['cluster_id']}/topics"
+        assert (await client.get(f"{topics}/missing")).status_code == 404
+        assert (await client.post(topics, json={"topic_name": "***"})).status_code == 400
+        assert lines == []
+
+        async def away(*_: object, **__: object) -> None:
+            raise StorageUnavailable("the store is away")
+
+        monkeypatch.setattr(Controller, "create_topic", away)
+        for _ in range(3):
+            assert (await client.post(topics, json={"topic_name": "t"})).status_code == 500
+    (line,) = lines
+    assert line.startswith("HTTP requests to /v3/clusters/{cluster_id}/topics fail: ")
+
+
+def test_a_bug_that_a_request_meets_is_logged_with_its_traceback_once(capsys: pytest.CaptureFixture[str]) -> None:
+    lines: list[str] = []
+    logger = logging.Logger("of uvicorn")
+    logger.addHandler(BugLog(Faults(lines.append, lambda: 0.0)))
+    for _ in range(50):
+        try:
+            raise AssertionError("cannot be")
+        except AssertionError as error:
+            logger.error("Exception in ASGI application\n", exc_info=error)
+    assert lines == [
+        "internal error, please report it: HTTP: Exception in ASGI application: AssertionError('cannot be')"
+    ]
+    assert capsys.readouterr().err.count("Traceback") == 1

@@ -10,6 +10,8 @@ from uuid import UUID
 import pytest
 
 from app.errors import ConflictError, FencedError, StorageUnavailable
+from app.faults import Faults
+from app.metadata import layout
 from app.metadata import manifest as manifest_module
 from app.metadata.manifest import SegmentEntry, SegmentManifest, SegmentState
 from app.metadata.manifest_listing import list_manifests
@@ -30,7 +32,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     return MemoryStore(FixedClock(), random.Random(1))
 
 
-def make(store: ObjectStore, writer_id: str = "a", *, leader_epoch: int = 0) -> SegmentManifest:
+def make(
+    store: ObjectStore, writer_id: str = "a", *, leader_epoch: int = 0, faults: Faults | None = None
+) -> SegmentManifest:
     return SegmentManifest(
         store,
         TOPIC_ID,
@@ -40,6 +44,7 @@ def make(store: ObjectStore, writer_id: str = "a", *, leader_epoch: int = 0) -> 
         leader_epoch=LeaderEpoch(leader_epoch),
         rng=random.Random(writer_id),
         clock=FixedClock(),
+        faults=faults,
     )
 
 
@@ -250,6 +255,20 @@ async def test_no_change_waits_for_the_snapshot_that_it_makes_due() -> None:
             await manifest.copy_started(started(number))
         number += 1
     assert len(manifest.entries) == number
+
+
+def test_a_snapshot_that_cannot_be_written_is_told_when_that_begins_and_changes_go_on() -> None:
+    async def main(loop: VirtualLoop, store: MemoryStore) -> None:
+        lines: list[str] = []
+        manifest = make(store, faults=Faults(lines.append))
+        await manifest.load()
+        prefix = layout.manifest_prefix(TOPIC_ID, PartitionIndex(3))
+        store.faults = [Fault(FaultKind.UNAVAILABLE, key_prefix=prefix + "/snapshot/")]
+        await tier(manifest, *range(40))
+        (line,) = [line for line in lines if "it goes on" not in line]
+        assert line.startswith(f"no snapshot of {prefix} for now: ")
+
+    on_virtual_time(main)
 
 
 async def test_snapshots_come_by_themselves(store: ObjectStore) -> None:

@@ -203,6 +203,8 @@ def test_a_chunk_that_the_local_disk_has_damaged_is_brought_anew(
         assert (data, following) == (world.appended[end], after)
         counted = {sample.name: sample.value for sample in world.registry.samples() if not sample.labels}
         assert counted["firn_remote_corruptions_total"] == 1
+        (line,) = [line for line in world.lines if "is brought anew" in line]
+        assert "is not what was written to it" in line
 
     run_world(tmp_path, scenario, config=replace(CONFIG, firn_tier_chunk_bytes=CONFIG.segment_bytes))
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from app.configs import TierCompression, TopicConfig
 from app.errors import FirnError
+from app.faults import Faults
 from app.hot.descriptors import DescriptorCache
 from app.hot.files import PosixFileSystem
 from app.hot.log import PartitionLog
@@ -80,6 +81,7 @@ class World:
     async def start(self) -> None:
         """Start a broker; faults of the store are outlived by trying again."""
         self.generation += 1
+        self.lines: list[str] = []
         self.registry = Registry()
         self.logs = LogManager(str(self.directory / "data"), self.fs, self.pool, self.clock, self.rng)
         (self.directory / "data").mkdir(exist_ok=True)
@@ -124,6 +126,7 @@ class World:
             pool=self.pool,
             registry=self.registry,
             read_ahead_bytes=4000,
+            faults=Faults(self.lines.append),
         )
         self._task = asyncio.create_task(self._run())
         await asyncio.sleep(0.01)

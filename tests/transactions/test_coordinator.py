@@ -286,6 +286,10 @@ def test_a_full_disk_leaves_everything_as_it_was_and_markers_are_tried_again() -
         assert (await state(world)).state is TransactionState.PREPARE_COMMIT, "no room for the marker"
         await asyncio.sleep(60)
         assert (await state(world)).state is TransactionState.PREPARE_COMMIT
+        told = [
+            line for line in world.lines if line.startswith("transaction t cannot be ended in a-0, will try again: ")
+        ]
+        assert 1 <= len(told) <= 2, "when it begins, and once a minute"
         world.fs.capacity_bytes = 1 << 40
         await settle(world)
         assert await world.read_committed("a") == [b"v"]
