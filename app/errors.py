@@ -225,6 +225,16 @@ class RequestRejected(FirnError):
         self.code = code
 
 
+class NotLeader(RequestRejected):
+    """A request for a partition that another broker leads, or nobody does. Nothing was changed."""
+
+    def __init__(self, message: str, leader: int, leader_epoch: int) -> None:
+        super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
+        self.leader = leader
+        """Node id; -1 for nobody."""
+        self.leader_epoch = leader_epoch
+
+
 class RecordsRejected(RequestRejected):
     """A batch that is refused for some of its records, which are named (KIP-467). Nothing was changed."""
 

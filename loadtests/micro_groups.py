@@ -27,6 +27,7 @@ from app.groups.offsets import offset_key, offset_value
 from app.groups.shard import GroupShard
 from app.hot.files import PosixFileSystem
 from app.hot.manager import LogManager
+from app.replication.partition import Partition
 from app.units import PartitionIndex, TopicId
 from loadtests.measuring import Report
 
@@ -82,7 +83,7 @@ async def measure(directory: str, offsets: int) -> dict[int, Report]:
         await manager.load_all()
         config = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=104_857_600)
         log = CoordinatedLog(
-            manager.create(CONSUMER_OFFSETS.name, TopicId(uuid.UUID(int=7)), PartitionIndex(0), config)
+            Partition(manager.create(CONSUMER_OFFSETS.name, TopicId(uuid.UUID(int=7)), PartitionIndex(0), config))
         )
         _fill(log, offsets, per_batch)
         rounds = sorted([await _load(log) for _ in range(ROUNDS)])

@@ -285,7 +285,7 @@ class Node:
         self.groups = GroupCoordinator(
             config=self.controller.effective_broker_config,
             broker_id=BrokerId(config.node_id),
-            logs=self.logs,
+            partitions=self.partitions.table,
             clock=around.clock,
             rng=around.rng,
             registry=self.registry,
@@ -296,7 +296,7 @@ class Node:
             config=self.controller.effective_broker_config,
             controller=self.controller,
             broker_id=BrokerId(config.node_id),
-            logs=self.logs,
+            partitions=self.partitions.table,
             clock=around.clock,
             registry=self.registry,
             log_line=self._log_line,
@@ -305,8 +305,7 @@ class Node:
         producer_ids = ProducerIds(self.controller)
         self.transactions = TransactionCoordinator(
             config,
-            logs=self.logs,
-            image=lambda: self.controller.image,
+            partitions=self.partitions.table,
             producer_ids=producer_ids,
             offsets=self.groups,
             clock=around.clock,
@@ -322,6 +321,7 @@ class Node:
             registry=self.registry,
             controller=self.controller,
             logs=self.logs,
+            partitions=self.partitions.table,
             remote_reader=self.remote_reader,
             remote_log_manager=self.remote_log_manager,
             metrics=metrics,
@@ -335,7 +335,6 @@ class Node:
             log_line=Limited(self._log_line),
             faults=self.faults,
             store_samples=around.store_samples,
-            offline=self.partitions.offline,
             replays=ReplayTurns(around.elapsed_s),
             gate=gate,
         )
@@ -367,7 +366,7 @@ class Node:
         self.context.generation += 1
 
     def _count_offline(self) -> list[tuple[tuple[tuple[str, str], ...], float]]:
-        return [((), float(len(self.partitions.offline) if self.partitions is not None else 0))]
+        return [((), float(len(self.partitions.table.offline) if self.partitions is not None else 0))]
 
     def _count_generation(self, image: ClusterImage, delta: ImageDelta) -> None:
         self.context.generation += 1

@@ -1,8 +1,9 @@
 """Which partitions this broker leads, and what each of them needs: a log, a manifest, a place in the tier.
 
-The cluster image says what there should be; ``Partitions`` makes it so. New topics get their logs within the change that
-made them, or, if there are many, before whoever made the topic is answered: so whoever is told that it exists can write to
-it. What may have to wait (a manifest, a full disk) is done by ``run`` and tried again until it succeeds.
+The cluster image says what there should be; ``Partitions`` makes it so, by the table of ``app/replication/roles.py``.
+New topics get their logs within the change that made them, or, if there are many, before whoever made the topic is answered: so
+whoever is told that it exists can write to it. What may have to wait (a manifest, a full disk) is done by ``run`` and tried again
+until it succeeds.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ from app.faults import Faults
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.metadata import layout
-from app.metadata.cluster import ClusterImage, ImageDelta, TopicImage
+from app.metadata.cluster import ClusterImage, ImageDelta, PartitionImage, TopicImage
 from app.metadata.controller import Controller
 from app.metadata.manifest import SegmentManifest
 from app.metadata.manifest_listing import list_manifests
 from app.metadata.numbered_log import LogTimings
 from app.objectstore.api import ObjectStore
 from app.records.control import ControlType
+from app.replication.partition import Partition, PartitionTable
+from app.replication.roles import TRANSITIONS, Role, Transition, Wanted, wanted_by
 from app.seams import Clock
 from app.tiering.rebuild import (
     LostMarker,
@@ -73,10 +76,10 @@ CATCH_UP_DELAY_S: Final = 1.0
 
 
 @dataclass(slots=True)
-class _SetAside:
-    """A partition that is offline."""
+class _Unopened:
+    """A partition that this broker is to lead, and does not yet: it is offline, or was led by another broker till now."""
 
-    log: PartitionLog
+    partition: Partition
     bumped_above: int | None = None
     """The highest leader epoch that was known when its epoch was raised last."""
     busy: bool = False
@@ -145,9 +148,12 @@ class Partitions:
         """Keys of manifests as of before the cluster log was read."""
         self._believed: dict[TopicIdPartition, None] = {}
         """Partitions whose manifests were taken to be at their ends."""
-        self.offline: dict[TopicIdPartition, str] = {}
-        """Partitions that cannot be opened, with the reason in a sentence. Nobody reads or writes them until they can be."""
-        self._set_aside: dict[TopicIdPartition, _SetAside] = {}
+        self._broker_id = BrokerId(config.node_id)
+        self.table = PartitionTable(self._broker_id, lambda: controller.image)
+        self._started = False
+        """Roles follow the image one by one; before that ``take_over_all`` opens all partitions together."""
+        self._unopened: dict[TopicIdPartition, _Unopened] = {}
+        self._wake_opener = asyncio.Event()
         self.on_back: Callable[[], None] = lambda: None
         """Called when a partition that was offline is led again."""
 
@@ -181,13 +187,15 @@ class Partitions:
         image = self._controller.image
         self._drop_foreign(image)
         existing = {(log.topic, int(log.partition)) for log in self._logs.logs()}
+        for log in self._logs.logs():
+            self.table.hold(log)
         for topic in image.topics_by_name.values():
-            self._make_logs(topic, 0, len(topic.partitions))
+            self._bring_in_line(topic, 0, len(topic.partitions))
         manifests = await self._load_manifests()
         self._check_tiered_topics_stay(image, manifests)
         foreign = [log for log in manifests if self._is_foreign(log, manifests[log], existing)]
         # Offline partitions, too: what a crash has taken from them clients have to find out when they are back.
-        everything = [*self._logs.logs(), *(one.log for one in self._set_aside.values())]
+        everything = [partition.log for partition in self._to_lead()]
         await self._bump(manifests, everything if not clean else foreign)
         limit = asyncio.Semaphore(MANIFESTS_AT_ONCE)
         opened: dict[PartitionLog, _Opened] = {}
@@ -214,9 +222,12 @@ class Partitions:
         if clean:
             await self._bump(manifests, [log for log in restored if log not in foreign])
         for log in opened:
-            log.become_leader(self._leader_epoch(log))
+            partition = self.table.get(log.topic, log.partition)
+            assert partition is not None
+            self.table.lead(partition, self._leader_epoch(log))
         for log, one in opened.items():
             self._end_transactions(log, one.lost)
+        self._started = True
         self._controller.on_change(self._follow)
         self._controller.before_answering(self.followed)
 
@@ -288,70 +299,99 @@ class Partitions:
     def _go_offline(self, log: PartitionLog, error: CorruptionError) -> None:
         """Take a partition from clients, with what it has on the disk, until it can be opened."""
         key = _key_of(log)
+        partition = self.table.get(log.topic, log.partition)
+        assert partition is not None
+        why = _why_offline(key, error)
         self._logs.set_aside(log)
-        self._set_aside[key] = _SetAside(log)
+        self._unopened.setdefault(key, _Unopened(partition))
         self._believed.pop(key, None)
-        self.offline[key] = _why_offline(key, error)
-        self._log_line(
-            f"{log.topic}-{log.partition} is offline, and the broker serves the other partitions: {self.offline[key]}"
-        )
+        self.table.put_offline(partition, why)
+        self._log_line(f"{log.topic}-{log.partition} is offline, and the broker serves the other partitions: {why}")
 
     async def _bring_back_offline(self) -> None:
         """Look again at partitions that are offline, in growing intervals: somebody may have mended the store."""
         delay_s = OFFLINE_RETRY_S_MIN
         while True:
             await asyncio.sleep(delay_s)
-            delay_s = min(delay_s * 2, OFFLINE_RETRY_S_MAX) if self._set_aside else OFFLINE_RETRY_S_MIN
-            for key in tuple(self._set_aside):
+            delay_s = min(delay_s * 2, OFFLINE_RETRY_S_MAX) if self._unopened else OFFLINE_RETRY_S_MIN
+            for key in tuple(self._unopened):
                 await self.try_to_open(key)
 
+    async def _open_named(self) -> None:
+        """Open partitions that another broker led till now, as soon as the store lets us."""
+        delay_s = RETRY_S_MIN
+        while True:
+            self._wake_opener.clear()
+            for key, one in tuple(self._unopened.items()):
+                if one.partition.role is Role.FOLLOWER:
+                    await self.try_to_open(key)
+            left = any(one.partition.role is Role.FOLLOWER for one in self._unopened.values())
+            delay_s = min(delay_s * 2, RETRY_S_MAX) if left else RETRY_S_MIN
+            try:
+                async with asyncio.timeout(delay_s if left else None):
+                    await self._wake_opener.wait()
+            except TimeoutError:
+                continue
+
     async def try_to_open(self, key: TopicIdPartition) -> bool:
-        """Open a partition that is offline, if that is possible by now. Returns whether it is led. Raises: FencedError."""
-        aside = self._set_aside.get(key)
-        if aside is None or aside.busy:
-            return aside is None
-        log, aside.busy = aside.log, True
+        """Open a partition that is not led yet, if that is possible by now. Returns whether it is led. Raises: FencedError."""
+        one = self._unopened.get(key)
+        if one is None or one.busy:
+            return one is None
+        partition, one.busy = one.partition, True
+        log = partition.log
         try:
             manifest = await self._load_manifest(log, None, None)
-            await self._bump_once(aside, manifest)
+            await self._bump_once(one, manifest)
             opened = await self._open(log, manifest, foreign=True)
         except FencedError:
             raise
         except CorruptionError as error:
-            sentence = _why_offline(key, error)
-            if key in self.offline and sentence != self.offline[key]:
-                self.offline[key] = sentence
-                self._log_line(f"{log.topic}-{log.partition} is offline still: {sentence}")
+            if self._unopened.get(key) is one:
+                self._tell_unopened(one, error)
             return False
         except FirnError:
             return False  # The store is away: that is told elsewhere, and the next look may find it back.
         finally:
-            aside.busy = False
+            one.busy = False
         topic = self._controller.image.topic_by_id(key.topic_id)
-        if self._set_aside.get(key) is not aside or topic is None:
-            return False  # Deleted meanwhile.
-        del self._set_aside[key], self.offline[key]
-        self._logs.bring_back(log)
+        if self._unopened.get(key) is not one or topic is None:
+            return False  # Deleted meanwhile, or led by another broker.
+        del self._unopened[key]
+        if partition.role is Role.OFFLINE:
+            self._logs.bring_back(log)
         if opened.plan is not None:
             self._tell_of_restored(log, opened.plan)
         config = self._controller.effective_config(topic)
         if log.config != config:
             log.update_config(config)
-        log.become_leader(self._leader_epoch(log))
+        self.table.lead(partition, self._leader_epoch(log))
         self._end_transactions(log, opened.lost)
         self._tier.attach(log, manifest)
         self._log_line(f"{log.topic}-{log.partition} is led again")
         self.on_back()
         return True
 
-    async def _bump_once(self, aside: _SetAside, manifest: SegmentManifest) -> None:
-        """Raise the leader epoch of an offline partition above all that is known, but not with every look at it."""
+    def _tell_unopened(self, one: _Unopened, error: CorruptionError) -> None:
+        """A partition that is not led yet cannot be opened: as the last look found, for another reason, or for the first time."""
+        partition = one.partition
+        if partition.role is not Role.OFFLINE:
+            self._go_offline(partition.log, error)
+            return
+        why = _why_offline(partition.key, error)
+        if why != partition.why_offline:
+            self.table.put_offline(partition, why)
+            self._log_line(f"{partition.topic}-{partition.index} is offline still: {why}")
+
+    async def _bump_once(self, one: _Unopened, manifest: SegmentManifest) -> None:
+        """Raise the leader epoch of an unopened partition above all that is known, but not with every look at it."""
+        log = one.partition.log
         known = [epoch for epoch, _ in manifest.state.leader_epochs()]
-        known += [entry.epoch for entry in aside.log.leader_epochs()]
+        known += [entry.epoch for entry in log.leader_epochs()]
         highest = max(known, default=-1)
-        if aside.bumped_above is None or highest > aside.bumped_above:
-            await self._bump({aside.log: manifest}, [aside.log])
-            aside.bumped_above = highest
+        if one.bumped_above is None or highest > one.bumped_above:
+            await self._bump({log: manifest}, [log])
+            one.bumped_above = highest
 
     async def _check_manifest_is_there(self, log: PartitionLog, manifest: SegmentManifest) -> None:
         """Refuse to lead a partition whose history has lost its manifest. Raises: CorruptionError, StorageUnavailable."""
@@ -418,7 +458,7 @@ class Partitions:
         """
         manifests = self._known_manifests()
         self._believed = dict.fromkeys(map(_key_of, manifests))
-        logs = [log for log in self._logs.logs() if log not in manifests]
+        logs = [partition.log for partition in self._to_lead() if partition.log not in manifests]
         # Whoever has written since that LIST, and may have been the leader, had the node id bound to another directory.
         listed = {} if self._controller.took_over else dict(self._listed)
         listed |= await self._list_manifests(key for key in map(_key_of, logs) if key not in listed)
@@ -453,7 +493,7 @@ class Partitions:
         epochs = {(end.topic_id, end.partition): end.leader_epoch for end in self._ends.ends}
         return {
             log: manifest
-            for log in self._logs.logs()
+            for log in (partition.log for partition in self._to_lead())
             if (manifest := self._prepared.get(_key_of(log))) is not None
             and epochs[_key_of(log)] == self._leader_epoch(log)
         }
@@ -501,35 +541,62 @@ class Partitions:
                 )
                 self._logs.delete(log.topic, log.partition)
 
-    def _make_logs(self, topic: TopicImage, first: int, at_most: int) -> int | None:
-        """Make what is missing of a topic's logs, ``at_most`` so many now, and give the others its settings: from ``first`` on.
+    def _to_lead(self) -> list[Partition]:
+        """The partitions with a log here that the image has this broker lead, led already or not."""
+        image = self._controller.image
+        return [
+            partition
+            for partition in self.table
+            if wanted_by(image.partition(partition.topic_id, partition.index), self._broker_id) is Wanted.LEADER
+        ]
 
-        Returns: the partition to go on from; None if all are there. Raises: FirnError; some may be made.
+    def _bring_in_line(self, topic: TopicImage, first: int, at_most: int) -> int | None:
+        """Give the partitions of a topic from ``first`` on the roles and settings of the image; make ``at_most`` logs now.
+
+        Returns: the partition to go on from; None if there is nothing left to make. Raises: FirnError; some may be made.
         """
         config = self._controller.effective_config(topic)
         self._led[topic.topic_id] = (topic.name, len(topic.partitions))
         for place in range(first, len(topic.partitions)):
-            partition = topic.partitions[place]
-            index = partition.partition_index
-            if partition.leader != self._config.node_id:
-                continue
-            if self._logs.is_aside(topic.name, index):
-                continue
-            log = self._logs.get(topic.name, index)
-            if log is None:
-                if not at_most:
-                    return place
-                at_most -= 1
-                log = self._logs.create(topic.name, topic.topic_id, index, config)
-                log.become_leader(partition.leader_epoch)
-                self._unattached[TopicIdPartition(topic.topic_id, index)] = None
-                self._wake.set()
-            else:
-                if log.config != config:
-                    log.update_config(config)
-                if partition.leader_epoch > log.leader_epoch:
-                    log.become_leader(partition.leader_epoch)
+            image = topic.partitions[place]
+            partition = self.table.get(topic.name, image.partition_index)
+            role = None if partition is None else partition.role
+            match TRANSITIONS[role, wanted_by(image, self._broker_id)]:
+                case Transition.MAKE:
+                    if not at_most:
+                        return place
+                    at_most -= 1
+                    log = self._logs.create(topic.name, topic.topic_id, image.partition_index, config)
+                    partition = self.table.hold(log)
+                    if self._started:
+                        self.table.lead(partition, image.leader_epoch)
+                        self._unattached[partition.key] = None
+                        self._wake.set()
+                case Transition.OPEN if self._started and partition is not None:
+                    self._unopened.setdefault(partition.key, _Unopened(partition))
+                    self._wake_opener.set()
+                case Transition.RAISE if partition is not None and image.leader_epoch > partition.log.leader_epoch:
+                    self.table.lead(partition, image.leader_epoch)
+                case Transition.RESIGN if partition is not None:
+                    self._resign(partition, image)
+            if partition is not None:
+                self.table.note(partition, image)
+                if partition.role is not Role.OFFLINE and partition.log.config != config:
+                    partition.log.update_config(config)
         return None
+
+    def _resign(self, partition: Partition, image: PartitionImage) -> None:
+        """Another broker leads: give up the tier and the coordinators' records, and keep the log."""
+        key = partition.key
+        self._unopened.pop(key, None)
+        self._unattached.pop(key, None)
+        self._believed.pop(key, None)
+        self._tier.detach(*key)
+        if partition.role is Role.OFFLINE:
+            self._logs.bring_back(partition.log)
+        self.table.resign(partition)
+        leader = "nobody leads it" if image.leader < 0 else f"broker {image.leader} leads it"
+        self._log_line(f"{partition.topic}-{partition.index}: {leader} from leader epoch {image.leader_epoch} on")
 
     # --- following the image -------------------------------------------------------------------------------------
 
@@ -557,7 +624,7 @@ class Partitions:
             if topic is None:
                 self._drop(topic_id)
             else:
-                going_on = self._make_logs(topic, first, LOGS_AT_ONCE)
+                going_on = self._bring_in_line(topic, first, LOGS_AT_ONCE)
         except FirnError as error:
             subject = str(topic_id) if topic is None else topic.name
             self._faults.met(
@@ -586,11 +653,11 @@ class Partitions:
             self._believed.pop(key, None)
             self._copies.forget(key)
             self._tier.detach(*key)
-            aside = self._set_aside.pop(key, None)
-            self.offline.pop(key, None)
-            log = self._logs.get(name, index) if aside is None else aside.log
-            if log is not None and log.topic_id == topic_id:
+            self._unopened.pop(key, None)
+            partition = self.table.get(name, index)
+            if partition is not None and partition.topic_id == topic_id:
                 self._logs.delete(name, index)
+                self.table.drop(partition)
         self._led.pop(topic_id, None)
 
     async def run(self) -> None:
@@ -601,6 +668,7 @@ class Partitions:
                 group.create_task(self._attach_and_cache())
                 group.create_task(self._catch_up())
                 group.create_task(self._bring_back_offline())
+                group.create_task(self._open_named())
         finally:
             for tried in self._tried.values():
                 tried.set_result(None)
@@ -644,7 +712,7 @@ class Partitions:
 
         async def attach(key: TopicIdPartition) -> None:
             topic = self._controller.image.topic_by_id(key.topic_id)
-            log = None if topic is None else self._logs.get(topic.name, key.partition)
+            log = None if topic is None else self.table.led_log(topic.name, key.partition)
             if log is None:
                 self._unattached.pop(key, None)
                 return

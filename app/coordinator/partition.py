@@ -25,7 +25,7 @@ from app.units import (
 )
 
 if TYPE_CHECKING:
-    from app.hot.log import PartitionLog
+    from app.replication.partition import Partition
 
 REPLAY_READ_BYTES: Final = 64 * KIB
 """Read and decoded between two turns of the event loop: 1,000 to 2,000 records, a few milliseconds."""
@@ -69,10 +69,11 @@ class ReplayedBatch(NamedTuple):
 class CoordinatedLog:
     """A led partition of an internal topic. What is appended is in the order of the calls; there is no other writer."""
 
-    __slots__ = ("_log",)
+    __slots__ = ("_log", "_partition")
 
-    def __init__(self, log: PartitionLog) -> None:
-        self._log = log
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._log = partition.log
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -116,7 +117,7 @@ class CoordinatedLog:
 
         The awaitable raises StorageUnavailable if it can no longer be.
         """
-        return self._log.wait_stored(offset_end)
+        return self._partition.wait_stored(offset_end)
 
     async def replay(self) -> AsyncIterator[list[ReplayedBatch]]:
         """Everything in the log, in order, some batches at a time; the event loop turns in between.

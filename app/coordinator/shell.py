@@ -38,9 +38,10 @@ from app.errors import (
     kafka_code,
 )
 from app.faults import Faults
-from app.hot.manager import LogManager
 from app.metadata.cluster import ClusterImage
 from app.metrics import Labels, Registry
+from app.replication.partition import PartitionTable
+from app.replication.roles import Role
 from app.seams import Clock
 from app.tiering.waiting import Waiters
 from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex
@@ -230,7 +231,7 @@ class Coordinator(Generic[S]):
         new_shard: Callable[[PartitionIndex], S],
         *,
         broker_id: BrokerId,
-        logs: LogManager,
+        partitions: PartitionTable,
         clock: Clock,
         registry: Registry,
         log_line: Callable[[str], None],
@@ -239,7 +240,7 @@ class Coordinator(Generic[S]):
         self.topic = topic
         self._new_shard = new_shard
         self._broker_id = broker_id
-        self._logs = logs
+        self._partitions = partitions
         self._clock = clock
         self._faults = faults if faults is not None else Faults(log_line)
         self._seats: dict[PartitionIndex, _Seat[S]] = {}
@@ -562,16 +563,16 @@ class Coordinator(Generic[S]):
         """Read a partition into a new shard. What fails is tried again as long as the partition is led."""
         if self._seats.get(seat.partition) is not seat:
             return
-        log = self._logs.get(self.topic.name, seat.partition)
-        if log is None and self._logs.is_aside(self.topic.name, seat.partition):
+        partition = self._partitions.get(self.topic.name, seat.partition)
+        if partition is not None and partition.role is Role.OFFLINE:
             seat.state = ShardState.FAILED
             self._load_later(seat, RELOAD_S)
             return
-        if log is None:
+        if partition is None or not partition.leads:
             self._load_later(seat, LOG_IS_MADE_S)
             return
         seat.state = ShardState.LOADING
-        seat.log = CoordinatedLog(log)
+        seat.log = CoordinatedLog(partition)
         begun = asyncio.get_running_loop().time()
         shard = self._new_shard(seat.partition)
         try:

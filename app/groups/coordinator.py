@@ -14,9 +14,9 @@ from app.errors import ErrorCode, RequestRejected
 from app.faults import Faults, Limited
 from app.groups.metrics import GroupCounters, show_groups, show_lag
 from app.groups.shard import CommittedPartition, GroupShard
-from app.hot.manager import LogManager
 from app.metadata.cluster import ClusterImage, ImageDelta
 from app.metrics import Registry
+from app.replication.partition import PartitionTable
 from app.seams import Clock
 from app.units import BrokerId, PartitionIndex
 
@@ -33,7 +33,7 @@ class GroupCoordinator:
         *,
         config: Callable[[], BrokerConfig],
         broker_id: BrokerId,
-        logs: LogManager,
+        partitions: PartitionTable,
         clock: Clock,
         rng: random.Random,
         registry: Registry,
@@ -52,7 +52,7 @@ class GroupCoordinator:
             CONSUMER_OFFSETS,
             lambda partition: GroupShard(partition, config, rng, lambda: self.image, counters),
             broker_id=broker_id,
-            logs=logs,
+            partitions=partitions,
             clock=clock,
             registry=registry,
             log_line=log_line,
@@ -61,7 +61,7 @@ class GroupCoordinator:
         show_groups(registry, lambda: (shard for _, shard in self.shell.shards()))
 
         def end_of(topic: str, partition: int) -> int | None:
-            log = logs.get(topic, partition)
+            log = partitions.led_log(topic, partition)
             return None if log is None else log.high_watermark
 
         show_lag(

@@ -13,7 +13,6 @@ from app.faults import Faults, Limited
 from app.groups.metrics import ShareCounters
 from app.groups.share_sessions import ShareSession, ShareSessions
 from app.groups.share_state import ShareKey, SharePartition, ShareSettings, ShareStateShard
-from app.hot.manager import LogManager
 from app.metadata.cluster import ClusterImage, ImageDelta
 from app.metadata.controller import Controller
 from app.metadata.group_configs import (
@@ -25,6 +24,7 @@ from app.metadata.group_configs import (
     config_of_group,
 )
 from app.metrics import Registry
+from app.replication.partition import PartitionTable
 from app.seams import Clock
 from app.units import BrokerId
 
@@ -43,7 +43,7 @@ class ShareCoordinator:
         config: Callable[[], BrokerConfig],
         controller: Controller,
         broker_id: BrokerId,
-        logs: LogManager,
+        partitions: PartitionTable,
         clock: Clock,
         registry: Registry,
         log_line: Callable[[str], None],
@@ -60,7 +60,7 @@ class ShareCoordinator:
             SHARE_GROUP_STATE,
             lambda partition: ShareStateShard(partition, self.settings, counters),
             broker_id=broker_id,
-            logs=logs,
+            partitions=partitions,
             clock=clock,
             registry=registry,
             log_line=log_line,

@@ -76,7 +76,7 @@ def admit(context: Context, version: int, request: ProduceRequest) -> Refused | 
     for topic, partitions in request.topics:
         name = topic_name(context, topic)
         for index, records in partitions:
-            log = None if name is None else context.logs.get(name, index)
+            log = None if name is None else context.partitions.led_log(name, index)
             writer = None if records is None else writer_of(records)
             if name is not None and log is not None and writer is not None and not continues(log, writer):
                 beginning[TopicPartition(name, PartitionIndex(index))] = (topic, index)

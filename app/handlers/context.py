@@ -8,7 +8,7 @@ named here (fetch sessions, producer ids).
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,7 +21,7 @@ from app.handlers.replays import ReplayTurns
 from app.metrics import Registry, Sample
 from app.notices import log_line
 from app.seams import BlockingPool, Clock
-from app.units import BrokerId, TopicIdPartition
+from app.units import BrokerId
 
 if TYPE_CHECKING:
     from app.groups.coordinator import GroupCoordinator
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from app.handlers.fetch_sessions import FetchSessions
     from app.handlers.metrics import ApiMetrics
     from app.handlers.producer_ids import ProducerIds
-    from app.hot.log import PartitionLog
     from app.hot.manager import LogManager
     from app.metadata.cluster import ClusterImage
     from app.metadata.controller import Controller
+    from app.replication.partition import PartitionTable
     from app.tiering.remote_log_manager import RemoteLogManager
     from app.tiering.remote_reader import RemoteReader
     from app.transactions.coordinator import TransactionCoordinator
@@ -50,6 +50,8 @@ class Context:
     controller: Controller
     """Changes to the cluster go through it; its ``image`` is what reads answer from."""
     logs: LogManager
+    """The disk: room, directories, what lies there. Who may be read and written is for ``partitions`` to say."""
+    partitions: PartitionTable
     remote_reader: RemoteReader
     remote_log_manager: RemoteLogManager
     metrics: ApiMetrics
@@ -72,8 +74,6 @@ class Context:
     """Why producers are refused for now: the disk is nearly full."""
     replays: ReplayTurns = field(default_factory=ReplayTurns)
     """Readers of the tier take turns, so that others need not wait for them."""
-    offline: Mapping[TopicIdPartition, str] = field(default_factory=dict)
-    """Partitions that this broker should lead and cannot open, with the reason in a sentence."""
     gate: AcknowledgementGate = field(default_factory=AcknowledgementGate)
     """Holds responses back while it is in doubt whether another broker has this one's place."""
     fan_out: FanOut = field(default_factory=FanOut)
@@ -92,10 +92,6 @@ class Context:
     def image(self) -> ClusterImage:
         """The cluster as of now; immutable, so one handler that reads it twice should keep it in a variable."""
         return self.controller.image
-
-    def log_of(self, topic: str, partition: int) -> PartitionLog | None:
-        """The log of a partition that this broker leads, if it does."""
-        return self.logs.get(topic, partition)
 
 
 class Cancellable(Protocol):

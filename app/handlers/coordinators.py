@@ -86,7 +86,7 @@ def _check_share_key(key: str) -> None:
 
 def _coordinator(context: Context, topic: TopicImage, key: str) -> BrokerImage:
     partition = topic.partitions[partition_for(key, len(topic.partitions))]
-    if (topic.topic_id, partition.partition_index) in context.offline:
+    if (topic.topic_id, partition.partition_index) in context.partitions.offline:
         raise RequestRejected(
             ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic.name}-{partition.partition_index} is offline"
         )

@@ -16,7 +16,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code, without_frames
+from app.errors import ErrorCode, FirnError, NotLeader, ProtocolError, RequestRejected, kafka_code, without_frames
 from app.handlers.fetch_fan_out import SharedAnswer
 from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchPlan
 from app.handlers.fetch_shape import learn
@@ -178,7 +178,7 @@ def serve_fetch(connection: Connection, version: int, correlation_id: int, frame
         request, plan, partitions_asked = shape.request, shape.plan, shape.partitions
         if shape.kind is not None:
             offset = partitions_asked[0].fetch_offset
-            shared = context.fan_out.find(context.logs, shape.kind, offset, connection.server.loop.time())
+            shared = context.fan_out.find(context.partitions, shape.kind, offset, connection.server.loop.time())
             if shared is not None:
                 connection.replaying = False
                 return again(context, correlation_id, shared)
@@ -401,7 +401,9 @@ def look(
         except FirnError as error:
             code = kafka_code(error)
             leader = None
-            if code in LEADER_CODES and log is not None:
+            if isinstance(error, NotLeader):
+                leader = (error.leader, error.leader_epoch) if error.leader >= 0 else None
+            elif code in LEADER_CODES and log is not None:
                 leader = (context.config.node_id, log.leader_epoch)
             if log is not None:
                 context.faults.met_error(READING, str(log.topic_partition), error)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from app.hot.descriptors import FileHandle
     from app.hot.log import PartitionLog
-    from app.hot.manager import LogManager
+    from app.replication.partition import PartitionTable
     from app.wire.produce import TopicRef
 
 ANSWERS_MAX: Final = 1024
@@ -136,13 +136,13 @@ class FanOut:
         self._answers: dict[tuple[FetchKind, int], SharedAnswer | None] = {}
         """By kind and offset; None for what was asked for once."""
 
-    def find(self, logs: LogManager, kind: FetchKind, offset: int, now_s: float) -> SharedAnswer | None:
+    def find(self, partitions: PartitionTable, kind: FetchKind, offset: int, now_s: float) -> SharedAnswer | None:
         """The answer to a request, if one is kept that still holds and can be sent without waiting for the disk."""
         found = self._answers.get((kind, offset))
         if found is None:
             return None
         log = found.log
-        if logs.get(log.topic, log.partition) is not log or not found.holds(offset):
+        if partitions.led_log(log.topic, log.partition) is not log or not found.holds(offset):
             del self._answers[kind, offset]
             return None
         return found if found.is_cached(now_s) else None

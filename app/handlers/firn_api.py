@@ -176,13 +176,13 @@ def _offline(context: Context) -> list[PartitionTierStatus]:
             last_error=why,
             **nothing,
         )
-        for key, why in context.offline.items()
+        for key, why in context.partitions.offline.items()
         if (topic := context.image.topic_by_id(key.topic_id)) is not None
     ]
 
 
 def _status(context: Context, one: tier.PartitionTierStatus) -> PartitionTierStatus:
-    log = context.logs.get(one.topic, one.partition)
+    log = context.partitions.led_log(one.topic, one.partition)
     return PartitionTierStatus(
         topic=one.topic,
         partition=one.partition,
@@ -244,7 +244,7 @@ async def handle_tier_replace(context: Context, request: Request, message: bytes
 
 async def _replace(context: Context, asked: TierReplaceRequest) -> None:
     """Raises: RequestRejected (not led here), ConflictError, FencedError, StorageUnavailable, ProtocolError."""
-    log = context.logs.get(asked.topic, asked.partition)
+    log = context.partitions.led_log(asked.topic, asked.partition)
     manifest = (
         context.remote_log_manager.manifest_of(TopicIdPartition(log.topic_id, log.partition))
         if log is not None

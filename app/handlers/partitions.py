@@ -9,7 +9,7 @@ from uuid import UUID
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.context import Context
 from app.metadata.cluster import INTERNAL_TOPICS, PartitionImage, TopicImage
-from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicIdPartition
+from app.units import BrokerId, LeaderEpoch
 from app.wire.endpoints import NodeEndpoint
 
 if TYPE_CHECKING:
@@ -34,34 +34,23 @@ def node_endpoints(context: Context, node_ids: Iterable[int]) -> list[NodeEndpoi
 def led_log(context: Context, topic: str, partition: int) -> PartitionLog:
     """The log of a partition that this broker leads.
 
-    Raises: RequestRejected with UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, or KAFKA_STORAGE_ERROR if this broker
-    leads the partition but its log is not there (being made, or its disk failed).
+    Raises: as ``PartitionTable.require``.
     """
-    log = context.logs.get(topic, partition)
-    if log is not None:
-        return log
-    found = context.image.topics_by_name.get(topic)
-    if found is None or not 0 <= partition < len(found.partitions):
-        raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{partition}")
-    if found.partitions[partition].leader != context.config.node_id:
-        raise RequestRejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {topic}-{partition}")
-    why = context.offline.get(TopicIdPartition(found.topic_id, PartitionIndex(partition)))
-    raise RequestRejected(
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        f"the log of {topic}-{partition} is not available" if why is None else f"{topic}-{partition} is offline: {why}",
-    )
+    return context.partitions.require(topic, partition).log
 
 
 def shown_leader(context: Context, topic: TopicImage, partition: PartitionImage) -> BrokerId:
     """The leader that clients are told of; -1 for a partition that its broker cannot open: nobody serves it."""
-    if context.offline and (topic.topic_id, partition.partition_index) in context.offline:
+    offline = context.partitions.offline
+    if offline and (topic.topic_id, partition.partition_index) in offline:
         return BrokerId(-1)
     return partition.leader
 
 
 def offline_replicas(context: Context, topic: TopicImage, partition: PartitionImage) -> list[int]:
     """The replicas that are on no broker that lives, or that their broker cannot open."""
-    offline = context.offline and (topic.topic_id, partition.partition_index) in context.offline
+    all_offline = context.partitions.offline
+    offline = all_offline and (topic.topic_id, partition.partition_index) in all_offline
     brokers = context.image.brokers
     return [
         replica

@@ -14,7 +14,16 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.configs import Durability
-from app.errors import ErrorCode, FirnError, ProtocolError, RecordsRejected, RequestRejected, copy_of, kafka_code
+from app.errors import (
+    ErrorCode,
+    FirnError,
+    NotLeader,
+    ProtocolError,
+    RecordsRejected,
+    RequestRejected,
+    copy_of,
+    kafka_code,
+)
 from app.handlers.admission import (
     ATTRIBUTES_LOW_BYTE,
     PRODUCER,
@@ -24,7 +33,7 @@ from app.handlers.admission import (
     check_admitted,
     continues,
 )
-from app.handlers.partitions import check_not_internal, led_log, node_endpoints, topic_name
+from app.handlers.partitions import check_not_internal, node_endpoints, topic_name
 from app.handlers.produce_shape import NO_TAGS, ProduceShape, learn
 from app.hot.preparation import looks_at_records
 from app.limits import BATCH_OVERHEAD_BYTES
@@ -47,6 +56,7 @@ if TYPE_CHECKING:
     from app.handlers.context import Context
     from app.handlers.sending import Parts
     from app.hot.log import AppendResult, PartitionLog
+    from app.replication.partition import Partition
 
 BASE_OFFSET: Final = Struct(">q")
 BATCH_LENGTH: Final = Struct(">i")
@@ -213,6 +223,9 @@ class Waiting(NamedTuple):
     topic_place: int
     place: int
     """Where its result is."""
+    partition: Partition
+    leadership: int
+    """The partition's, when the records were appended."""
 
 
 def append_all(
@@ -229,23 +242,31 @@ def append_all(
         answered: list[PartitionResult] = []
         results.append((topic, answered))
         for index, records in partitions:
-            log: PartitionLog | None = None
+            partition: Partition | None = None
             try:
-                log = require_log(context, topic, index)
-                checked = check_produced(context, version, request, log, records, refused.get((topic, index)))
-                stored = append_one(context, request, log, index, checked, answered, now_ms)
+                partition = require_partition(context, topic, index)
+                checked = check_produced(context, version, request, partition.log, records, refused.get((topic, index)))
+                stored = append_one(context, request, partition, index, checked, answered, now_ms)
             except FirnError as error:
-                answered.append(failure(context, log, index, error))
+                answered.append(failure(context, partition, index, error))
                 continue
             if stored is not None:
-                waiting.append(Waiting(asyncio.ensure_future(stored), len(results) - 1, len(answered) - 1))
+                waiting.append(
+                    Waiting(
+                        asyncio.ensure_future(stored),
+                        len(results) - 1,
+                        len(answered) - 1,
+                        partition,
+                        partition.leadership,
+                    )
+                )
     return results, waiting
 
 
 def append_one(
     context: Context,
     request: ProduceRequest,
-    log: PartitionLog,
+    partition: Partition,
     index: int,
     records: memoryview,
     answered: list[PartitionResult],
@@ -258,15 +279,16 @@ def append_one(
     Returns: what has to happen before they count as stored; None if they are.
     Raises: as ``append_as_leader``; nothing was appended and nothing answered.
     """
+    log = partition.log
     result = log.append_as_leader(records, now_ms=now_ms, prepared=prepared)
     if not result.duplicate:
         context.metrics.bytes_in.value += len(records)
         context.metrics.records_in.value += result.last_offset_end - result.base_offset
     answered.append(success(log, index, result))
     if request.acks == 0:
-        log.request_stored(result.last_offset_end)  # consumers wait for it, if the producer does not
+        partition.request_stored(result.last_offset_end)  # consumers wait for it, if the producer does not
         return None
-    return log.wait_stored(result.last_offset_end)
+    return partition.wait_stored(result.last_offset_end)
 
 
 class PendingProduce:
@@ -320,12 +342,18 @@ class PendingProduce:
 
 
 def settle(context: Context, results: TopicResults, waiting: list[Waiting]) -> None:
-    """Put into ``results`` what became of the waiting partitions: stored, failed, or not known in time."""
-    for stored, topic_place, place in waiting:
+    """Put into ``results`` what became of the waiting partitions: stored, failed, or not known in time.
+
+    Nothing is called stored once this broker has stopped to lead, though the disk may have it: the next leader may not.
+    """
+    for stored, topic_place, place, partition, leadership in waiting:
         answered = results[topic_place][1]
         index = answered[place].partition_index
-        if not stored.done() or stored.cancelled():
-            error: FirnError = RequestRejected(ErrorCode.REQUEST_TIMED_OUT, "the records are not stored yet")
+        if partition.leadership != leadership:
+            stored.cancel()
+            error: FirnError = partition.lost_leadership()
+        elif not stored.done() or stored.cancelled():
+            error = RequestRejected(ErrorCode.REQUEST_TIMED_OUT, "the records are not stored yet")
         else:
             raised = stored.exception()
             if raised is None:
@@ -358,27 +386,33 @@ async def _prepare_and_append(
             answered: list[PartitionResult] = []
             results.append((topic, answered))
             for index, records in partitions:
-                log: PartitionLog | None = None
+                partition: Partition | None = None
                 refusal = refused.get((topic, index))
                 try:
-                    log = require_log(context, topic, index)
+                    partition = require_partition(context, topic, index)
+                    log = partition.log
                     checked = check_produced(context, version, request, log, records, refusal)
                     config = None
                     if log.needs_preparation(checked):
                         config = log.config
                         checked = memoryview(await server.preparations.prepare(connection, log, checked))
                         # What may be written, and where, can have changed meanwhile.
-                        log = require_log(context, topic, index)
+                        partition = require_partition(context, topic, index)
+                        log = partition.log
                         check_produced(context, version, request, log, checked, refusal)
                     now_ms, prepared = context.clock.now_ms(), config is log.config
-                    stored = append_one(context, request, log, index, checked, answered, now_ms, prepared=prepared)
+                    stored = append_one(
+                        context, request, partition, index, checked, answered, now_ms, prepared=prepared
+                    )
                 except FirnError as error:
-                    answered.append(failure(context, log, index, error))
+                    answered.append(failure(context, partition, index, error))
                     continue
                 if stored is not None:
                     future = asyncio.ensure_future(stored)
                     future.add_done_callback(look_at_error)
-                    waiting.append(Waiting(future, len(results) - 1, len(answered) - 1))
+                    waiting.append(
+                        Waiting(future, len(results) - 1, len(answered) - 1, partition, partition.leadership)
+                    )
     finally:
         server.unreserve(kept_bytes)
     if waiting and not connection.closed:
@@ -466,15 +500,15 @@ def check_in_sync(context: Context, log: PartitionLog) -> None:
 
 def log_of(context: Context, topic: TopicRef, index: int) -> PartitionLog | None:
     name = topic_name(context, topic)
-    return None if name is None else context.logs.get(name, index)
+    return None if name is None else context.partitions.led_log(name, index)
 
 
-def require_log(context: Context, topic: TopicRef, index: int) -> PartitionLog:
-    """Raises: RequestRejected as ``led_log``, and UNKNOWN_TOPIC_ID."""
+def require_partition(context: Context, topic: TopicRef, index: int) -> Partition:
+    """Raises: as ``PartitionTable.require``, and RequestRejected UNKNOWN_TOPIC_ID."""
     name = topic_name(context, topic)
     if name is None:
         raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic {topic}")
-    return led_log(context, name, index)
+    return context.partitions.require(name, index)
 
 
 # --- results ------------------------------------------------------------------------------------------------------------
@@ -484,19 +518,14 @@ def success(log: PartitionLog, index: int, result: AppendResult) -> PartitionRes
     return PartitionResult(index, 0, result.base_offset, result.log_append_time_ms, log.log_start_offset)
 
 
-def failure(context: Context, log: PartitionLog | None, index: int, error: FirnError) -> PartitionResult:
-    """The answer for a partition to which nothing was written."""
+def failure(context: Context, partition: Partition | None, index: int, error: FirnError) -> PartitionResult:
+    """The answer for a partition to which nothing was written, or of which it is not known whether that was stored."""
     context.metrics.produce_errors.value += 1
     code = kafka_code(error)
-    if log is not None and context.no_room is None:
-        context.faults.met_error(WRITING, str(log.topic_partition), error)
-    leader = None
-    if code is ErrorCode.NOT_LEADER_OR_FOLLOWER and log is not None:
-        topic = context.image.topic(log.topic)
-        if topic is not None:
-            partition = topic.partitions[log.partition]
-            leader = (partition.leader, partition.leader_epoch)
-    start = -1 if log is None else log.log_start_offset
+    if partition is not None and context.no_room is None:
+        context.faults.met_error(WRITING, str(partition.log.topic_partition), error)
+    leader = (error.leader, error.leader_epoch) if isinstance(error, NotLeader) and error.leader >= 0 else None
+    start = -1 if partition is None else partition.log.log_start_offset
     named = error.record_errors if isinstance(error, RecordsRejected) else ()
     return PartitionResult(index, code, -1, -1, start, named, str(error), leader)
 

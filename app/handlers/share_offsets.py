@@ -108,7 +108,7 @@ async def _described_partition(
     except RequestRejected as error:
         answer.error_code, answer.error_message = error.code, str(error)
         return answer
-    log = context.logs.get(topic.name, index)
+    log = context.partitions.led_log(topic.name, index)
     if shared is not None:
         answer.start_offset = shared.window.start
         if log is not None:

@@ -142,6 +142,7 @@ class PartitionLog:
         "_flushes_early",
         "_guarded",
         "_high_watermark",
+        "_led",
         "_log_start_offset",
         "_max_batch_bytes",
         "_memory",
@@ -188,6 +189,8 @@ class PartitionLog:
         self._refusal: FirnError | None = None
         self._guarded = False
         """The next append has something to do first, or to raise."""
+        self._led = True
+        """Records of our own are written here; whoever makes a log is the one to say otherwise."""
         self._waiters: dict[Callable[[], None], None] = {}
         self._durability = LogDurability(self, directory, new=new)
         self._high_watermark: int = 0
@@ -357,8 +360,15 @@ class PartitionLog:
     def become_leader(self, epoch: LeaderEpoch) -> None:
         """Write records of ``epoch`` from now on. The epoch begins at the log end, even if no record comes (KIP-101)."""
         self.leader_epoch = epoch
+        self._led = True
         self._epochs.assign(epoch, Offset(self._end_offset))
         self._noted_epoch = epoch
+
+    def resign(self) -> None:
+        """Write no more records of our own until ``become_leader``. Whoever waits is called: what they wait for may never come."""
+        self._led = False
+        self._guarded = True
+        self._notify()
 
     def _note_epoch(self, epoch: LeaderEpoch, start_offset: Offset) -> None:
         # Not written here: recovery finds the epochs of all records from the recovery point on in the batches themselves, and the
@@ -375,11 +385,15 @@ class PartitionLog:
         self._durability.refuse(error)
         self._notify()
 
-    def _check_guard(self) -> None:
+    def _check_guard(self, *, as_leader: bool = False) -> None:
         if self._refusal is not None:
             raise copy_of(self._refusal)
         self._writer.mend()
-        self._guarded = False
+        if as_leader and not self._led:
+            raise RequestRejected(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.topic}-{self.partition}"
+            )
+        self._guarded = not self._led
 
     # --- appending --------------------------------------------------------------------------------------------------
 
@@ -404,7 +418,7 @@ class PartitionLog:
         OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE); StorageFull; StorageUnavailable.
         """
         if self._guarded:
-            self._check_guard()
+            self._check_guard(as_leader=True)
         fields = check_single(records, self._max_batch_bytes)
         # The way that nearly all appends go: one batch that is next in order, into a segment with room, its file open. Everything
         # else takes the general way, which does the same in the same order; a test holds the two against each other.
@@ -594,7 +608,7 @@ class PartitionLog:
         appended.
         """
         if self._guarded:
-            self._check_guard()
+            self._check_guard(as_leader=True)
         header = parse_header(batch)
         assert header.size_bytes == len(batch)
         if len(batch) > self._max_batch_bytes:
@@ -627,7 +641,7 @@ class PartitionLog:
         Raises: RequestRejected INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED; StorageFull; StorageUnavailable.
         """
         if self._guarded:
-            self._check_guard()
+            self._check_guard(as_leader=True)
         base = self._end_offset
         batch = bytearray(
             build_marker(

@@ -336,7 +336,7 @@ class Controller:
         INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG or INVALID_REQUEST.
         """
         topic_id = TopicId(UUID(bytes=self._rng.randbytes(16), version=4))
-        topic = await self._submit(
+        topic = await self.submit(
             lambda draft, around: changes.create_topic(
                 draft,
                 around,
@@ -358,11 +358,11 @@ class Controller:
 
         Rejected with UNKNOWN_TOPIC_OR_PARTITION or UNKNOWN_TOPIC_ID.
         """
-        return await self._submit(lambda draft, _: changes.delete_topic(draft, name=name, topic_id=topic_id))
+        return await self.submit(lambda draft, _: changes.delete_topic(draft, name=name, topic_id=topic_id))
 
     async def finish_topic_deletion(self, topic_id: UUID) -> None:
         """Forget a deleted topic once its prefixes LIST empty. Repeating it does nothing."""
-        await self._submit(lambda draft, _: changes.finish_topic_deletion(draft, topic_id))
+        await self.submit(lambda draft, _: changes.finish_topic_deletion(draft, topic_id))
 
     async def create_partitions(
         self,
@@ -376,7 +376,7 @@ class Controller:
 
         Rejected with UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS or INVALID_REPLICA_ASSIGNMENT.
         """
-        topic = await self._submit(
+        topic = await self.submit(
             lambda draft, around: changes.create_partitions(
                 draft, around, name=name, count=count, assignments=assignments
             ),
@@ -403,7 +403,7 @@ class Controller:
         Rejected with UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_CONFIG or INVALID_REQUEST; with
         TierMustBeEmpty unless ``nothing_tiered`` where the caller has to make sure of that and keep it so.
         """
-        return await self._submit(
+        return await self.submit(
             lambda draft, around: changes.alter_configs(
                 draft,
                 around,
@@ -425,7 +425,7 @@ class Controller:
         nothing_tiered: bool = False,
     ) -> Mapping[str, str]:
         """Set exactly these overrides (AlterConfigs). Rejected as ``alter_configs``."""
-        return await self._submit(
+        return await self.submit(
             lambda draft, around: changes.replace_configs(
                 draft,
                 around,
@@ -442,11 +442,11 @@ class Controller:
 
         Raises: StorageUnavailable, FencedError.
         """
-        await self._submit(lambda _draft, _around: changes.Planned((), None))
+        await self.submit(lambda _draft, _around: changes.Planned((), None))
 
     async def allocate_producer_ids(self) -> range:
         """A block of producer ids that nobody else will ever be given."""
-        return await self._submit(lambda draft, _: changes.allocate_producer_ids(draft, self.identity.broker_id))
+        return await self.submit(lambda draft, _: changes.allocate_producer_ids(draft, self.identity.broker_id))
 
     async def bump_leader_epochs(
         self,
@@ -462,7 +462,7 @@ class Controller:
         epochs: dict[TopicIdPartition, LeaderEpoch] = {}
         for start in range(0, len(wanted), EPOCH_BUMPS_PER_CHANGE_MAX):
             page = wanted[start : start + EPOCH_BUMPS_PER_CHANGE_MAX]
-            epochs |= await self._submit(
+            epochs |= await self.submit(
                 lambda draft, _, page=page: changes.bump_leader_epochs(draft, page, above or {})  # type: ignore[misc]
             )
         return epochs
@@ -662,9 +662,14 @@ class Controller:
 
     # --- changing ---------------------------------------------------------------------------------------------------
 
-    async def _submit(
+    async def submit(
         self, plan: Callable[[ImageDraft, Surroundings], Planned[T]], *, validate_only: bool = False
     ) -> T:
+        """Make the change that ``plan`` makes of the newest image, in the order of the calls; its answer, once that is durable.
+
+        ``plan`` may be called again, on a newer image. Raises: what it raises; RequestRejected THROTTLING_QUOTA_EXCEEDED;
+        StorageUnavailable (undecided), FencedError.
+        """
         if self._fenced is not None:
             raise copy_of(self._fenced)
         if len(self._queue) >= PENDING_CHANGES_MAX:

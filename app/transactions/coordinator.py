@@ -28,8 +28,8 @@ from app.transactions.state import (
 from app.units import BrokerId, PartitionIndex, ProducerId, TopicPartition
 
 if TYPE_CHECKING:
-    from app.hot.manager import LogManager
     from app.metadata.cluster import ClusterImage
+    from app.replication.partition import PartitionTable
 
 
 class ProducerIdSource(Protocol):
@@ -55,8 +55,7 @@ class TransactionCoordinator:
         self,
         config: BrokerConfig,
         *,
-        logs: LogManager,
-        image: Callable[[], ClusterImage],
+        partitions: PartitionTable,
         producer_ids: ProducerIdSource,
         offsets: PendingOffsets,
         clock: Clock,
@@ -71,15 +70,15 @@ class TransactionCoordinator:
             TRANSACTION_STATE,
             self._new_shard,
             broker_id=BrokerId(config.node_id),
-            logs=logs,
+            partitions=partitions,
             clock=clock,
             registry=registry,
             log_line=log_line,
             faults=faults,
         )
         show_transactions(registry, lambda: (shard for _, shard in self._coordinator.shards()), clock)
-        self.markers = MarkerWriter(logs, image, offsets, BrokerId(config.node_id), clock, self._counters)
-        self._endings = Endings(self._coordinator, logs, self.markers, log_line, faults)
+        self.markers = MarkerWriter(partitions, offsets, clock, self._counters)
+        self._endings = Endings(self._coordinator, partitions, self.markers, log_line, faults)
 
     def _new_shard(self, partition: PartitionIndex) -> TransactionShard:
         config = self._config

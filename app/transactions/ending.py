@@ -22,7 +22,7 @@ from app.transactions.state import ProducerIdentity, Transaction
 from app.units import PartitionIndex, TopicPartition
 
 if TYPE_CHECKING:
-    from app.hot.manager import LogManager
+    from app.replication.partition import PartitionTable
 
 RETRY_S_MIN: Final = 0.1
 RETRY_S_MAX: Final = 10.0
@@ -48,13 +48,13 @@ class Endings:
     def __init__(
         self,
         coordinator: Coordinator[TransactionShard],
-        logs: LogManager,
+        partitions: PartitionTable,
         markers: MarkerWriter,
         log_line: Callable[[str], None],
         faults: Faults | None = None,
     ) -> None:
         self._coordinator = coordinator
-        self._logs = logs
+        self._partitions = partitions
         self._markers = markers
         self._log_line = Limited(log_line)
         self._faults = faults if faults is not None else Faults(log_line)
@@ -144,7 +144,7 @@ class Endings:
     ) -> tuple[dict[TopicPartition, Awaitable[None]], dict[TopicPartition, FirnError]]:
         """Write a marker to each of ``targets``. Answers those that wait for the disk, and those that cannot take one now."""
         transaction = ending.transaction
-        log = self._logs.get(TRANSACTION_STATE.name, ending.partition)
+        log = self._partitions.led_log(TRANSACTION_STATE.name, ending.partition)
         marker = Marker(
             ProducerIdentity(transaction.producer_id, transaction.epoch),
             transaction.commits,

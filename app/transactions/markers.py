@@ -5,7 +5,7 @@ Only the leader of a partition writes them. A marker that comes twice does no ha
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from app.configs import Durability
@@ -15,12 +15,11 @@ from app.records.control import ControlType
 from app.seams import Clock
 from app.transactions.metrics import TransactionCounters
 from app.transactions.state import VERSION_2, ProducerIdentity
-from app.units import BrokerId, PartitionIndex, ProducerId, TopicPartition
+from app.units import PartitionIndex, ProducerId, TopicPartition
 
 if TYPE_CHECKING:
     from app.hot.log import PartitionLog
-    from app.hot.manager import LogManager
-    from app.metadata.cluster import ClusterImage
+    from app.replication.partition import PartitionTable
 
 
 class Marker(NamedTuple):
@@ -47,28 +46,24 @@ class MarkerWriter:
 
     def __init__(
         self,
-        logs: LogManager,
-        image: Callable[[], ClusterImage],
+        partitions: PartitionTable,
         offsets: PendingOffsets,
-        broker_id: BrokerId,
         clock: Clock,
         counters: TransactionCounters,
     ) -> None:
         self._counters = counters
-        self._logs = logs
-        self._image = image
+        self._partitions = partitions
         self._offsets = offsets
-        self._broker_id = broker_id
         self._clock = clock
 
     def write(self, marker: Marker, partition: TopicPartition) -> Awaitable[None] | None:
         """Append the marker, now. Answers None if it is stored as the topic's durability asks, else what to await for that.
 
-        Raises, with nothing written: RequestRejected UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR,
-        INVALID_PRODUCER_EPOCH (a newer producer has written there), TRANSACTION_COORDINATOR_FENCED; StorageFull;
-        StorageUnavailable, which the awaitable raises too.
+        Raises, with nothing written: as ``PartitionTable.require``; RequestRejected INVALID_PRODUCER_EPOCH (a newer producer has
+        written there), TRANSACTION_COORDINATOR_FENCED; StorageFull; StorageUnavailable, which the awaitable raises too.
         """
-        log = self._log(partition)
+        found = self._partitions.require(partition.topic, partition.partition)
+        log = found.log
         if not self._is_written(log, marker):
             log.append_control(
                 ControlType.COMMIT if marker.commit else ControlType.ABORT,
@@ -80,11 +75,11 @@ class MarkerWriter:
             self._counters.markers.value += 1
         if partition.topic == CONSUMER_OFFSETS.name:
             self._offsets.complete_transaction(partition.partition, marker.identity.producer_id, commit=marker.commit)
-        return log.wait_stored(log.log_end_offset)
+        return found.wait_stored(log.log_end_offset)
 
     def stores_at_once(self, partition: TopicPartition) -> bool:
         """Whether a marker there would be stored as soon as it is written."""
-        log = self._logs.get(partition.topic, partition.partition)
+        log = self._partitions.led_log(partition.topic, partition.partition)
         return log is not None and log.config.firn_durability is Durability.MEMORY
 
     @staticmethod
@@ -100,14 +95,3 @@ class MarkerWriter:
                 f"a marker of epoch {marker.identity.epoch} for producer {marker.identity.producer_id}, which writes at it already",
             )
         return True
-
-    def _log(self, partition: TopicPartition) -> PartitionLog:
-        log = self._logs.get(partition.topic, partition.partition)
-        if log is not None:
-            return log
-        topic = self._image().topic(partition.topic)
-        if topic is None or not 0 <= partition.partition < len(topic.partitions):
-            raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition}")
-        if topic.partitions[partition.partition].leader != self._broker_id:
-            raise RequestRejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {partition}")
-        raise RequestRejected(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {partition} is not available")

@@ -259,7 +259,7 @@ async def test_adopted_segments_are_read_again_and_nothing_is_lost(tmp_path: Pat
     topic_id, sent, _ = await lost_last_entries(tmp_path, entries=4)
     key = TopicIdPartition(topic_id, PartitionIndex(0))
     async with running_broker(tmp_path, take_over=True) as broker, talk(broker.port) as client:
-        assert key in broker.node.partitions.offline
+        assert key in broker.node.partitions.table.offline
         told = await asyncio.to_thread(said_by, [*TIER, "adopt", *OF_T, (tmp_path / "store").as_uri()])
         assert "[10, 20)" in told
         assert "[20, 30)" in told

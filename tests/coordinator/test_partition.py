@@ -19,6 +19,7 @@ from app.records.builder import build_batch
 from app.records.compression import Codec
 from app.records.control import ControlType
 from app.records.record import Headers
+from app.replication.partition import Partition
 from app.units import PartitionIndex, ProducerEpoch, ProducerId, TimestampMs
 from tests.hot.helpers import NOW, TOPIC_ID, manager_over, sim
 from tests.support.simfs import SimFileSystem
@@ -38,7 +39,7 @@ async def opened(fs: SimFileSystem) -> AsyncIterator[LogManager]:
 
 
 async def read_all(log: PartitionLog) -> list[ReplayedBatch]:
-    return [batch async for batches in CoordinatedLog(log).replay() for batch in batches]
+    return [batch async for batches in CoordinatedLog(Partition(log)).replay() for batch in batches]
 
 
 def rows(batches: list[ReplayedBatch]) -> list[RawRecord]:
@@ -55,7 +56,7 @@ async def test_what_is_appended_is_read_back_in_order_with_tombstones_and_long_f
     ]
     async with opened(sim()) as manager:
         log = manager.create(TOPIC, TOPIC_ID, PartitionIndex(0), COMPACTED)
-        coordinated = CoordinatedLog(log)
+        coordinated = CoordinatedLog(Partition(log))
         for start in range(0, len(written), 7):
             end = coordinated.append(written[start : start + 7], now_ms=NOW)
             assert end == coordinated.end_offset == min(start + 7, len(written))
@@ -120,7 +121,7 @@ async def test_a_transactional_batch_is_open_until_its_marker_also_when_read_aga
     producer = ProducerIdAndEpoch(ProducerId(9), ProducerEpoch(3))
     async with opened(fs) as manager:
         log = manager.create(TOPIC, TOPIC_ID, PartitionIndex(0), COMPACTED)
-        coordinated = CoordinatedLog(log)
+        coordinated = CoordinatedLog(Partition(log))
         coordinated.append([(b"plain", b"1")], now_ms=NOW)
         coordinated.append([(b"pending", b"2")], now_ms=NOW, producer=producer)
         coordinated.append([(b"pending", b"3")], now_ms=NOW, producer=producer)
@@ -151,7 +152,7 @@ async def test_a_transactional_batch_is_open_until_its_marker_also_when_read_aga
 async def test_a_batch_of_a_fenced_producer_and_one_that_is_too_large_write_nothing() -> None:
     async with opened(sim()) as manager:
         log = manager.create(TOPIC, TOPIC_ID, PartitionIndex(0), COMPACTED)
-        coordinated = CoordinatedLog(log)
+        coordinated = CoordinatedLog(Partition(log))
         coordinated.append([(b"k", b"v")], now_ms=NOW, producer=ProducerIdAndEpoch(ProducerId(9), ProducerEpoch(3)))
         with pytest.raises(RequestRejected) as fenced:
             coordinated.append([(b"k", b"v")], now_ms=NOW, producer=ProducerIdAndEpoch(ProducerId(9), ProducerEpoch(2)))

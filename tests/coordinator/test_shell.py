@@ -19,6 +19,7 @@ from app.hot.files import FileSystem
 from app.hot.manager import LogManager
 from app.metadata.cluster import ClusterImage
 from app.metrics import Registry
+from app.replication.partition import PartitionTable
 from app.units import BrokerId, LeaderEpoch, PartitionIndex
 from tests.groups.bench import image_of, topic_id
 from tests.hot.helpers import GatedPool, InlinePool, ManualClock, manager_over, running, sim
@@ -64,11 +65,12 @@ class Bench:
         self.lines: list[str] = []
         self.registry = Registry()
         self.made: list[Ledger] = []
+        self.table = PartitionTable(BrokerId(1), ClusterImage)
         self.coordinator: Coordinator[Ledger] = Coordinator(
             CONSUMER_OFFSETS,
             self._make,
             broker_id=BrokerId(1),
-            logs=manager,
+            partitions=self.table,
             clock=ManualClock(),
             registry=self.registry,
             log_line=self.lines.append,
@@ -79,7 +81,9 @@ class Bench:
         return self.made[-1]
 
     def create(self, partition: int = 0) -> Any:
-        return self.manager.create(NAME, topic_id(NAME), PartitionIndex(partition), self.config)
+        log = self.manager.create(NAME, topic_id(NAME), PartitionIndex(partition), self.config)
+        self.table.lead(self.table.hold(log), LeaderEpoch(0))
+        return log
 
     def say(self, word: bytes, partition: PartitionIndex = ZERO) -> Any:
         return self.coordinator.perform(partition, lambda shard, turn: shard.say(turn, word))
@@ -169,7 +173,8 @@ async def test_a_topic_made_anew_under_the_name_is_another() -> None:
         await serving(bench)
         bench.say(b"old")
         bench.manager.delete(NAME, 0)
-        bench.manager.create(NAME, topic_id(NAME, 1), ZERO, bench.config)
+        log = bench.manager.create(NAME, topic_id(NAME, 1), ZERO, bench.config)
+        bench.table.lead(bench.table.hold(log), LeaderEpoch(0))
         bench.coordinator.follow(led(life=1))
         await serving(bench)
         assert bench.made[-1].words == []

@@ -14,6 +14,7 @@ from app.groups.classic import ClassicGroup
 from app.groups.shard import GroupShard
 from app.hot.log import PartitionLog
 from app.records.control import ControlType
+from app.replication.partition import Partition
 from app.units import PartitionIndex, ProducerEpoch, ProducerId
 from tests.groups.shards import CONFIG, ShardBench, answered
 from tests.hot.cleaning import COMPACT, cleaner_over
@@ -33,7 +34,7 @@ class LoggedBench(ShardBench):
         super().__init__()
         self.log = log
         self.clock = clock
-        coordinated = CoordinatedLog(log)
+        coordinated = CoordinatedLog(Partition(log))
         kept = self.turn.append
 
         def append(records: Any, *, producer: ProducerIdAndEpoch | None = None) -> Any:
@@ -59,7 +60,7 @@ class LoggedBench(ShardBench):
 
 async def loaded(log: PartitionLog, bench: ShardBench) -> GroupShard:
     shard = GroupShard(PartitionIndex(0), lambda: CONFIG, random.Random(1))
-    async for batches in CoordinatedLog(log).replay():
+    async for batches in CoordinatedLog(Partition(log)).replay():
         for batch in batches:
             shard.load(batch)
     shard.loaded(type(bench.turn)())

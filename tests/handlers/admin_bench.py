@@ -21,7 +21,8 @@ from app.metadata.controller import Controller
 from app.metadata.liveness import ObjectLiveness
 from app.metrics import Registry
 from app.objectstore.memory import MemoryStore
-from app.units import TimestampMs
+from app.replication.partition import PartitionTable
+from app.units import BrokerId, LeaderEpoch, TimestampMs
 from app.wire.apikeys import ApiKey
 from app.wire.codec import decode_request, decode_response, encode_request, encode_response
 from app.wire.versions import SERVED
@@ -46,18 +47,24 @@ class AdminLog:
         self.log_start_offset = 0
         self.high_watermark = high_watermark
         self.size_bytes = high_watermark * 100
+        self.leader_epoch = LeaderEpoch(0)
+
+    def become_leader(self, epoch: LeaderEpoch) -> None:
+        self.leader_epoch = epoch
 
 
 class AdminLogs:
     data_dir = "/var/firn"
 
-    def __init__(self) -> None:
+    def __init__(self, controller: Controller) -> None:
+        self.table = PartitionTable(BrokerId(NODE_ID), lambda: controller.image)
         self.by_key: dict[tuple[str, int], AdminLog] = {}
         self.offline_reason: str | None = None
         self.free: int | StorageUnavailable = 1 << 40
 
     def add(self, topic: str, partition: int, **fields: Any) -> AdminLog:
         log = self.by_key[topic, partition] = AdminLog(topic, partition, **fields)
+        self.table.lead(self.table.hold(log), log.leader_epoch)  # type: ignore[arg-type]
         return log
 
     def get(self, topic: str, partition: int) -> AdminLog | None:
@@ -98,7 +105,7 @@ class AdminBench:
     def __init__(self, controller: Controller, config: BrokerConfig, store: MemoryStore) -> None:
         self.controller = controller
         self.store = store
-        self.logs = AdminLogs()
+        self.logs = AdminLogs(controller)
         self.tier = AdminTier(self.logs)
         registry = Registry()
         rng = random.Random(1)
@@ -111,6 +118,7 @@ class AdminBench:
             "registry": registry,
             "controller": controller,
             "logs": self.logs,
+            "partitions": self.logs.table,
             "remote_reader": None,
             "remote_log_manager": self.tier,
             "metrics": ApiMetrics(registry),
@@ -121,7 +129,7 @@ class AdminBench:
             "log_line": self.lines.append,
         }
         missing = {field.name for field in fields(Context) if field.init} - parts.keys()
-        self.context = Context(**parts, **{"offline": {}} | dict.fromkeys(missing - {"offline"}))
+        self.context = Context(**parts, **dict.fromkeys(missing))
         self._apis = Apis()
 
     async def ask(self, key: ApiKey, version: int, message: Any) -> Any:

@@ -30,10 +30,11 @@ from app.metrics import Registry
 from app.records.batch import check_batches, iter_headers, parse_header, patch_batch
 from app.records.builder import recompress
 from app.records.compression import Codec
+from app.replication.partition import PartitionTable
 from app.tiering.remote_reader import RemoteRange, RemoteRead, RemoteWait
 from app.tiering.waiting import Waiters
 from app.transactions.coordinator import TransactionCoordinator
-from app.units import BrokerId, PartitionIndex, TopicPartition
+from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicPartition
 
 
 class Appended(NamedTuple):
@@ -117,6 +118,13 @@ class FakeLog:
         self.aborted: list[SimpleNamespace] = []
         self.producers = ProducerStates()
         self.topic_partition = TopicPartition(topic, PartitionIndex(partition))
+
+    def become_leader(self, epoch: int) -> None:
+        self.leader_epoch = epoch
+
+    def resign(self) -> None:
+        for waiter in list(self.waiters):
+            waiter()
 
     def store_slowly(self) -> list[asyncio.Future[None]]:
         """Every append waits from now on until the test resolves what is in the list."""
@@ -297,6 +305,7 @@ class FakeLogs:
     def __init__(self, image: FakeImage) -> None:
         self.all: dict[tuple[str, int], FakeLog] = {}
         self._image = image
+        self.table = PartitionTable(BrokerId(1), lambda: image)  # type: ignore[arg-type,return-value]
 
     def get(self, topic: str, partition: int) -> FakeLog | None:
         return self.all.get((topic, partition))
@@ -312,7 +321,15 @@ class FakeLogs:
         self.all[topic, partition] = log
         partitions = [SimpleNamespace(leader=1, leader_epoch=0, isr=(1,), replicas=(1,)) for _ in range(partition + 1)]
         self._image.topics[topic] = SimpleNamespace(name=topic, topic_id=log.topic_id, partitions=partitions)
+        self.table.lead(self.table.hold(log), LeaderEpoch(0))  # type: ignore[arg-type]
         return log
+
+    def remove(self, topic: str, partition: int = 0) -> None:
+        """The topic's log is gone."""
+        del self.all[topic, partition]
+        found = self.table.get(topic, partition)
+        assert found is not None
+        self.table.drop(found)
 
 
 class Bench:
@@ -331,7 +348,7 @@ class Bench:
         groups = GroupCoordinator(
             config=lambda: config,
             broker_id=BrokerId(config.node_id),
-            logs=self.logs,  # type: ignore[arg-type]
+            partitions=self.logs.table,
             clock=self.clock,  # type: ignore[arg-type]
             rng=rng,
             registry=self.registry,
@@ -346,6 +363,7 @@ class Bench:
             faults=Faults(self.lines.append),
             controller=self.controller,  # type: ignore[arg-type]
             logs=self.logs,  # type: ignore[arg-type]
+            partitions=self.logs.table,
             remote_reader=self.remote,  # type: ignore[arg-type]
             remote_log_manager=FakeTier(),  # type: ignore[arg-type]
             metrics=ApiMetrics(self.registry),
@@ -356,15 +374,14 @@ class Bench:
                 config=lambda: config,
                 controller=self.controller,  # type: ignore[arg-type]
                 broker_id=BrokerId(config.node_id),
-                logs=self.logs,  # type: ignore[arg-type]
+                partitions=self.logs.table,
                 clock=self.clock,  # type: ignore[arg-type]
                 registry=self.registry,
                 log_line=self.lines.append,
             ),
             transactions=TransactionCoordinator(
                 config,
-                logs=self.logs,  # type: ignore[arg-type]
-                image=lambda: self.controller.image,  # type: ignore[arg-type,return-value]
+                partitions=self.logs.table,
                 producer_ids=producer_ids,
                 offsets=groups,
                 clock=self.clock,  # type: ignore[arg-type]

@@ -149,7 +149,7 @@ async def test_errors_are_told_to_those_who_were_answered_before(start, connect,
     log.offline_error = None
     del log.plan_read
     assert [await error() for _ in range(3)] == [0, 0, 0]
-    del bench.logs.all["t", 0]
+    bench.logs.remove("t")
     bench.controller.image.topics.clear()
     assert await error() == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert first.error_code == 0

@@ -285,6 +285,22 @@ async def test_a_disk_that_fails_after_the_append_is_told_to_whoever_waits(start
     assert (found.error_code, found.base_offset) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
 
 
+async def test_records_are_not_called_stored_once_another_broker_leads(start, connect):
+    bench = await start()
+    log = bench.logs.add("t")
+    unstored = log.store_slowly()
+    client = await connect(bench)
+    client.send_produce(9, [("t", [(0, batch(1))])])
+    while not unstored:
+        await asyncio.sleep(0)
+    partition = bench.logs.table.led("t", 0)
+    assert partition is not None
+    bench.logs.table.resign(partition)
+    unstored[0].set_result(None)
+    found = only((await client.answer(PRODUCE, 9))[1])
+    assert (found.error_code, found.base_offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+
+
 async def test_recompression_happens_before_the_append_and_keeps_the_order(start, connect):
     bench = await start()
     log = bench.logs.add("t", 0, TopicConfig(compression_type="gzip"))

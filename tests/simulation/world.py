@@ -345,7 +345,7 @@ class World:
                 if log is not None:
                     raise Violation("INV-1", f"{history.name} is led at {log.log_end_offset} without its last entries")
                 continue
-            if (history.topic_id, history.index) in node.partitions.offline and "store lies" in self.shape.faults:
+            if (history.topic_id, history.index) in node.partitions.table.offline and "store lies" in self.shape.faults:
                 # The store gave damaged bytes of its manifest: it is led when they are read again and sound.
                 self._go(self._judge_when_led(machine, history, worst))
                 continue
@@ -368,7 +368,7 @@ class World:
         assert node is not None
         while machine.up and machine.node is node and not history.deleting:
             log = node.logs.get(history.topic, history.index)
-            if log is not None and (history.topic_id, history.index) not in node.partitions.offline:
+            if log is not None and (history.topic_id, history.index) not in node.partitions.table.offline:
                 with self.judging():
                     tiered_end = int(self.one_writer.manifest(history.topic_id, history.index).tiered_end)
                     self.acked_means_kept.restarted(history, int(log.log_end_offset), tiered_end, worst)
@@ -672,7 +672,7 @@ class World:
         self.bucket.show(hidden)
         node = self.owner.node
         assert node is not None
-        await self.until(lambda: not node.partitions.offline, 300, "partitions to be led whose entries are back")
+        await self.until(lambda: not node.partitions.table.offline, 300, "partitions to be led whose entries are back")
         for history in list(self.histories.values()):
             log = node.logs.get(history.topic, history.index)
             if (history.topic_id, history.index) in self.headless and log is not None:

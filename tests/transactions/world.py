@@ -26,6 +26,7 @@ from app.metrics import Registry
 from app.records.batch import iter_headers
 from app.records.control import ControlType, parse_marker
 from app.records.record import iter_records
+from app.replication.partition import PartitionTable
 from app.transactions.coordinator import TransactionCoordinator
 from app.transactions.state import PREPARED
 from app.units import BrokerId, LeaderEpoch, PartitionIndex, ProducerId, TimestampMs, TopicId
@@ -77,6 +78,7 @@ class World:
         self.producer_ids = FakeProducerIds()
         self._tasks: list[asyncio.Task[None]] = []
         self.logs: LogManager
+        self.table: PartitionTable
         self.transactions: TransactionCoordinator
         self.context: Context
 
@@ -111,16 +113,17 @@ class World:
         self.logs = LogManager(DATA, self.fs, VirtualPool(lambda: SYNC_S), self.clock, rng)
         await self.logs.load_all(self._config)
         self.epoch += 1
+        self.table = PartitionTable(NODE, self.image)
         image = self.image()
         for name in image.topics_by_name:
             log = self.logs.get(name, 0) or self.logs.create(name, _topic_id(name), 0, self._config(name))
-            log.become_leader(LeaderEpoch(self.epoch))
+            self.table.lead(self.table.hold(log), LeaderEpoch(self.epoch))
         config = self.config
         self.registry = Registry()
         groups = GroupCoordinator(
             config=lambda: config,
             broker_id=NODE,
-            logs=self.logs,
+            partitions=self.table,
             clock=self.clock,
             rng=rng,
             registry=self.registry,
@@ -128,8 +131,7 @@ class World:
         )
         self.transactions = TransactionCoordinator(
             config,
-            logs=self.logs,
-            image=lambda: image,
+            partitions=self.table,
             producer_ids=self.producer_ids,
             offsets=groups,
             clock=self.clock,
@@ -142,6 +144,7 @@ class World:
             effective=config,
             clock=self.clock,
             logs=self.logs,
+            partitions=self.table,
             image=image,
             groups=groups,
             transactions=self.transactions,

@@ -1,0 +1,170 @@
+"""One partition as this broker has it: the log on its disk, its role, and who leads.
+
+Handlers and coordinators ask a ``PartitionTable``. It gives a ``Partition`` to whoever wants to read or write only while this
+broker leads; a log that is on the disk is not a reason to serve it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from app.errors import ErrorCode, NotLeader, RequestRejected
+from app.replication.roles import Role
+from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
+
+if TYPE_CHECKING:
+    from app.hot.log import PartitionLog
+    from app.metadata.cluster import ClusterImage, PartitionImage
+
+
+NOBODY: Final = BrokerId(-1)
+
+
+class Partition:
+    """Its role is changed by ``PartitionTable`` alone; everybody else reads."""
+
+    __slots__ = ("index", "leader", "leader_epoch", "leadership", "log", "role", "topic", "topic_id", "why_offline")
+
+    def __init__(self, log: PartitionLog) -> None:
+        self.log = log
+        self.topic = log.topic
+        self.topic_id: TopicId = log.topic_id
+        self.index: PartitionIndex = log.partition
+        self.role = Role.FOLLOWER
+        self.leader = NOBODY
+        """As of the image that the role follows."""
+        self.leader_epoch: LeaderEpoch = log.leader_epoch
+        self.leadership = 0
+        """Rises whenever this broker stops to lead: what was begun in an older one must not be called stored."""
+        self.why_offline = ""
+        """Why it cannot be opened, in a sentence, while the role is OFFLINE."""
+
+    def __repr__(self) -> str:
+        return f"<Partition {self.topic}-{self.index} {self.role.value}>"
+
+    @property
+    def key(self) -> TopicIdPartition:
+        return TopicIdPartition(self.topic_id, self.index)
+
+    @property
+    def leads(self) -> bool:
+        return self.role is Role.LEADER
+
+    def wait_stored(self, offset_end: int) -> Awaitable[None] | None:
+        """None if everything below ``offset_end`` is stored as the topic's durability asks; otherwise what to await for that.
+
+        Whoever waited compares ``leadership`` with what it was before: if it rose, nothing is said about the records.
+        The awaitable raises StorageUnavailable if they can no longer be stored.
+        """
+        return self.log.wait_stored(offset_end)
+
+    def request_stored(self, offset_end: int) -> None:
+        """Have everything below ``offset_end`` stored as the topic asks, soon, though nobody waits for it."""
+        self.log.request_stored(offset_end)
+
+    def lost_leadership(self) -> NotLeader:
+        """What to answer about records of a leadership that is over: whether they count is for the next leader to say."""
+        return NotLeader(
+            f"this broker does not lead {self.topic}-{self.index} any more", self.leader, self.leader_epoch
+        )
+
+
+class PartitionTable:
+    """All partitions that this broker has a log of. Belongs to its loop."""
+
+    def __init__(self, broker_id: BrokerId, image: Callable[[], ClusterImage]) -> None:
+        self._broker_id = broker_id
+        self._image = image
+        self._all: dict[tuple[str, int], Partition] = {}
+        self._led: dict[tuple[str, int], Partition] = {}
+        self._offline: dict[TopicIdPartition, str] = {}
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    def get(self, topic: str, index: int) -> Partition | None:
+        """A partition of any role; None if there is no log of it here."""
+        return self._all.get((topic, index))
+
+    def led(self, topic: str, index: int) -> Partition | None:
+        """A partition that this broker leads; None if it does not."""
+        return self._led.get((topic, index))
+
+    def led_log(self, topic: str, index: int) -> PartitionLog | None:
+        """The log of a partition that this broker leads; None if it does not."""
+        found = self._led.get((topic, index))
+        return None if found is None else found.log
+
+    def all_led(self) -> list[Partition]:
+        return list(self._led.values())
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(list(self._all.values()))
+
+    @property
+    def offline(self) -> Mapping[TopicIdPartition, str]:
+        """Partitions that this broker should lead and cannot open, with the reason in a sentence."""
+        return self._offline
+
+    def require(self, topic: str, index: int) -> Partition:
+        """A partition that this broker leads.
+
+        Raises: RequestRejected UNKNOWN_TOPIC_OR_PARTITION; NotLeader, with who leads; RequestRejected KAFKA_STORAGE_ERROR if this
+        broker is to lead it and its log is not there: being made, being opened, or it cannot be opened.
+        """
+        found = self._led.get((topic, index))
+        if found is not None:
+            return found
+        of_topic = self._image().topics_by_name.get(topic)
+        if of_topic is None or not 0 <= index < len(of_topic.partitions):
+            raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}")
+        image = of_topic.partitions[index]
+        if image.leader != self._broker_id:
+            raise NotLeader(f"this broker does not lead {topic}-{index}", image.leader, image.leader_epoch)
+        why = self._offline.get(TopicIdPartition(of_topic.topic_id, PartitionIndex(index)))
+        raise RequestRejected(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"the log of {topic}-{index} is not available" if why is None else f"{topic}-{index} is offline: {why}",
+        )
+
+    # --- changing roles ----------------------------------------------------------------------------------------------
+
+    def hold(self, log: PartitionLog) -> Partition:
+        """There is a log of a partition now; its role is FOLLOWER until it is changed."""
+        partition = self._all[log.topic, log.partition] = Partition(log)
+        return partition
+
+    def note(self, partition: Partition, image: PartitionImage) -> None:
+        """Who leads by now, whoever that is."""
+        partition.leader, partition.leader_epoch = image.leader, image.leader_epoch
+
+    def lead(self, partition: Partition, epoch: LeaderEpoch) -> None:
+        """Take records and answer readers from now on, in ``epoch``."""
+        partition.log.become_leader(epoch)
+        partition.leader, partition.leader_epoch = self._broker_id, epoch
+        partition.role, partition.why_offline = Role.LEADER, ""
+        self._offline.pop(partition.key, None)
+        self._led[partition.topic, partition.index] = partition
+
+    def resign(self, partition: Partition) -> None:
+        """Take no more records; whoever waits for something of the log looks again, and finds that another broker leads."""
+        self._leave(partition)
+        partition.role = Role.FOLLOWER
+        partition.log.resign()
+
+    def put_offline(self, partition: Partition, why: str) -> None:
+        """The partition cannot be opened, for ``why``; nobody reads or writes it. Also with another reason than before."""
+        self._leave(partition)
+        partition.role, partition.why_offline = Role.OFFLINE, why
+        self._offline[partition.key] = why
+
+    def drop(self, partition: Partition) -> None:
+        """There is no log of it any more."""
+        self._leave(partition)
+        self._all.pop((partition.topic, partition.index), None)
+
+    def _leave(self, partition: Partition) -> None:
+        if self._led.pop((partition.topic, partition.index), None) is not None:
+            partition.leadership += 1
+        self._offline.pop(partition.key, None)
+        partition.why_offline = ""

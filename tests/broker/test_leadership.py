@@ -1,0 +1,170 @@
+"""Another broker leads: this one says who does, keeps its log, writes nothing to the tier, and leads again when it is named."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from app.configs import Durability
+from app.errors import ErrorCode
+from app.replication.roles import Role
+from app.units import PartitionIndex, TopicIdPartition
+from app.wire.apikeys import ApiKey
+from app.wire.apis.find_coordinator import FindCoordinatorRequest
+from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
+from tests.broker.test_node import FETCH, fetch_all, produce, tier_everything, until
+from tests.handlers.conversation import Talk, batch, talk
+from tests.support.broker import RunningBroker, running_broker
+from tests.support.leadership import OTHER, OTHER_PORT, name_leader
+
+ME = 1
+
+
+def fetch_frame(client: Talk, topic: object, offset: int, *, version: int = 16, max_wait_ms: int = 0) -> None:
+    client.correlation_id += 1
+    asked = FetchPartition(0, -1, offset, partition_max_bytes=1 << 20)
+    request = FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, topics=[(topic, [asked])])  # type: ignore[list-item]
+    client.writer.write(encode_fetch_request(version, client.correlation_id, "test", request))
+
+
+async def produced(
+    client: Talk, topic: str, version: int = 10
+) -> tuple[int, tuple[int, int], list[tuple[int, str, int]]]:
+    """The code, the leader that the answer names, and the addresses that it gives."""
+    answer = await client.produce(version, [(topic, [(0, batch(1))])])
+    found = answer.responses[0].partition_responses[0]
+    leader = found.current_leader
+    where = [(one.node_id, one.host, one.port) for one in answer.node_endpoints]
+    return found.error_code, (leader.leader_id, leader.leader_epoch), where
+
+
+async def listed(client: Talk, topic: str) -> int:
+    asked = ListOffsetsRequest(-1, 0, [ListOffsetsTopic(topic, [ListOffsetsPartition(0, -1, -1)])])
+    answer = await client.ask(ApiKey.LIST_OFFSETS, 7, asked)
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+def tiered(broker: RunningBroker, topic: str) -> bool:
+    topic_id = broker.node.controller.image.topics_by_name[topic].topic_id
+    return broker.node.remote_log_manager.manifest_of(TopicIdPartition(topic_id, PartitionIndex(0))) is not None
+
+
+async def test_a_broker_that_does_not_lead_names_the_leader_and_its_address(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t")
+        assert await produce(client, "t", batch(3)) == [0]
+        epoch = broker.log("t").leader_epoch
+        await name_leader(broker.node, "t", OTHER)
+        where = [(OTHER, "127.0.0.1", OTHER_PORT)]
+        assert await produced(client, "t") == (ErrorCode.NOT_LEADER_OR_FOLLOWER, (OTHER, epoch + 1), where)
+        topic_id = broker.log("t").topic_id
+        fetch_frame(client, topic_id, 0)
+        _, answer = await client.answer(FETCH, 16)
+        found = answer.responses[0].partitions[0]
+        assert (found.error_code, found.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, OTHER)
+        assert [(one.node_id, one.host, one.port) for one in answer.node_endpoints] == where
+        assert await listed(client, "t") == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert broker.log("t").log_end_offset == 3, "the log stays"
+        assert any(f"broker {OTHER} leads it" in line for line in broker.lines)
+
+
+async def test_a_producer_whose_requests_were_learnt_is_told_too(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t")
+        for _ in range(5):
+            assert (await produced(client, "t"))[0] == 0
+        await name_leader(broker.node, "t", OTHER)
+        assert (await produced(client, "t"))[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert broker.log("t").log_end_offset == 5
+
+
+async def test_a_consumer_that_waits_is_told_at_once_when_another_broker_leads(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t")
+        fetch_frame(client, broker.log("t").topic_id, 0, max_wait_ms=600_000)
+        async with talk(broker.port) as other:
+            await produced(other, "u")  # by now the Fetch has been read, and waits
+        await name_leader(broker.node, "t", OTHER)
+        async with asyncio.timeout(60):
+            _, answer = await client.answer(FETCH, 16)
+        assert answer.responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_partition_that_another_broker_leads_is_neither_copied_nor_expired_by_this_one(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t", segment_bytes="1048576")
+        await produce(client, "t", batch(10))
+        await until(lambda: tiered(broker, "t"))
+        await name_leader(broker.node, "t", OTHER)
+        assert not tiered(broker, "t")
+
+
+@pytest.mark.parametrize("durability", [Durability.MEMORY, Durability.DISK])
+async def test_a_broker_that_is_named_again_leads_with_all_records_in_a_higher_epoch(
+    tmp_path: Path, durability: Durability
+) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t", firn_durability=durability.value)
+        await produce(client, "t", batch(10), batch(5))
+        sent = await fetch_all(client, "t", end=15)
+        await name_leader(broker.node, "t", OTHER)
+        epoch = broker.log("t").leader_epoch
+        await name_leader(broker.node, "t", ME)
+        partition = broker.node.partitions.table.get("t", 0)
+        assert partition is not None
+        await until(lambda: partition.role is Role.LEADER)
+        assert broker.log("t").leader_epoch > epoch
+        assert await fetch_all(client, "t", end=15) == sent
+        assert await produce(client, "t", batch(1)) == [15]
+        assert tiered(broker, "t")
+        await tier_everything(broker, "t", 0)
+
+
+async def test_what_another_broker_leads_is_not_led_after_a_restart_and_kept(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t")
+        await broker.create_topic("u")
+        await produce(client, "t", batch(10))
+        sent = await fetch_all(client, "t", end=10)
+        await name_leader(broker.node, "t", -1)
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        assert (await produced(client, "t"))[:2] == (ErrorCode.NOT_LEADER_OR_FOLLOWER, (-1, -1))
+        assert await produce(client, "u", batch(1)) == [0]
+        assert not tiered(broker, "t")
+        await name_leader(broker.node, "t", ME)
+        await until(lambda: broker.node.partitions.table.led("t", 0) is not None)
+        assert await fetch_all(client, "t", end=10) == sent
+        assert await produce(client, "t", batch(1)) == [10]
+
+
+async def test_the_groups_of_a_partition_that_another_broker_leads_have_no_coordinator_here(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, offsets_topic_num_partitions=1) as broker, talk(broker.port) as client:
+        asked = FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
+
+        async def coordinator() -> tuple[int, int]:
+            answer = (await client.ask(ApiKey.FIND_COORDINATOR, 4, asked)).coordinators[0]
+            return answer.error_code, answer.node_id
+
+        async with asyncio.timeout(60):
+            while (await coordinator())[0]:
+                await asyncio.sleep(0.01)
+        assert await coordinator() == (0, ME)
+        await name_leader(broker.node, "__consumer_offsets", OTHER)
+        assert await coordinator() == (0, OTHER)
+        await name_leader(broker.node, "__consumer_offsets", ME)
+        async with asyncio.timeout(60):
+            while await coordinator() != (0, ME):
+                await asyncio.sleep(0.01)
+
+
+async def test_a_topic_that_another_broker_leads_is_deleted_here_too(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t")
+        await produce(client, "t", batch(10))
+        await name_leader(broker.node, "t", OTHER)
+        await broker.node.controller.delete_topic("t")
+        assert broker.node.logs.get("t", 0) is None
+        assert (await produced(client, "t"))[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
