@@ -27,8 +27,8 @@ from crc32c import crc32c
 from app.allocator import keep_freed_memory
 from app.hot.files import PosixFileSystem
 from app.limits import KIB, MIB
+from app.objectstore.location import S3Location, parse_store_url
 from app.objectstore.s3 import S3Store
-from app.objectstore.url import S3Location, parse_store_url
 from app.records.builder import build_batch
 from app.tiering.segment_format import ChunkCodec, ChunkEntry
 from app.tiering.store_process import KEPT_MEMORY_BYTES_MAX, THREADS, StoreThreads

@@ -22,7 +22,8 @@ from app.metadata.follower import MetadataFollower
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.directory_work import storage_error
-from app.objectstore.url import DirectoryLocation, open_store, parse_store_url
+from app.objectstore.location import DirectoryLocation, parse_store_url
+from app.objectstore.opening import open_store
 from app.units import TimestampMs
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from app.configs.broker_definitions import BROKER_DEFINITIONS
 from app.configs.group_bounds import GROUP_BOUNDS
 from app.configs.topic_definitions import TOPIC_DEFINITIONS
 from app.metadata import group_configs
-from app.objectstore.url import S3Location
+from app.objectstore.location import S3Location
 
 ROOT = Path(__file__).parents[1]
 TABLES = ("app/configs/", "app/settings.py")

@@ -31,7 +31,7 @@ from app.handlers.context import Context
 from app.handlers.dispatch import Apis
 from app.handlers.fetch_sessions import FetchSessions
 from app.handlers.metrics import ApiMetrics
-from app.handlers.producer_ids import ProducerIds
+from app.handlers.producer_id_block import ProducerIds
 from app.handlers.replays import ReplayTurns, loop_time_s
 from app.handlers.server import KafkaServer
 from app.hot.checkpoints import MetaProperties

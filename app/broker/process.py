@@ -33,8 +33,8 @@ from app.faults import Faults, met_bug
 from app.hot.files import DirectoryLock, FileSystem, PosixFileSystem, claim_directory
 from app.metrics import Sample
 from app.notices import log_line
+from app.objectstore.location import parse_store_url
 from app.objectstore.rpc import RpcClient
-from app.objectstore.url import parse_store_url
 from app.usage import show_process
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from app.cli.banner import banner
 from app.cli.output import print_json, say
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, parse_bootstrap, run_async
 from app.errors import BrokerUnavailable, ConfigError, ConflictError, FirnError, RequestRejected
@@ -74,8 +75,6 @@ def start(config: BrokerConfig, arguments: list[str], log_file: Path | None) -> 
     running = find_running(data_dir)
     if running is None:
         raise FirnError(f"The broker has ended again; {path} says why.")
-    from app.cli.serve import banner
-
     sys.stdout.write(
         banner(
             config,

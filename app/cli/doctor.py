@@ -308,7 +308,8 @@ async def store_checks(url: str) -> list[CheckResult]:
     """The object store, with everything that Firn asks of one. Raises: ConfigError for a wrong URL."""
     from app.broker.runtime import SystemClock, ThreadPool
     from app.objectstore.check import CheckResult, check_store
-    from app.objectstore.url import DirectoryLocation, open_store, parse_store_url
+    from app.objectstore.location import DirectoryLocation, parse_store_url
+    from app.objectstore.opening import open_store
 
     pool = ThreadPool()
     location = parse_store_url(url)

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app import __version__
+from app.cli.banner import banner
 from app.cli.session import local_path
 from app.errors import ConfigError
 
 if TYPE_CHECKING:
     from app.broker.process import Broker
-    from app.configs import BrokerConfig
 
 
 def serve(
@@ -173,34 +172,6 @@ def _ready(broker: Broker, ready_fd: int | None) -> None:
         return
     sys.stdout.write(banner(config, kafka=kafka, cluster_id=image.cluster_id, stopped_by="Ctrl-C"))
     sys.stdout.flush()
-
-
-def banner(
-    config: BrokerConfig, *, kafka: str, cluster_id: str, stopped_by: str, background: tuple[int, Path] | None = None
-) -> str:
-    """What a person sees when the broker is ready: where it is, where the data is, what to do next.
-
-    ``background`` is process and log file of a broker that has no terminal.
-    """
-    lines = [
-        f"Firn {__version__}: broker {config.node_id} of cluster {cluster_id} is ready.",
-        "",
-        f"  Kafka     {kafka}",
-        f"  HTTP      {'off' if config.http_address == 'off' else f'http://{config.http_address}'}",
-        f"  Data      {Path(config.data_dir).absolute()}",
-        f"  Store     {config.store_url}",
-        *([f"  Log       {background[1]}", f"  Process   {background[0]}"] if background else []),
-        "",
-    ]
-    option = "" if kafka == "127.0.0.1:9092" else f" -b {kafka}"
-    lines += [
-        f"  echo hello | firn produce greetings{option}",
-        f"  firn consume greetings{option}",
-    ]
-    if config.http_address != "off":
-        lines.append(f"  open http://{config.http_address}/docs")
-    lines += ["", f"{stopped_by} stops it in order.", ""]
-    return "\n".join(lines)
 
 
 def _list_settings(*, as_json: bool) -> int:

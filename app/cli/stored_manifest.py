@@ -29,7 +29,7 @@ async def changing(
     from app.broker.runtime import SystemClock, ThreadPool
     from app.metadata.follower import MetadataFollower
     from app.metadata.manifest import SegmentManifest
-    from app.objectstore.url import open_store
+    from app.objectstore.opening import open_store
     from app.tiering.unnamed import find_unnamed
     from app.units import BrokerId, PartitionIndex
 

@@ -44,7 +44,7 @@ def verify(
     Manifests, segments and every checksum are read, and offsets must have no gap and no overlap. No broker is needed, and
     one may be running. Nothing is changed. Exit code 1 if records are missing or damaged, or a manifest is gone.
     """
-    from app.objectstore.url import DirectoryLocation, parse_store_url
+    from app.objectstore.location import DirectoryLocation, parse_store_url
     from app.settings import load
 
     settings = load(config_path=config, environment=os.environ, flags={"--store": store})
@@ -117,7 +117,7 @@ class _Outcome:
 async def _verify(url: str, topics: list[str] | tuple[str, ...], *, records: bool, quiet: bool) -> _Outcome:
     from app.broker.runtime import SystemClock, ThreadPool
     from app.metadata.follower import MetadataFollower
-    from app.objectstore.url import open_store
+    from app.objectstore.opening import open_store
     from app.tiering.verify import Progress
     from app.tiering.verify import verify as walk
 

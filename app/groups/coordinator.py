@@ -12,7 +12,8 @@ from app.coordinator.shell import Coordinator, Reply, Turn
 from app.coordinator.topics import CONSUMER_OFFSETS
 from app.errors import ErrorCode, RequestRejected
 from app.faults import Faults, Limited
-from app.groups.metrics import GroupCounters, show_groups, show_lag
+from app.groups.counters import GroupCounters
+from app.groups.metrics import show_groups, show_lag
 from app.groups.shard import CommittedPartition, GroupShard
 from app.metadata.cluster import ClusterImage, ImageDelta
 from app.metrics import Registry

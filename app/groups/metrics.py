@@ -1,4 +1,4 @@
-"""Counters and gauges of groups of all types. Pure: state machines count, ``app/metrics.py`` sums up."""
+"""Gauges of groups of all types: what is shown is read from the shards."""
 
 from __future__ import annotations
 
@@ -7,57 +7,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from app.groups.group import GroupType
-from app.groups.share_window import AcknowledgeType
 from app.metrics import Labels, Registry
 
 if TYPE_CHECKING:
     from app.groups.shard import GroupShard
-
-
-class GroupCounters:
-    """What happens to groups and their offsets."""
-
-    __slots__ = ("assignments", "members_expired", "offsets_committed", "offsets_deleted", "offsets_pending")
-
-    def __init__(self, registry: Registry) -> None:
-        text = (
-            "Offsets that groups committed, by whether a transaction committed them; such count once it is committed."
-        )
-        self.offsets_committed = registry.counter("firn_group_offsets_committed_total", text, transactional="false")
-        self.offsets_pending = registry.counter("firn_group_offsets_committed_total", text, transactional="true")
-        self.offsets_deleted = registry.counter(
-            "firn_group_offsets_deleted_total", "Committed offsets that expired or were deleted."
-        )
-        text = "Members of groups that were taken out because nothing was heard of them in time, by type of group."
-        self.members_expired = {
-            group_type: registry.counter("firn_group_members_expired_total", text, type=group_type.value)
-            for group_type in GroupType
-        }
-        text = "Assignments that the broker has computed, by type of group."
-        self.assignments = {
-            group_type: registry.counter("firn_group_assignments_total", text, type=group_type.value)
-            for group_type in (GroupType.CONSUMER, GroupType.SHARE)
-        }
-
-
-class ShareCounters:
-    """What happens to records of share groups."""
-
-    __slots__ = ("acknowledged", "acquired", "locks_expired")
-
-    def __init__(self, registry: Registry) -> None:
-        self.acquired = registry.counter(
-            "firn_share_records_acquired_total", "Records given to members of share groups."
-        )
-        text = "Records that members of share groups have said something of."
-        self.acknowledged = {
-            kind: registry.counter("firn_share_records_acknowledged_total", text, type=kind.name.lower())
-            for kind in AcknowledgeType
-        }
-        self.locks_expired = registry.counter(
-            "firn_share_locks_expired_total",
-            "Records taken back from members of share groups that had them for too long.",
-        )
 
 
 def show_lag(

@@ -26,9 +26,9 @@ from app.groups.classic_member import CONSUMER_PROTOCOL, ClassicTimer, Join, Syn
 from app.groups.cleanup import Chore, OffsetCleanup
 from app.groups.consumer import JOINING, LEAVING, Client, ConsumerGroup, Member, MemberTimer
 from app.groups.consumer_records import KEY_TYPES, GroupEpoch, from_bytes, to_bytes
+from app.groups.counters import GroupCounters
 from app.groups.deletion import Deletion, DeletionDue, Deletions, sweeps_at_once, tombstones_at_once
 from app.groups.group import Group, GroupType
-from app.groups.metrics import GroupCounters
 from app.groups.migration import can_downgrade, can_upgrade, downgraded, upgraded
 from app.groups.offsets import CommittedOffset, OffsetStore, group_prefix, offset_key, offset_place, offset_value
 from app.groups.share import ShareGroup, ShareTimer

@@ -10,7 +10,7 @@ from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import SHARE_GROUP_STATE, ensure_topic
 from app.errors import ErrorCode, RequestRejected
 from app.faults import Faults, Limited
-from app.groups.metrics import ShareCounters
+from app.groups.counters import ShareCounters
 from app.groups.share_sessions import ShareSession, ShareSessions
 from app.groups.share_state import ShareKey, SharePartition, ShareSettings, ShareStateShard
 from app.metadata.cluster import ClusterImage, ImageDelta

@@ -27,7 +27,7 @@ from app.coordinator.schemas.share_state import (
 )
 from app.coordinator.shell import Turn
 from app.errors import ErrorCode, RequestRejected
-from app.groups.metrics import ShareCounters
+from app.groups.counters import ShareCounters
 from app.groups.share_window import Acknowledgement, Acquired, RecordState, Run, Window, pieces
 from app.metadata.group_configs import LATEST
 from app.metrics import Registry

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from app.groups.share_coordinator import ShareCoordinator
     from app.handlers.fetch_sessions import FetchSessions
     from app.handlers.metrics import ApiMetrics
-    from app.handlers.producer_ids import ProducerIds
+    from app.handlers.producer_id_block import ProducerIds
     from app.hot.manager import LogManager
     from app.metadata.cluster import ClusterImage
     from app.metadata.controller import Controller

@@ -662,9 +662,7 @@ class Controller:
 
     # --- changing ---------------------------------------------------------------------------------------------------
 
-    async def submit(
-        self, plan: Callable[[ImageDraft, Surroundings], Planned[T]], *, validate_only: bool = False
-    ) -> T:
+    async def submit(self, plan: Callable[[ImageDraft, Surroundings], Planned[T]], *, validate_only: bool = False) -> T:
         """Make the change that ``plan`` makes of the newest image, in the order of the calls; its answer, once that is durable.
 
         ``plan`` may be called again, on a newer image. Raises: what it raises; RequestRejected THROTTLING_QUOTA_EXCEEDED;

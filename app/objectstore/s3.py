@@ -63,9 +63,9 @@ from app.objectstore.api import (
     UploadInfo,
 )
 from app.objectstore.keys import LIST_LIMIT_MAX, PART_NUMBER_MAX, check_key, check_prefix, check_range
+from app.objectstore.location import S3Location
 from app.objectstore.s3_bulk import BulkReader
 from app.objectstore.s3_models import ServiceModels
-from app.objectstore.url import S3Location
 from app.units import TimestampMs
 
 T = TypeVar("T")

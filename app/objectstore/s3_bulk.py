@@ -17,7 +17,7 @@ from botocore.credentials import ReadOnlyCredentials
 from obstore.exceptions import BaseError
 from obstore.store import S3Store as Bucket
 
-from app.objectstore.url import S3Location
+from app.objectstore.location import S3Location
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Config, S3Credential

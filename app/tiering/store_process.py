@@ -34,10 +34,11 @@ from app.limits import MIB
 from app.metrics import Registry, Sample
 from app.notices import log_line
 from app.objectstore.api import Buffer, ObjectStore
+from app.objectstore.location import DirectoryLocation, parse_store_url
 from app.objectstore.metered import MeteredStore
+from app.objectstore.opening import open_store
 from app.objectstore.proxy import store_handlers
 from app.objectstore.rpc import Handler, RpcServer
-from app.objectstore.url import DirectoryLocation, open_store, parse_store_url
 from app.priority import give_way
 from app.terminating import end_with_parent
 from app.tiering.store_proxy import store_work_handlers

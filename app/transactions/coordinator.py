@@ -14,9 +14,10 @@ from app.errors import ErrorCode, FirnError, RequestRejected
 from app.faults import Faults
 from app.metrics import Registry
 from app.seams import Clock
+from app.transactions.counters import TransactionCounters
 from app.transactions.ending import Endings
 from app.transactions.markers import MarkerWriter, PendingOffsets
-from app.transactions.metrics import TransactionCounters, show_transactions
+from app.transactions.metrics import show_transactions
 from app.transactions.shard import TransactionShard
 from app.transactions.state import (
     PREPARED,

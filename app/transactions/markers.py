@@ -13,7 +13,7 @@ from app.coordinator.topics import CONSUMER_OFFSETS
 from app.errors import ErrorCode, RequestRejected
 from app.records.control import ControlType
 from app.seams import Clock
-from app.transactions.metrics import TransactionCounters
+from app.transactions.counters import TransactionCounters
 from app.transactions.state import VERSION_2, ProducerIdentity
 from app.units import PartitionIndex, ProducerId, TopicPartition
 

@@ -17,7 +17,7 @@ from app.coordinator.shell import Turn
 from app.errors import RequestRejected
 from app.limits import KIB
 from app.transactions import records, state
-from app.transactions.metrics import TransactionCounters
+from app.transactions.counters import TransactionCounters
 from app.transactions.state import BUSY, PREPARED, ProducerIdentity, Transaction
 from app.units import PartitionIndex, ProducerId, TimestampMs, TopicPartition
 

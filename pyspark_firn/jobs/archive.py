@@ -28,7 +28,7 @@ from app.errors import ConfigError, CorruptionError
 from app.limits import MIB
 from app.metadata.manifest_state import ManifestState
 from app.objectstore.api import AlreadyExists, ObjectMissing
-from app.objectstore.url import DirectoryLocation, parse_store_url
+from app.objectstore.location import DirectoryLocation, parse_store_url
 from app.units import PartitionIndex, TopicId, TopicIdPartition
 from pyspark_firn.batch import plan as plan_read
 from pyspark_firn.columns import HEADERS, KAFKA_COLUMNS, arrow_schema

@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform
 
 from app.errors import ConfigError, FirnError
-from app.objectstore.url import DirectoryLocation, S3Location, parse_store_url
+from app.objectstore.location import DirectoryLocation, S3Location, parse_store_url
 from pyspark_firn.jobs.archive_plan import decode_document
 from pyspark_firn.jobs.parquet_files import COLUMNS_WITH_STATISTICS
 from pyspark_firn.jobs.targets import CLIENT_OPTIONS, bucket_config, credentials_of

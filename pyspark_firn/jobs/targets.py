@@ -26,7 +26,7 @@ from obstore.store import S3Store as Bucket
 
 from app.errors import ConfigError, CorruptionError, StorageUnavailable
 from app.objectstore.directory_work import storage_error
-from app.objectstore.url import DirectoryLocation, S3Location, parse_store_url
+from app.objectstore.location import DirectoryLocation, S3Location, parse_store_url
 from pyspark_firn.jobs.archive_plan import PENDING_SUFFIX, pending_path
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from app.handlers.context import Context, Request
 from app.handlers.dispatch import Apis
 from app.handlers.fetch_sessions import FetchSessions
 from app.handlers.metrics import ApiMetrics
-from app.handlers.producer_ids import ProducerIds
+from app.handlers.producer_id_block import ProducerIds
 from app.metadata.cluster import Endpoint
 from app.metadata.controller import Controller
 from app.metadata.liveness import ObjectLiveness

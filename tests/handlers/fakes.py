@@ -23,7 +23,7 @@ from app.handlers.context import Context
 from app.handlers.dispatch import Apis
 from app.handlers.fetch_sessions import FetchSessions
 from app.handlers.metrics import ApiMetrics
-from app.handlers.producer_ids import ProducerIds
+from app.handlers.producer_id_block import ProducerIds
 from app.handlers.server import KafkaServer
 from app.hot.producers import ProducerStates
 from app.metrics import Registry

@@ -14,8 +14,8 @@ from crc32c import crc32c
 from app.errors import StorageUnavailable
 from app.metrics import Registry
 from app.objectstore.api import AlreadyExists, ObjectMissing, RangeUnsatisfiable
+from app.objectstore.location import S3Location, parse_store_url
 from app.objectstore.s3 import ATTEMPTS_MAX, S3Store
-from app.objectstore.url import S3Location, parse_store_url
 from tests.objectstore.conftest import NoWait
 from tests.objectstore.scripted_server import CUT, HANG, ScriptedServer, answer, refusal
 

@@ -10,9 +10,10 @@ import pytest
 from app.errors import ConfigError
 from app.metrics import Registry
 from app.objectstore.directory import DirectoryStore
+from app.objectstore.location import DirectoryLocation, S3Location, StoreLocation, parse_store_url
 from app.objectstore.metered import MeteredStore, directory_of
+from app.objectstore.opening import open_store
 from app.objectstore.s3 import S3Store
-from app.objectstore.url import DirectoryLocation, S3Location, StoreLocation, open_store, parse_store_url
 from tests.objectstore.conftest import ThreadPool
 
 GOOD: list[tuple[str, StoreLocation]] = [

@@ -16,8 +16,8 @@ import pytest
 
 from app.cli import main
 from app.errors import CorruptionError, StorageUnavailable
+from app.objectstore.location import S3Location, parse_store_url
 from app.objectstore.s3 import S3Store
-from app.objectstore.url import S3Location, parse_store_url
 from app.records.builder import build_batch
 from app.units import Offset
 from pyspark_firn.jobs.iceberg import local_catalog, opened_table, warehouse_at

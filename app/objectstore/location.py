@@ -1,8 +1,7 @@
-"""Store addresses: ``file:///path`` and ``s3://bucket/prefix?option=value``. Parsing imports no adapter."""
+"""Store addresses: ``file:///path`` and ``s3://bucket/prefix?option=value``. Nothing is opened here."""
 
 from __future__ import annotations
 
-import random
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +9,8 @@ from typing import Final, Literal, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from app.errors import ConfigError
-from app.faults import Faults
-from app.metrics import Registry
-from app.objectstore.api import InvalidKey, ObjectStore
+from app.objectstore.api import InvalidKey
 from app.objectstore.keys import check_key
-from app.seams import BlockingPool
 
 ServerSideEncryption: TypeAlias = Literal["AES256", "aws:kms"]
 
@@ -174,43 +170,3 @@ def _parse_flag(name: str, value: str | None, *, default: bool) -> bool:
             return False
         case _:
             raise ConfigError(f"{name}={value} is neither true nor false")
-
-
-async def open_store(
-    url: str | StoreLocation,
-    *,
-    pool: BlockingPool,
-    rng: random.Random,
-    registry: Registry | None = None,
-    faults: Faults | None = None,
-) -> ObjectStore:
-    """The store at ``url``, ready for use; whoever opens it closes it.
-
-    ``pool`` runs system calls of a directory; ``rng`` spreads the retries of S3; with ``registry`` every operation is
-    counted (``MeteredStore``), and ``faults`` is told of those that fail.
-
-    A directory is made if need be and cleaned of what a crash left over. Whether S3 can be reached and what it allows is not
-    asked here: an S3 store that is away must not keep a broker from starting (``check.check_store`` asks).
-
-    Raises: ConfigError (the URL, or an S3 client that cannot be made of it), StorageUnavailable (the directory).
-    """
-    # Each adapter is imported where it is used: aiobotocore alone takes most of a second.
-    location = parse_store_url(url) if isinstance(url, str) else url
-    store: ObjectStore
-    if isinstance(location, DirectoryLocation):
-        from app.objectstore.directory import DirectoryStore
-
-        directory = DirectoryStore(location.path, pool)
-        await directory.open()
-        store = directory
-    else:
-        from app.objectstore.s3 import S3Store
-
-        s3 = S3Store(location, rng=rng, registry=registry)
-        await s3.open()
-        store = s3
-    if registry is None:
-        return store
-    from app.objectstore.metered import MeteredStore
-
-    return MeteredStore(store, registry, faults)

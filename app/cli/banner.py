@@ -1,0 +1,39 @@
+"""What a person sees when a broker is ready."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app import __version__
+
+if TYPE_CHECKING:
+    from app.configs import BrokerConfig
+
+
+def banner(
+    config: BrokerConfig, *, kafka: str, cluster_id: str, stopped_by: str, background: tuple[int, Path] | None = None
+) -> str:
+    """What a person sees when the broker is ready: where it is, where the data is, what to do next.
+
+    ``background`` is process and log file of a broker that has no terminal.
+    """
+    lines = [
+        f"Firn {__version__}: broker {config.node_id} of cluster {cluster_id} is ready.",
+        "",
+        f"  Kafka     {kafka}",
+        f"  HTTP      {'off' if config.http_address == 'off' else f'http://{config.http_address}'}",
+        f"  Data      {Path(config.data_dir).absolute()}",
+        f"  Store     {config.store_url}",
+        *([f"  Log       {background[1]}", f"  Process   {background[0]}"] if background else []),
+        "",
+    ]
+    option = "" if kafka == "127.0.0.1:9092" else f" -b {kafka}"
+    lines += [
+        f"  echo hello | firn produce greetings{option}",
+        f"  firn consume greetings{option}",
+    ]
+    if config.http_address != "off":
+        lines.append(f"  open http://{config.http_address}/docs")
+    lines += ["", f"{stopped_by} stops it in order.", ""]
+    return "\n".join(lines)

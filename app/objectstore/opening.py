@@ -1,0 +1,51 @@
+"""Opening the store that an address names."""
+
+from __future__ import annotations
+
+import random
+
+from app.faults import Faults
+from app.metrics import Registry
+from app.objectstore.api import ObjectStore
+from app.objectstore.location import DirectoryLocation, StoreLocation, parse_store_url
+from app.seams import BlockingPool
+
+
+async def open_store(
+    url: str | StoreLocation,
+    *,
+    pool: BlockingPool,
+    rng: random.Random,
+    registry: Registry | None = None,
+    faults: Faults | None = None,
+) -> ObjectStore:
+    """The store at ``url``, ready for use; whoever opens it closes it.
+
+    ``pool`` runs system calls of a directory; ``rng`` spreads the retries of S3; with ``registry`` every operation is
+    counted (``MeteredStore``), and ``faults`` is told of those that fail.
+
+    A directory is made if need be and cleaned of what a crash left over. Whether S3 can be reached and what it allows is not
+    asked here: an S3 store that is away must not keep a broker from starting (``check.check_store`` asks).
+
+    Raises: ConfigError (the URL, or an S3 client that cannot be made of it), StorageUnavailable (the directory).
+    """
+    # Each adapter is imported where it is used: aiobotocore alone takes most of a second.
+    location = parse_store_url(url) if isinstance(url, str) else url
+    store: ObjectStore
+    if isinstance(location, DirectoryLocation):
+        from app.objectstore.directory import DirectoryStore
+
+        directory = DirectoryStore(location.path, pool)
+        await directory.open()
+        store = directory
+    else:
+        from app.objectstore.s3 import S3Store
+
+        s3 = S3Store(location, rng=rng, registry=registry)
+        await s3.open()
+        store = s3
+    if registry is None:
+        return store
+    from app.objectstore.metered import MeteredStore
+
+    return MeteredStore(store, registry, faults)
