@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from app.errors import DirectoryOffline, FirnError
 from app.hot.descriptors import DescriptorCache, FileHandle
@@ -21,7 +21,6 @@ from app.metrics import Registry
 from app.seams import BlockingPool
 
 if TYPE_CHECKING:
-    from app.hot.log import PartitionLog
     from app.hot.segments import Segment
 
 T = TypeVar("T")
@@ -52,6 +51,18 @@ class LogMetrics:
         self.problems = registry.counter("firn_log_recovery_problems_total", "Damages that recovery met")
 
 
+class SyncedLog(Protocol):
+    """A log as those see it who sync it, or have to take it out of use."""
+
+    async def sync(self) -> None:
+        """One sync: all bytes written so far. Raises: StorageUnavailable; the directory is offline then."""
+        ...
+
+    def refuse(self, error: FirnError) -> None:
+        """Raise ``error`` from every operation from now on."""
+        ...
+
+
 class LogDirectory:
     """Shared by all logs under one path. Belongs to the event loop."""
 
@@ -77,7 +88,7 @@ class LogDirectory:
         self.indexes = IndexCache(INDEX_MEMORY_BYTES_MAX)
         self.syncer = Syncer()
         self.metrics = LogMetrics(registry if registry is not None else Registry())
-        self.logs: dict[PartitionLog, None] = {}
+        self.logs: dict[SyncedLog, None] = {}
         self.offline_reason: str | None = None
         self.on_offline: Callable[[str], None] | None = None
         """Told once, when the directory goes offline."""
@@ -162,16 +173,16 @@ class Syncer:
     """Runs the syncs that logs ask for, a few at once, each log's own one after the other."""
 
     def __init__(self) -> None:
-        self._wanted: dict[PartitionLog, None] = {}
+        self._wanted: dict[SyncedLog, None] = {}
         self._running = 0
         self._wake = asyncio.Event()
 
-    def request(self, log: PartitionLog) -> None:
+    def request(self, log: SyncedLog) -> None:
         """Sync the log soon; many requests before that are one."""
         self._wanted[log] = None
         self._wake.set()
 
-    def cancel(self, log: PartitionLog) -> None:
+    def cancel(self, log: SyncedLog) -> None:
         """Forget a request that has not begun."""
         self._wanted.pop(log, None)
 
@@ -187,7 +198,7 @@ class Syncer:
                     self._running += 1
                     group.create_task(self._sync(log))
 
-    async def _sync(self, log: PartitionLog) -> None:
+    async def _sync(self, log: SyncedLog) -> None:
         try:
             await log.sync()
         except FirnError:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from app.errors import DirectoryOffline, FirnError, StorageFull, copy_of
 from app.hot.checkpoints import LEADER_EPOCHS_FILE, encode_leader_epochs
-from app.hot.directory import LogDirectory, run_to_end
+from app.hot.directory import LogDirectory, SyncedLog, run_to_end
 from app.hot.epochs import LeaderEpochs
 from app.hot.files import replace_file, storage_error
 from app.hot.segment_list import SegmentList, has_stale_index
@@ -24,11 +24,21 @@ from app.hot.syncing import SyncItem, SyncPlan, plan_aborted_write, plan_index_w
 from app.limits import MIB
 from app.units import NO_TIMESTAMP, Offset
 
-if TYPE_CHECKING:
-    from app.hot.log import PartitionLog
-
 WRITE_BACK_BYTES: Final = 32 * MIB
 """Unsynced bytes at which a sync starts by itself, so that appends never meet the kernel's dirty-page throttling."""
+
+
+class OwnerOfBytes(SyncedLog, Protocol):
+    """The log whose syncs are kept in the books."""
+
+    path: str
+
+    @property
+    def log_end_offset(self) -> Offset: ...
+
+    def note_synced(self, plan: SyncPlan) -> None:
+        """The synced end has risen by what was planned."""
+        ...
 
 
 class LogDurability:
@@ -54,7 +64,7 @@ class LogDurability:
         "unsaved_bytes",
     )
 
-    def __init__(self, log: PartitionLog, directory: LogDirectory, *, new: bool) -> None:
+    def __init__(self, log: OwnerOfBytes, directory: LogDirectory, *, new: bool) -> None:
         """``new``: the partition's directory was just made and its name is not durable yet. ``adopt`` comes before all else."""
         self._log = log
         self._directory = directory
