@@ -9,8 +9,9 @@ from typing import Any, Final, TypeVar
 
 from app.broker.children import Child
 from app.errors import FirnError, StorageUnavailable
-from app.hot.cleaning.job import CleanedSegment, CleaningJob, Indexed, SegmentFile
+from app.hot.cleaning.job import CleaningJob, Indexed, SegmentFile
 from app.hot.cleaning.work import ProxyCleanerWork
+from app.hot.segments import CleanedSegment
 from app.objectstore.rpc import RpcClient
 
 T = TypeVar("T")

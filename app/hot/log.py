@@ -34,8 +34,6 @@ from app.errors import (
     copy_of,
 )
 from app.hot.checkpoints import EpochStart
-from app.hot.cleaning.job import CleanedSegment
-from app.hot.cleaning.selection import RolledSegment
 from app.hot.directory import LogDirectory
 from app.hot.durability import WRITE_BACK_BYTES, LogDurability
 from app.hot.epochs import LeaderEpochs
@@ -64,6 +62,8 @@ from app.hot.segment_writer import SegmentWriter
 from app.hot.segments import (
     RELATIVE_OFFSET_MAX,
     TRANSACTION_INDEX_SUFFIX,
+    CleanedSegment,
+    RolledSegment,
     Segment,
     SegmentView,
 )

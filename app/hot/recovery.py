@@ -24,7 +24,6 @@ from typing import Final
 from app.configs import Durability, TopicConfig
 from app.errors import CorruptionError
 from app.hot.checkpoints import LEADER_EPOCHS_FILE, EpochStart, encode_leader_epochs, parse_leader_epochs
-from app.hot.cleaning.swapping import CLEANED_SUFFIX, SWAP_SUFFIX, complete
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.hot.epochs import LeaderEpochs
 from app.hot.files import FULL_ERRNOS, File, FileSystem, read_file, replace_file, unlink_quietly
@@ -47,6 +46,7 @@ from app.hot.segments import (
     walk,
 )
 from app.hot.state_file import LogState
+from app.hot.swapping import CLEANED_SUFFIX, SWAP_SUFFIX, complete
 from app.limits import MIB
 from app.records.batch import HEADER_BYTES, BatchHeader, parse_header
 from app.records.control import EndTransactionMarker, parse_marker

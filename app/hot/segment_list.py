@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.errors import ConflictError, FirnError
-from app.hot.cleaning.job import CleanedSegment
-from app.hot.cleaning.selection import RolledSegment
-from app.hot.cleaning.swapping import put_in_place
 from app.hot.directory import LogDirectory
 from app.hot.files import replace_file, storage_error
 from app.hot.indexes import AbortedTransaction, SegmentIndex, encode_aborted
@@ -22,10 +19,13 @@ from app.hot.segments import (
     SEGMENT_SUFFIXES,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
+    CleanedSegment,
+    RolledSegment,
     Segment,
     SegmentView,
 )
 from app.hot.state_file import SegmentState
+from app.hot.swapping import put_in_place
 from app.units import Offset, TimestampMs
 
 

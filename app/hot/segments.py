@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
 
 from app.configs.numbers import LONG_MAX
 from app.errors import CorruptionError
@@ -202,3 +204,32 @@ def finish_times(segment: Segment, index: SegmentIndex) -> None:
     """Note the greatest timestamp of a segment that is complete, so that whoever opens it need not scan it."""
     if segment.max_timestamp >= 0:
         index.add_time(segment.max_timestamp, segment.max_timestamp_offset - segment.base_offset)
+
+
+class RolledSegment(NamedTuple):
+    """A segment that is not active, as far as the choice goes."""
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    max_timestamp: int
+    """-1 if its records have none."""
+    first_timestamp: int
+    """Greatest timestamp of its first batch; -1 if it is not known."""
+
+
+class CleanedSegment(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """A segment that was written and synced, its files still ending in ``.cleaned``. Fields as in ``Segment``."""
+
+    base_offset: int
+    size_bytes: int
+    max_timestamp: int
+    max_timestamp_offset: int
+    rolling_timestamp: int
+    bytes_since_index_entry: int
+    has_aborted: bool
+    unchanged: bool
+    """Every batch is as it was, in one segment: the files were removed again."""
+    bytes_read: int
+    records_read: int
+    records_kept: int

@@ -21,9 +21,9 @@ from app.handlers import share_fetch
 from app.hot import recovery
 from app.hot.cleaning import cleaner, compaction
 from app.hot.cleaning.plain import PlainEngine
-from app.hot.cleaning.swapping import SWAP_SUFFIX
 from app.hot.log import PartitionLog
 from app.hot.producers import ProducerStates
+from app.hot.swapping import SWAP_SUFFIX
 from app.metadata.append_attempt import AppendAttempt, PutOutcome, ReadBack, ReadOutcome
 from app.metadata.manifest import SegmentManifest
 from app.metadata.numbered_log import NumberedLog

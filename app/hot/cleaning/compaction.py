@@ -20,8 +20,7 @@ from crc32c import crc32c
 
 from app.errors import ConflictError, CorruptionError
 from app.hot.cleaning.engine import EMPTIED_KEPT, RECORDS_DROPPED, SLOT_BYTES, TRANSACTION_GONE, Engine, Scanned
-from app.hot.cleaning.job import CleanedSegment, CleaningJob, Indexed, SegmentFile
-from app.hot.cleaning.swapping import CLEANED_SUFFIX
+from app.hot.cleaning.job import CleaningJob, Indexed, SegmentFile
 from app.hot.cleaning.transactions import CleanedTransactions
 from app.hot.files import File, FileSystem, unlink_quietly, write_whole
 from app.hot.indexes import AbortedTransaction, SegmentIndex, encode_aborted
@@ -31,8 +30,10 @@ from app.hot.segments import (
     SEGMENT_SUFFIXES,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
+    CleanedSegment,
     file_name,
 )
+from app.hot.swapping import CLEANED_SUFFIX
 from app.limits import KIB, MIB, REQUEST_BYTES_MAX
 from app.records.batch import HEADER_BYTES, BatchHeader, parse_header
 from app.records.control import EndTransactionMarker, parse_marker

@@ -50,20 +50,3 @@ class Indexed(msgspec.Struct, array_like=True, frozen=True):
     """Keys of every record below are in it. At most ``dirty_end``; less if the map had no room for more."""
     keys: int
     bytes_read: int
-
-
-class CleanedSegment(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """A segment that was written and synced, its files still ending in ``.cleaned``. Fields as in ``Segment``."""
-
-    base_offset: int
-    size_bytes: int
-    max_timestamp: int
-    max_timestamp_offset: int
-    rolling_timestamp: int
-    bytes_since_index_entry: int
-    has_aborted: bool
-    unchanged: bool
-    """Every batch is as it was, in one segment: the files were removed again."""
-    bytes_read: int
-    records_read: int
-    records_kept: int

@@ -15,22 +15,10 @@ from typing import Final, NamedTuple
 
 from app.configs import TopicConfig
 from app.hot.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
-from app.hot.segments import RELATIVE_OFFSET_MAX
+from app.hot.segments import RELATIVE_OFFSET_MAX, RolledSegment
 
 GROUP_SEGMENTS_MAX: Final = 64
 """Segments made into one: their files are renamed in one turn of the event loop."""
-
-
-class RolledSegment(NamedTuple):
-    """A segment that is not active, as far as the choice goes."""
-
-    base_offset: int
-    end_offset: int
-    size_bytes: int
-    max_timestamp: int
-    """-1 if its records have none."""
-    first_timestamp: int
-    """Greatest timestamp of its first batch; -1 if it is not known."""
 
 
 class Dirt(NamedTuple):
