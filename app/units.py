@@ -7,7 +7,10 @@ or a count for a length. They cost nothing at run time. Ranges are half open and
 from __future__ import annotations
 
 import uuid
-from typing import NamedTuple, NewType
+from typing import NamedTuple, NewType, TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+"""Bytes that are read, never kept or changed."""
 
 Offset = NewType("Offset", int)
 """A record's place in its partition; 0 is the first ever written. Never reused (INV-1)."""

@@ -24,11 +24,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from app.broker.cleaning import CleanerProcess
-from app.broker.runtime import SystemClock, ThreadPool
 from app.configs import BrokerConfig, TopicConfig
 from app.hot.cleaning.cleaner import LogCleaner
-from app.hot.files import PosixFileSystem
 from app.hot.manager import LogManager
+from app.machine.files import PosixFileSystem
+from app.machine.runtime import SystemClock, ThreadPool
 from app.metrics import Registry
 from app.notices import log_line
 from app.records.builder import build_batch

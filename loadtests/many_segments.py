@@ -22,10 +22,10 @@ from pathlib import Path
 import uvloop
 
 from app.broker.node import Node, Surroundings
-from app.broker.runtime import SystemClock, ThreadPool, raise_descriptor_limit
 from app.configs import BrokerConfig
-from app.hot.files import PosixFileSystem
 from app.hot.log import PartitionLog
+from app.machine.files import PosixFileSystem
+from app.machine.runtime import SystemClock, ThreadPool, raise_descriptor_limit
 from app.objectstore.directory import DirectoryStore
 from app.records.builder import build_batch
 from app.tiering.store_work import InlineStoreWork

@@ -25,10 +25,10 @@ import uvloop
 from crc32c import crc32c
 
 from app.broker.node import Node, Surroundings
-from app.broker.runtime import SystemClock, ThreadPool, boot_s, raise_descriptor_limit, settle_memory
 from app.configs import BrokerConfig
 from app.handlers.connection import Connection
-from app.hot.files import PosixFileSystem
+from app.machine.files import PosixFileSystem
+from app.machine.runtime import SystemClock, ThreadPool, boot_s, raise_descriptor_limit, settle_memory
 from app.objectstore.directory import DirectoryStore
 from app.records.builder import build_batch
 from app.tiering.store_work import InlineStoreWork

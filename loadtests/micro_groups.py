@@ -18,15 +18,15 @@ import tempfile
 import time
 import uuid
 
-from app.broker.runtime import SystemClock, ThreadPool
 from app.configs import BrokerConfig, TopicConfig
 from app.coordinator.partition import CoordinatedLog, RawRecord
 from app.coordinator.topics import CONSUMER_OFFSETS
 from app.groups.assignors import MemberSpec, TopicSpec, assign_uniform
 from app.groups.offsets import offset_key, offset_value
 from app.groups.shard import GroupShard
-from app.hot.files import PosixFileSystem
 from app.hot.manager import LogManager
+from app.machine.files import PosixFileSystem
+from app.machine.runtime import SystemClock, ThreadPool
 from app.replication.partition import Partition
 from app.units import PartitionIndex, TopicId
 from loadtests.measuring import Report

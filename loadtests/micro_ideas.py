@@ -28,10 +28,10 @@ from unittest.mock import patch
 import uvloop
 
 from app.broker.node import Node
-from app.broker.runtime import settle_memory
 from app.handlers import connection as connections
 from app.handlers.connection import Connection
 from app.handlers.produce_shape import ProduceShape
+from app.machine.runtime import settle_memory
 from app.wire.produce import encode_produce_success
 from loadtests.micro_connection import Producer, Sink, node_running
 

@@ -18,9 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from app.configs import TopicConfig
-from app.hot.files import PosixFileSystem
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
+from app.machine.files import PosixFileSystem
 from app.records.batch import check_batches, rewrite_header
 from app.records.builder import build_batch
 from app.units import ProducerEpoch, ProducerId, TimestampMs, TopicId

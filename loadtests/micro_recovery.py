@@ -17,11 +17,11 @@ from pathlib import Path
 
 import uvloop
 
-from app.broker.runtime import SystemClock, ThreadPool, raise_descriptor_limit
 from app.configs import TopicConfig
-from app.hot.files import PosixFileSystem
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
+from app.machine.files import PosixFileSystem
+from app.machine.runtime import SystemClock, ThreadPool, raise_descriptor_limit
 from app.records.builder import build_batch
 from app.units import PartitionIndex, TopicId
 

@@ -25,8 +25,8 @@ import uvloop
 from crc32c import crc32c
 
 from app.allocator import keep_freed_memory
-from app.hot.files import PosixFileSystem
 from app.limits import KIB, MIB
+from app.machine.files import PosixFileSystem
 from app.objectstore.location import S3Location, parse_store_url
 from app.objectstore.s3 import S3Store
 from app.records.builder import build_batch

@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 
 from app.hot.durability import WRITE_BACK_BYTES
-from app.hot.page_cache import finish_write_back
 from app.limits import MIB
+from app.machine.page_cache import finish_write_back
 
 APPEND_BYTES = 16_384
 STEPS = (0, 16 * MIB, 8 * MIB, 4 * MIB, 1 * MIB)

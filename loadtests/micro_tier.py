@@ -28,12 +28,12 @@ from typing import TypeVar
 import uvloop
 
 from app.hot.descriptors import DescriptorCache
-from app.hot.files import PosixFileSystem
 from app.limits import MIB
+from app.machine.files import PosixFileSystem
+from app.machine.rpc import RpcClient
 from app.metadata import layout
 from app.metadata.manifest_state import ManifestState, SegmentEntry, SegmentState
 from app.metrics import Registry
-from app.objectstore.rpc import RpcClient
 from app.records.builder import build_batch
 from app.tiering.chunk_cache import ChunkCache
 from app.tiering.remote_reader import RemoteReader, RemoteWait

@@ -18,9 +18,9 @@ from functools import partial
 from typing import TypeVar
 
 from app.configs import ProduceValidation, TopicConfig
-from app.hot.files import PosixFileSystem
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
+from app.machine.files import PosixFileSystem
 from app.records.batch import parse_header
 from app.records.builder import build_batch
 from app.records.validation import check_produced

@@ -10,13 +10,13 @@ import asyncio
 import atexit
 import random
 import threading
-import time
-from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Coroutine
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from app.errors import ConfigError
+from app.machine.runtime import SystemClock, ThreadPool
 from app.metadata import layout
 from app.metadata.follower import MetadataFollower
 from app.objectstore.api import ObjectStore
@@ -24,32 +24,11 @@ from app.objectstore.directory import DirectoryStore
 from app.objectstore.directory_work import storage_error
 from app.objectstore.location import DirectoryLocation, parse_store_url
 from app.objectstore.opening import open_store
-from app.units import TimestampMs
 
 T = TypeVar("T")
 
 POOL_THREADS: Final = 8
 """Blocking reads of a directory at the same time: they mostly wait for a disk."""
-
-
-class SystemClock:
-    """The machine's wall clock."""
-
-    def now_ms(self) -> TimestampMs:
-        return TimestampMs(time.time_ns() // 1_000_000)
-
-
-class _Pool:
-    """A ``BlockingPool`` of a few threads."""
-
-    def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="firn-read")
-
-    async def run(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
-
-    def close(self) -> None:
-        self._executor.shutdown(wait=True, cancel_futures=True)
 
 
 class StoreSession:
@@ -71,7 +50,7 @@ class StoreSession:
     def __enter__(self) -> Self:
         """Raises: ConfigError (no such folder, an S3 client that cannot be made), StorageUnavailable."""
         self._loop = asyncio.new_event_loop()
-        self._pool = _Pool()
+        self._pool = ThreadPool(POOL_THREADS)
         self._thread = threading.Thread(target=self._loop.run_forever, name="firn-store", daemon=True)
         self._thread.start()
         try:

@@ -67,10 +67,10 @@ from app.errors import (
     RequestRejected,
 )
 from app.limits import MIB
+from app.machine.runtime import SystemClock
 from app.records.compression import CODEC_NAMES, Codec
 from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 from pyspark_firn.options import parse_addresses
-from pyspark_firn.session import SystemClock
 from pyspark_firn.shadowing import Shipped
 from pyspark_firn.telling import plainly
 

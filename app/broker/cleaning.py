@@ -12,7 +12,7 @@ from app.errors import FirnError, StorageUnavailable
 from app.hot.cleaning.job import CleaningJob, Indexed, SegmentFile
 from app.hot.cleaning.work import ProxyCleanerWork
 from app.hot.segments import CleanedSegment
-from app.objectstore.rpc import RpcClient
+from app.machine.rpc import RpcClient
 
 T = TypeVar("T")
 

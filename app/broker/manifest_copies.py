@@ -18,7 +18,7 @@ import msgspec
 from crc32c import crc32c
 
 from app.faults import Faults
-from app.hot.files import FileSystem, read_file, replace_file, unlink_quietly
+from app.machine.files import FileSystem, read_file, replace_file, unlink_quietly
 from app.metadata import layout
 from app.metadata.manifest import SegmentManifest
 from app.seams import BlockingPool

@@ -38,10 +38,10 @@ from app.hot.checkpoints import MetaProperties
 from app.hot.cleaning.cleaner import LogCleaner
 from app.hot.cleaning.plain import PlainEngine
 from app.hot.cleaning.work import CleanerWork, InlineCleanerWork
-from app.hot.files import DirectoryLock, FileSystem
 from app.hot.log import PartitionLog
 from app.hot.manager import LoadReport, LogManager
 from app.hot.unreadable import UnreadableBatch, UnreadableBatches
+from app.machine.files import DirectoryLock, FileSystem
 from app.metadata.cluster import ClusterImage, Endpoint, ImageDelta
 from app.metadata.controller import Controller
 from app.metadata.liveness import Liveness, ObjectLiveness

@@ -25,16 +25,16 @@ from typing import TYPE_CHECKING, Any, Final
 from app import __version__
 from app.broker.children import Child
 from app.broker.running import find_running, forget_running, note_running
-from app.broker.runtime import SystemClock, ThreadPool, boot_s, raise_descriptor_limit, settle_memory
 from app.configs import BrokerConfig
 from app.configs.without_effect import set_aside
 from app.errors import ConfigError, ConflictError, StorageUnavailable
 from app.faults import Faults, met_bug
-from app.hot.files import DirectoryLock, FileSystem, PosixFileSystem, claim_directory
+from app.machine.files import DirectoryLock, FileSystem, PosixFileSystem, claim_directory
+from app.machine.rpc import RpcClient
+from app.machine.runtime import SystemClock, ThreadPool, boot_s, raise_descriptor_limit, settle_memory
 from app.metrics import Sample
 from app.notices import log_line
 from app.objectstore.location import parse_store_url
-from app.objectstore.rpc import RpcClient
 from app.usage import show_process
 
 if TYPE_CHECKING:

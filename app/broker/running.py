@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from app.hot.files import LOCK_FILE
+from app.machine.files import LOCK_FILE
 
 _NOTE: Final = ".firn/process.json"
 

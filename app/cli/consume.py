@@ -73,7 +73,7 @@ def consume(
     formatter = json_line if as_json else compile_format(template)
 
     async def work() -> int:
-        from app.broker.runtime import SystemClock
+        from app.machine.runtime import SystemClock
 
         now_ms = SystemClock().now_ms()
         async with connected(bootstrap) as cluster:

@@ -306,7 +306,7 @@ def _existing(path: Path) -> Path:
 
 async def store_checks(url: str) -> list[CheckResult]:
     """The object store, with everything that Firn asks of one. Raises: ConfigError for a wrong URL."""
-    from app.broker.runtime import SystemClock, ThreadPool
+    from app.machine.runtime import SystemClock, ThreadPool
     from app.objectstore.check import CheckResult, check_store
     from app.objectstore.location import DirectoryLocation, parse_store_url
     from app.objectstore.opening import open_store
@@ -345,7 +345,7 @@ async def partition_checks(store: ObjectStore) -> list[CheckResult]:
     """Whether every partition of the cluster in the store could be led, and how to mend those that could not."""
     import asyncio
 
-    from app.broker.runtime import SystemClock
+    from app.machine.runtime import SystemClock
     from app.metadata.follower import MetadataFollower
     from app.objectstore.check import CheckResult
     from app.tiering.soundness import how_to_mend, why_not_led

@@ -87,8 +87,8 @@ def produce(
     async def work() -> int:
         import asyncio
 
-        from app.broker.runtime import SystemClock
         from app.client.producer import Producer
+        from app.machine.runtime import SystemClock
         from app.records.compression import Codec
 
         clock = SystemClock()

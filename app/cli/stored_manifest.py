@@ -26,7 +26,7 @@ async def changing(
     Raises: ConfigError (no such store, cluster, topic or partition), CorruptionError, ConflictError, FencedError,
     StorageUnavailable.
     """
-    from app.broker.runtime import SystemClock, ThreadPool
+    from app.machine.runtime import SystemClock, ThreadPool
     from app.metadata.follower import MetadataFollower
     from app.metadata.manifest import SegmentManifest
     from app.objectstore.opening import open_store

@@ -66,7 +66,7 @@ def _partition(index: int, state: ManifestState) -> dict[str, Any]:
 
 
 async def _read(url: str, name: str) -> tuple[TopicImage, list[ManifestState]]:
-    from app.broker.runtime import SystemClock, ThreadPool
+    from app.machine.runtime import SystemClock, ThreadPool
     from app.metadata.follower import MetadataFollower
     from app.objectstore.location import DirectoryLocation, parse_store_url
     from app.objectstore.opening import open_store

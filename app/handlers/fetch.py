@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from app.handlers.fetch_fan_out import FanOut, FetchKind
     from app.handlers.sending import Part, Parts, SendableRange
     from app.hot.descriptors import FileHandle
-    from app.hot.files import File
     from app.hot.log import PartitionLog
+    from app.machine.files import File
     from app.wire.produce import TopicRef
 
 MISS_WAIT_MS: Final = 500

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from app.limits import KIB, MIB
 
 if TYPE_CHECKING:
-    from app.hot.files import Buffer
+    from app.units import Buffer
 
 FULL: Final = -1
 """There is no room for now: the outlet calls back when there is."""

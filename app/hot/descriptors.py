@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from app.errors import StorageUnavailable
-from app.hot.files import File, FileSystem, storage_error
+from app.machine.files import File, FileSystem, storage_error
 
 
 class FileHandle:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from app.errors import DirectoryOffline, FirnError
 from app.hot.descriptors import DescriptorCache, FileHandle
-from app.hot.files import FileSystem
 from app.hot.unreadable import UnreadableBatches
 from app.limits import MIB
+from app.machine.files import FileSystem
 from app.metrics import Registry
 from app.seams import BlockingPool
 

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Final
 
 from app.hot.directory import run_to_end
-from app.hot.files import File, FileSystem, remove_tree, unlink_quietly
 from app.limits import MIB
+from app.machine.files import File, FileSystem, remove_tree, unlink_quietly
 from app.seams import BlockingPool
 
 PIECE_BYTES: Final = 4 * MIB

@@ -37,7 +37,6 @@ from app.hot.checkpoints import EpochStart
 from app.hot.directory import LogDirectory
 from app.hot.durability import WRITE_BACK_BYTES, LogDurability
 from app.hot.epochs import LeaderEpochs
-from app.hot.files import File, storage_error, write_whole
 from app.hot.indexes import AbortedTransaction
 from app.hot.preparation import codec_of, looks_at_records, needs_preparation, prepare
 from app.hot.producers import (
@@ -71,6 +70,7 @@ from app.hot.snapshots import ProducerSnapshots
 from app.hot.state_file import LogState, ProducerState
 from app.hot.syncing import SyncPlan
 from app.limits import DECOMPRESSED_BATCH_BYTES_MAX
+from app.machine.files import File, storage_error, write_whole
 from app.records.batch import (
     CONTROL,
     LENGTH_PREFIX_BYTES,

@@ -34,7 +34,12 @@ from app.hot.checkpoints import (
 )
 from app.hot.directory import LogDirectory, run_to_end
 from app.hot.epochs import LeaderEpochs
-from app.hot.files import (
+from app.hot.freeing import free_files, free_tree
+from app.hot.log import PartitionLog
+from app.hot.producers import ProducerStates
+from app.hot.recovery import FOR_EVER, LoadedLog, create_file, load_log, new_segment, restore_log
+from app.hot.state_file import STATE_FILE, PartitionState, encode_states, parse_states
+from app.machine.files import (
     DirectoryLock,
     FileSystem,
     claim_directory,
@@ -44,11 +49,6 @@ from app.hot.files import (
     unlink_quietly,
     write_file,
 )
-from app.hot.freeing import free_files, free_tree
-from app.hot.log import PartitionLog
-from app.hot.producers import ProducerStates
-from app.hot.recovery import FOR_EVER, LoadedLog, create_file, load_log, new_segment, restore_log
-from app.hot.state_file import STATE_FILE, PartitionState, encode_states, parse_states
 from app.metrics import Labels, Registry
 from app.seams import BlockingPool, Clock
 from app.units import NO_TOPIC_ID, Offset, PartitionIndex, TimestampMs, TopicId, TopicPartition

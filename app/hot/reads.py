@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from app.errors import CorruptionError, ErrorCode, FirnError, RequestRejected, StorageUnavailable
 from app.hot.descriptors import FileHandle
-from app.hot.files import File, storage_error
 from app.limits import MIB
+from app.machine.files import File, storage_error
 from app.seams import BlockingPool
 from app.units import Offset
 

@@ -26,7 +26,6 @@ from app.errors import CorruptionError
 from app.hot.checkpoints import LEADER_EPOCHS_FILE, EpochStart, encode_leader_epochs, parse_leader_epochs
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.hot.epochs import LeaderEpochs
-from app.hot.files import FULL_ERRNOS, File, FileSystem, read_file, replace_file, unlink_quietly
 from app.hot.indexes import TIME_ENTRY_BYTES, AbortedTransaction, SegmentIndex, parse_aborted
 from app.hot.producers import ProducerEntry, ProducerStates, aborted_entry, encode_snapshot, parse_snapshot
 from app.hot.segments import (
@@ -48,6 +47,7 @@ from app.hot.segments import (
 from app.hot.state_file import LogState
 from app.hot.swapping import CLEANED_SUFFIX, SWAP_SUFFIX, complete
 from app.limits import MIB
+from app.machine.files import FULL_ERRNOS, File, FileSystem, read_file, replace_file, unlink_quietly
 from app.records.batch import HEADER_BYTES, BatchHeader, parse_header
 from app.records.control import EndTransactionMarker, parse_marker
 from app.units import NO_OFFSET, NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from app.errors import ConflictError, FirnError
 from app.hot.directory import LogDirectory
-from app.hot.files import replace_file, storage_error
 from app.hot.indexes import AbortedTransaction, SegmentIndex, encode_aborted
 from app.hot.recovery import new_segment
 from app.hot.segments import (
@@ -26,6 +25,7 @@ from app.hot.segments import (
 )
 from app.hot.state_file import SegmentState
 from app.hot.swapping import put_in_place
+from app.machine.files import replace_file, storage_error
 from app.units import Offset, TimestampMs
 
 

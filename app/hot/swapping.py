@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from app.errors import CorruptionError
-from app.hot.files import FileSystem, unlink_quietly
 from app.hot.segments import (
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -30,6 +29,7 @@ from app.hot.segments import (
     file_name,
     walk,
 )
+from app.machine.files import FileSystem, unlink_quietly
 from app.units import Offset
 
 CLEANED_SUFFIX: Final = ".cleaned"

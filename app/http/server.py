@@ -25,10 +25,10 @@ from app.faults import Faults, met_bug
 from app.http.application import create_app
 from app.http.connections import RESERVED, ConnectionLimits, Door, connection_class
 from app.http.gateway import HttpSettings
+from app.machine.runtime import SystemClock
 from app.metrics import Registry
 from app.notices import log_line
 from app.seams import Clock
-from app.units import TimestampMs
 from app.usage import show_process
 
 GRACE_S: Final = 5
@@ -39,13 +39,6 @@ DESCRIPTORS_KEPT: Final = 64
 """Of the files that the process may open, for all but the connections that it serves."""
 KEEP_ALIVE_S: Final = 75
 BACKLOG: Final = 1024
-
-
-class SystemClock:
-    """The machine's wall clock."""
-
-    def now_ms(self) -> TimestampMs:
-        return TimestampMs(time.time_ns() // 1_000_000)
 
 
 class BugLog(logging.Handler):

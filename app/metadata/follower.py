@@ -27,7 +27,7 @@ class MetadataFollower:
         self._clock = clock
         self._kept: dict[TopicIdPartition, SegmentManifest] | None = {} if keeps else None
         self._rng = random.Random()
-        self._id = f"follower-{uuid.uuid4()}"
+        self._id = f"follower-{uuid.UUID(int=self._rng.getrandbits(128), version=4)}"
 
     async def cluster(self) -> ClusterImage:
         """The cluster as of now; without a cluster id if there is none. Raises: CorruptionError, StorageUnavailable."""

@@ -12,12 +12,10 @@ What every adapter promises (tests/objectstore holds all of them to it):
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 from app.errors import FirnError
-from app.units import TimestampMs
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
+from app.units import Buffer, TimestampMs
 
 
 class ObjectMissing(FirnError):

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from app.objectstore.api import Buffer, ObjectInfo, UploadInfo
+from app.objectstore.api import ObjectInfo, UploadInfo
 from app.objectstore.directory_work import DirectoryWork, UploadWork
 from app.objectstore.keys import LIST_LIMIT_MAX, PART_NUMBER_MAX, check_key, check_prefix, check_range
 from app.seams import BlockingPool
+from app.units import Buffer
 
 T = TypeVar("T")
 

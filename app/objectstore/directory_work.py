@@ -33,9 +33,9 @@ from typing import Final
 
 from app.errors import ConfigError, StorageFull, StorageUnavailable
 from app.limits import MIB
-from app.objectstore.api import AlreadyExists, Buffer, ObjectInfo, ObjectMissing, RangeUnsatisfiable, UploadInfo
+from app.objectstore.api import AlreadyExists, ObjectInfo, ObjectMissing, RangeUnsatisfiable, UploadInfo
 from app.objectstore.keys import is_visible_name
-from app.units import TimestampMs
+from app.units import Buffer, TimestampMs
 
 UPLOADS: Final = ".uploads"
 INSTANCES: Final = ".instances"

@@ -21,17 +21,10 @@ from enum import Enum, auto
 from typing import Final, NamedTuple, TypeVar, cast
 
 from app.errors import FirnError, StorageUnavailable
-from app.objectstore.api import (
-    AlreadyExists,
-    Buffer,
-    ObjectInfo,
-    ObjectMissing,
-    RangeUnsatisfiable,
-    UploadInfo,
-)
+from app.objectstore.api import AlreadyExists, ObjectInfo, ObjectMissing, RangeUnsatisfiable, UploadInfo
 from app.objectstore.keys import LIST_LIMIT_MAX, PART_NUMBER_MAX, check_key, check_prefix, check_range
 from app.seams import Clock
-from app.units import TimestampMs
+from app.units import Buffer, TimestampMs
 
 T = TypeVar("T")
 

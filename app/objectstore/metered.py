@@ -11,7 +11,6 @@ from app.faults import Faults
 from app.metrics import Counter, Histogram, Registry
 from app.objectstore.api import (
     AlreadyExists,
-    Buffer,
     ObjectInfo,
     ObjectMissing,
     ObjectStore,
@@ -21,6 +20,7 @@ from app.objectstore.api import (
 )
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.keys import LIST_LIMIT_MAX
+from app.units import Buffer
 
 T = TypeVar("T")
 

@@ -14,9 +14,10 @@ import msgspec
 
 from app.errors import LimitExceeded
 from app.limits import MIB
-from app.objectstore.api import AlreadyExists, Buffer, ObjectInfo, ObjectMissing, ObjectStore, Upload, UploadInfo
+from app.machine.rpc import Handler, RpcClient
+from app.objectstore.api import AlreadyExists, ObjectInfo, ObjectMissing, ObjectStore, Upload, UploadInfo
 from app.objectstore.keys import LIST_LIMIT_MAX, PART_NUMBER_MAX, check_key, check_prefix, check_range
-from app.objectstore.rpc import Handler, RpcClient
+from app.units import Buffer
 
 CALL_TIMEOUT_S: Final = 90.0
 """Longer than the S3 adapter's own deadline, so that its answer, which says more, comes first."""

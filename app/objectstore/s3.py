@@ -54,19 +54,12 @@ from app import __version__
 from app.errors import ConfigError, FirnError, StorageUnavailable
 from app.limits import MIB
 from app.metrics import Counter, Registry
-from app.objectstore.api import (
-    AlreadyExists,
-    Buffer,
-    ObjectInfo,
-    ObjectMissing,
-    RangeUnsatisfiable,
-    UploadInfo,
-)
+from app.objectstore.api import AlreadyExists, ObjectInfo, ObjectMissing, RangeUnsatisfiable, UploadInfo
 from app.objectstore.keys import LIST_LIMIT_MAX, PART_NUMBER_MAX, check_key, check_prefix, check_range
 from app.objectstore.location import S3Location
 from app.objectstore.s3_bulk import BulkReader
 from app.objectstore.s3_models import ServiceModels
-from app.units import TimestampMs
+from app.units import Buffer, TimestampMs
 
 T = TypeVar("T")
 

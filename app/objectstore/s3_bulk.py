@@ -54,7 +54,7 @@ class BulkReader:
                 "access_key_id": found.access_key,
                 "secret_access_key": found.secret_key,
                 "token": found.token,
-                "expires_at": datetime.now(UTC) + timedelta(seconds=CREDENTIALS_S),
+                "expires_at": datetime.now(UTC) + timedelta(seconds=CREDENTIALS_S),  # noqa: TID251 # obstore compares it with its own
             }
 
         self._prefix = location.prefix

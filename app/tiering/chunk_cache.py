@@ -30,8 +30,8 @@ from typing import Final
 from app.errors import CorruptionError, FirnError, StorageUnavailable
 from app.faults import Faults
 from app.hot.descriptors import DescriptorCache, FileHandle
-from app.hot.files import FileSystem, storage_error, unlink_quietly
 from app.limits import MIB
+from app.machine.files import FileSystem, storage_error, unlink_quietly
 from app.metrics import Registry
 from app.records.batch import BatchHeader
 from app.seams import BlockingPool

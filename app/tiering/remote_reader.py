@@ -29,9 +29,9 @@ from typing import Any, Final, NamedTuple
 from app.errors import CorruptionError, ErrorCode, FirnError, RequestRejected, StorageUnavailable
 from app.faults import Faults
 from app.hot.descriptors import FileHandle
-from app.hot.files import File, storage_error
 from app.hot.unreadable import UnreadableBatch
 from app.limits import MIB
+from app.machine.files import File, storage_error
 from app.metadata.manifest import SegmentEntry, SegmentManifest
 from app.metrics import Registry
 from app.objectstore.api import ObjectMissing

@@ -9,11 +9,10 @@ from typing import Final
 
 import msgspec
 
-from app.objectstore.api import Buffer
-from app.objectstore.rpc import Handler, RpcClient
+from app.machine.rpc import Handler, RpcClient
 from app.tiering.segment_format import ChunkCodec, ChunkEntry
 from app.tiering.store_work import ChunkLocation, FooterBytes, StoreWork, UploadedSegment, UploadJob
-from app.units import FilePosition, Offset, TimestampMs
+from app.units import Buffer, FilePosition, Offset, TimestampMs
 
 PROGRESS_TIMEOUT_S: Final = 10.0
 """A store process that cannot even say how far it is stands still."""

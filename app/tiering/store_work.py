@@ -32,9 +32,9 @@ from crc32c import crc32c
 
 from app.configs import TierCompression
 from app.errors import ConflictError, CorruptionError, FirnError, LimitExceeded, StorageUnavailable, without_frames
-from app.hot.files import FileSystem, storage_error, unlink_quietly, write_whole
 from app.limits import CHUNK_BYTES_MAX, KIB, MIB, SEGMENT_FOOTER_BYTES_MAX
-from app.objectstore.api import AlreadyExists, Buffer, ObjectMissing, ObjectStore, RangeUnsatisfiable, Upload
+from app.machine.files import FileSystem, storage_error, unlink_quietly, write_whole
+from app.objectstore.api import AlreadyExists, ObjectMissing, ObjectStore, RangeUnsatisfiable, Upload
 from app.records.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES, parse_header
 from app.seams import BlockingPool
 from app.tiering.segment_format import (
@@ -52,7 +52,17 @@ from app.tiering.segment_format import (
     scan_chunk,
     store_compressed,
 )
-from app.units import FilePosition, LeaderEpoch, Offset, PartitionIndex, ProducerId, SegmentId, TimestampMs, TopicId
+from app.units import (
+    Buffer,
+    FilePosition,
+    LeaderEpoch,
+    Offset,
+    PartitionIndex,
+    ProducerId,
+    SegmentId,
+    TimestampMs,
+    TopicId,
+)
 
 if TYPE_CHECKING:
     from app.metadata.manifest import SegmentEntry

@@ -31,8 +31,9 @@ from urllib.parse import quote
 from uuid import UUID
 
 from app.errors import BrokerUnavailable, ConfigError, ConflictError, CorruptionError, StorageUnavailable
-from app.hot.files import PosixFileSystem
 from app.limits import MIB
+from app.machine.files import PosixFileSystem
+from app.machine.runtime import SystemClock
 from app.metadata import layout
 from app.metadata.cluster import ClusterImage
 from app.metadata.liveness import SILENCE_MS_MAX, ObjectLiveness
@@ -59,7 +60,7 @@ from app.units import (
 from pyspark_firn.jobs.running import Runner
 from pyspark_firn.jobs.sources import check_has_history
 from pyspark_firn.jobs.targets import temporary_place, writing
-from pyspark_firn.session import StoreSession, SystemClock
+from pyspark_firn.session import StoreSession
 
 TARGET_BYTES_DEFAULT: Final = 512 * MIB
 CHUNK_BYTES: Final = 4 * MIB

@@ -37,6 +37,7 @@ from app.client.consumer import Consumer
 from app.client.producer import Acknowledged, Producer
 from app.errors import BrokerUnavailable, ConfigError, CorruptionError, RequestRejected
 from app.limits import MIB
+from app.machine.runtime import SystemClock
 from app.units import Offset, PartitionIndex, TopicPartition
 from pyspark_firn.batch import splits_of
 from pyspark_firn.columns import HEADERS
@@ -45,7 +46,7 @@ from pyspark_firn.jobs.targets import writing
 from pyspark_firn.losses import JOB_MEND
 from pyspark_firn.options import Isolation, ReadOptions, parse_read_options
 from pyspark_firn.reading import SplitReader
-from pyspark_firn.session import StoreSession, SystemClock
+from pyspark_firn.session import StoreSession
 from pyspark_firn.snapshot import resolve_ranges, take_snapshot
 from pyspark_firn.splits import StoredSplit
 

@@ -16,13 +16,13 @@ from typing import NamedTuple
 import pytest
 
 from app.broker.cleaning import CleanerProcess
-from app.broker.runtime import ThreadPool
 from app.configs import TopicConfig
 from app.errors import StorageUnavailable
 from app.hot.cleaning.cleaner import LogCleaner
 from app.hot.cleaning.process import Throttle, untouched_mappings
-from app.hot.files import PosixFileSystem
 from app.hot.log import PartitionLog
+from app.machine.files import PosixFileSystem
+from app.machine.runtime import ThreadPool
 from tests.hot.cleaning import COMPACT, cleaner_over, committed, newest, seen_in
 from tests.hot.helpers import NOW, ManualClock, manager_over, new_log, running
 from tests.hot.test_cleaner import keyed

@@ -16,8 +16,8 @@ from app.configs import BrokerConfig
 from app.errors import CorruptionError, ErrorCode, StorageFull
 from app.faults import LIMITED_LINES_MAX
 from app.handlers.connection import BROKEN_TOLD
-from app.hot.files import PosixFile, PosixFileSystem
 from app.hot.log import PartitionLog
+from app.machine.files import PosixFile, PosixFileSystem
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.wire.apis.incremental_alter_configs import (
     AlterableConfig,

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from app.broker.runtime import SystemClock
 from app.cli import main
 from app.cli.doctor import partition_checks
 from app.errors import ErrorCode
+from app.machine.runtime import SystemClock
 from app.metadata.changes import ConfigChange, Operation
 from app.metadata.follower import MetadataFollower
 from app.objectstore.api import ObjectInfo, ObjectStore

@@ -21,7 +21,7 @@ from app.broker.process import LOCK_ASK_S, claim_when_free
 from app.broker.running import note_running
 from app.client.firn_api import MetricsRequest, MetricsResponse, pack, unpack
 from app.errors import ConflictError
-from app.hot.files import PosixFileSystem, claim_directory
+from app.machine.files import PosixFileSystem, claim_directory
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest
 from tests.broker.test_node import fetch_all, produce

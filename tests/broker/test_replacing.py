@@ -14,13 +14,13 @@ import httpx
 import msgspec
 import pytest
 
-from app.broker.runtime import SystemClock
 from app.client import firn_api
 from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient
 from app.errors import RequestRejected
 from app.http.application import create_app
 from app.http.gateway import HttpSettings
+from app.machine.runtime import SystemClock
 from app.metadata.log_format import encode_value
 from app.metadata.manifest import SegmentEntry
 from app.units import BrokerId, Offset, PartitionIndex, SegmentId, TimestampMs, TopicPartition

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from app.broker.runtime import SystemClock
 from app.client.cluster import ClusterClient
 from app.client.groups import GroupClient
 from app.client.producer import Producer
 from app.configs import TopicConfig
 from app.errors import ConfigError, ErrorCode
+from app.machine.runtime import SystemClock
 from app.metadata.changes import ConfigChange, Operation, ResourceType
 from app.units import PartitionIndex, TopicIdPartition, TopicPartition
 from app.wire.apikeys import ApiKey

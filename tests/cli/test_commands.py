@@ -19,7 +19,7 @@ from app.broker.running import note_running
 from app.cli import main
 from app.cli.session import local_path
 from app.errors import ConfigError
-from app.hot.files import PosixFileSystem, claim_directory
+from app.machine.files import PosixFileSystem, claim_directory
 from app.metadata import layout
 from app.records.batch import HEADER_BYTES, rewrite_header
 from app.records.builder import build_batch

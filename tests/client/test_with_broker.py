@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from app.broker.runtime import SystemClock
 from app.client.admin import AdminClient, ConfigOperation, ResourceType
 from app.client.cluster import EARLIEST, LATEST, ClusterClient
 from app.client.consumer import Consumer
 from app.client.producer import Producer
 from app.errors import ErrorCode, RequestRejected
+from app.machine.runtime import SystemClock
 from app.records.compression import Codec
 from app.units import Offset, PartitionIndex, TimestampMs, TopicPartition
 from tests.support.broker import RunningBroker, running_broker

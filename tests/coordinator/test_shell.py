@@ -15,8 +15,8 @@ from app.coordinator.partition import ReplayedBatch
 from app.coordinator.shell import Coordinator, Reply, Turn
 from app.coordinator.topics import CONSUMER_OFFSETS
 from app.errors import ErrorCode, RequestRejected, StorageFull, StorageUnavailable
-from app.hot.files import FileSystem
 from app.hot.manager import LogManager
+from app.machine.files import FileSystem
 from app.metadata.cluster import ClusterImage
 from app.metrics import Registry
 from app.replication.partition import PartitionTable

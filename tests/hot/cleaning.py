@@ -10,9 +10,9 @@ from app.configs import BrokerConfig
 from app.hot.cleaning.cleaner import LogCleaner
 from app.hot.cleaning.plain import PlainEngine
 from app.hot.cleaning.work import CleanerWork, InlineCleanerWork
-from app.hot.files import FileSystem
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
+from app.machine.files import FileSystem
 from app.metrics import Registry
 from app.records.batch import iter_headers
 from app.records.record import Record, iter_records

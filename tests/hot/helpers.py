@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from app.configs import TopicConfig
-from app.hot.files import FileSystem
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
+from app.machine.files import FileSystem
 from app.records.batch import BatchHeader, iter_headers
 from app.records.builder import build_batch
 from app.units import Offset, PartitionIndex, TimestampMs, TopicId

@@ -20,9 +20,9 @@ from app.hot.cleaning.job import CleaningJob, Indexed
 from app.hot.cleaning.plain import PlainEngine
 from app.hot.cleaning.selection import group_segments
 from app.hot.cleaning.work import InlineCleanerWork
-from app.hot.files import File
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
+from app.machine.files import File
 from app.metrics import Registry
 from app.records.builder import build_batch
 from app.records.control import ControlType

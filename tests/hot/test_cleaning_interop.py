@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from app.configs import TopicConfig
-from app.hot.files import PosixFileSystem
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
+from app.machine.files import PosixFileSystem
 from app.records.batch import iter_headers
 from app.records.control import ControlType
 from app.records.record import iter_records

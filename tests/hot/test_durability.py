@@ -13,8 +13,8 @@ from app.errors import RequestRejected, StorageFull, StorageUnavailable
 from app.hot.checkpoints import encode_leader_epochs
 from app.hot.descriptors import FileHandle
 from app.hot.durability import WRITE_BACK_BYTES
-from app.hot.files import File, read_file
 from app.hot.log import PartitionLog
+from app.machine.files import File, read_file
 from app.units import LeaderEpoch
 from tests.hot.helpers import (
     DATA,

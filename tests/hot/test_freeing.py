@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import pytest
 
-from app.hot.files import PosixFileSystem
 from app.hot.freeing import PATIENT_FILES_MAX, PIECE_BYTES, REST_S, free_files, free_tree
-from app.hot.page_cache import all_pages_cached
+from app.machine.files import PosixFileSystem
+from app.machine.page_cache import all_pages_cached
 from tests.hot.helpers import DATA, NOW, GatedPool, InlinePool, batch, manager_over, new_log, running, sim
 from tests.support.simfs import SimFileSystem
 

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from app.hot.files import PosixFileSystem
+from app.machine.files import PosixFileSystem
 from app.records.control import ControlType
 from app.units import LeaderEpoch, ProducerEpoch, ProducerId
 from tests.hot.helpers import NOW, batch, idempotent, manager_over, new_log

@@ -13,8 +13,8 @@ import pytest
 from app.configs import TopicConfig
 from app.errors import ConflictError, CorruptionError, StorageUnavailable
 from app.hot.checkpoints import MetaProperties
-from app.hot.files import PosixFileSystem
 from app.hot.manager import CHECKPOINT_MS, LOADS_AT_ONCE_MAX, TICK_MS
+from app.machine.files import PosixFileSystem
 from app.metrics import Registry
 from app.units import NO_TOPIC_ID, BrokerId, PartitionIndex
 from tests.hot.helpers import (

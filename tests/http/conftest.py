@@ -10,9 +10,9 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from app.broker.runtime import SystemClock
 from app.http.application import create_app
 from app.http.gateway import HttpSettings
+from app.machine.runtime import SystemClock
 from tests.support.broker import RunningBroker, running_broker
 
 

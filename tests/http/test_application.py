@@ -12,12 +12,12 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from app.broker.runtime import SystemClock
 from app.errors import StorageUnavailable
 from app.faults import Faults
 from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.http.server import BugLog
+from app.machine.runtime import SystemClock
 from app.metadata.controller import Controller
 from tests.support.broker import RunningBroker
 from tests.support.ports import free_port

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from app.broker.runtime import SystemClock
 from app.http.application import create_app
 from app.http.connections import RESERVED, ConnectionLimits, Door, connection_class
 from app.http.gateway import HttpSettings
+from app.machine.runtime import SystemClock
 from app.metrics import Registry
 from tests.http.test_process import head, http_process
 from tests.support.broker import running_broker

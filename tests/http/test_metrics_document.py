@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.broker.runtime import SystemClock
 from app.http.application import create_app
 from app.http.gateway import HttpSettings
+from app.machine.runtime import SystemClock
 from app.metrics import Registry
 from app.usage import show_process
 from tests.support.broker import RunningBroker

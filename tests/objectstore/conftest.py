@@ -18,13 +18,13 @@ import pytest
 from aiobotocore.session import AioSession
 from botocore.loaders import create_loader
 
+from app.machine.rpc import RpcClient, RpcServer
 from app.objectstore import s3
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.location import S3Location, parse_store_url
 from app.objectstore.memory import MemoryStore
 from app.objectstore.proxy import StoreProxy, store_handlers
-from app.objectstore.rpc import RpcClient, RpcServer
 from app.objectstore.s3 import S3Store
 
 T = TypeVar("T")

@@ -10,12 +10,12 @@ import pytest
 
 from app.metrics import Registry
 from app.objectstore import directory_work
-from app.objectstore.api import Buffer, ObjectStore
+from app.objectstore.api import ObjectStore
 from app.objectstore.check import CheckResult, check_store
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore, MemoryUpload
 from app.objectstore.metered import MeteredStore
-from app.units import TimestampMs
+from app.units import Buffer, TimestampMs
 from tests.objectstore.conftest import opened_s3
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from app.configs import TopicConfig
 from app.errors import ErrorCode, FencedError, StorageUnavailable
-from app.hot.files import replace_file
+from app.machine.files import replace_file
 from app.metadata import layout
 from app.objectstore.memory import Fault, FaultKind
 from app.records.builder import build_batch

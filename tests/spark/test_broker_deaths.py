@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from app.broker.runtime import SystemClock
 from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient
 from app.client.producer import Producer
 from app.errors import BrokerUnavailable
+from app.machine.runtime import SystemClock
 from pyspark_firn.batch import plan
 from pyspark_firn.options import parse_read_options
 from pyspark_firn.tasks import read_split

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import uvicorn
 
-from app.broker.runtime import SystemClock
 from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
@@ -25,6 +24,7 @@ from app.client.producer import Producer
 from app.errors import BrokerUnavailable, ConfigError, ConflictError, StorageFull
 from app.http.application import create_app
 from app.http.gateway import HttpSettings
+from app.machine.runtime import SystemClock
 from app.metadata.cluster import BrokerRecord, broker_change
 from app.metadata.liveness import SILENCE_MS_MAX, ObjectLiveness
 from app.metadata.manifest import SegmentEntry

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from app.broker.runtime import SystemClock
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
 from app.client.producer import Producer
 from app.client.transactions import Transaction, begin_transaction, end_transaction
+from app.machine.runtime import SystemClock
 from app.records.batch import LOG_APPEND_TIME
 from app.records.compression import Codec
 from app.records.record import NewRecord

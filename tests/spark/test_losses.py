@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from app.broker.runtime import SystemClock
 from app.client.cluster import ClusterClient
 from app.client.producer import Producer
 from app.errors import ConfigError, CorruptionError
+from app.machine.runtime import SystemClock
 from app.metadata.manifest_state import SegmentState
 from app.records.builder import build_batch
 from app.units import Offset, TopicId

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from app.broker.runtime import SystemClock
 from app.client.cluster import ClusterClient, ClusterView
 from app.client.producer import Producer
 from app.errors import ConfigError
+from app.machine.runtime import SystemClock
 from app.records.builder import build_batch
 from app.units import Offset
 from pyspark_firn.batch import plan

@@ -18,10 +18,10 @@ from app.client.admin import AdminClient
 from app.client.cluster import EARLIEST_LOCAL, LATEST, ClusterClient
 from app.client.consumer import Consumer
 from app.client.producer import Producer
+from app.machine.runtime import SystemClock
 from app.units import Offset, PartitionIndex, TopicPartition
 from pyspark_firn.batch import plan
 from pyspark_firn.options import parse_read_options
-from pyspark_firn.session import SystemClock
 from pyspark_firn.splits import TailSplit
 from pyspark_firn.streaming import decode_position
 from tests.faults.served import SMALL_SEGMENTS, Served, serving, until

@@ -18,10 +18,10 @@ from typing import Any
 
 from app.broker.node import Node, Surroundings
 from app.broker.places import KafkaPlaces
-from app.broker.runtime import SystemClock, ThreadPool
 from app.configs import BrokerConfig, TopicConfig
 from app.errors import FencedError
-from app.hot.files import PosixFileSystem
+from app.machine.files import PosixFileSystem
+from app.machine.runtime import SystemClock, ThreadPool
 from app.metrics import Registry, Sample
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from app.hot.files import PosixFileSystem
+from app.machine.files import PosixFileSystem
 from app.metadata import layout
 from app.metadata.cluster import (
     ClusterRecord,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from app.errors import CorruptionError, FirnError, StorageUnavailable
 from app.hot.descriptors import DescriptorCache
-from app.hot.files import PosixFileSystem
+from app.machine.files import PosixFileSystem
 from app.metrics import Registry
 from app.tiering import chunk_cache
 from app.tiering.chunk_cache import ERROR_S, PIN_S, CachedChunk, ChunkCache

@@ -10,17 +10,16 @@ from pathlib import Path
 import pytest
 
 from app.errors import CorruptionError, ErrorCode, RequestRejected, StorageUnavailable
-from app.hot.files import PosixFile
+from app.machine.files import PosixFile
 from app.metadata import layout
 from app.metadata.manifest import SegmentState
 from app.metrics import Registry
-from app.objectstore.api import Buffer
 from app.objectstore.memory import Fault, FaultKind
 from app.records.batch import iter_headers
 from app.tiering import chunk_cache, remote_reader, store_work
 from app.tiering.rebuild import lost_beginning
 from app.tiering.remote_reader import RemoteRead, RemoteReader, RemoteWait
-from app.units import Offset, PartitionIndex, TimestampMs, TopicIdPartition
+from app.units import Buffer, Offset, PartitionIndex, TimestampMs, TopicIdPartition
 from tests.tiering.segments import TOPIC
 from tests.tiering.world import CONFIG, KEY, World, run_world
 

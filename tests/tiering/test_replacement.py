@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from app.errors import ConflictError
-from app.hot.files import PosixFileSystem
+from app.machine.files import PosixFileSystem
 from app.metadata import layout
 from app.metadata.manifest import SegmentEntry, SegmentManifest, SegmentState
 from app.metadata.manifest_state import Change, ManifestState

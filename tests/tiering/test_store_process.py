@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from app.errors import CorruptionError, StorageUnavailable
+from app.machine.rpc import RpcClient
 from app.objectstore.proxy import StoreProxy
-from app.objectstore.rpc import RpcClient
 from app.tiering.segment_format import decode_footer
 from app.tiering.store_process import decode_samples
 from app.tiering.store_proxy import ProxyStoreWork

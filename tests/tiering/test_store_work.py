@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.errors import ConflictError, CorruptionError, StorageUnavailable
-from app.hot.files import PosixFileSystem
+from app.machine.files import PosixFileSystem
 from app.objectstore.api import ObjectMissing
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore

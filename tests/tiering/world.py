@@ -17,9 +17,9 @@ from app.configs import TierCompression, TopicConfig
 from app.errors import FirnError
 from app.faults import Faults
 from app.hot.descriptors import DescriptorCache
-from app.hot.files import PosixFileSystem
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
+from app.machine.files import PosixFileSystem
 from app.metadata.manifest import SegmentManifest
 from app.metrics import Registry
 from app.objectstore.memory import MemoryStore

@@ -20,12 +20,12 @@ from app.hot.cleaning.job import CleaningJob, SegmentFile
 from app.hot.cleaning.selection import Dirt, find_dirt, group_segments, is_due
 from app.hot.cleaning.work import CleanerWork
 from app.hot.directory import run_to_end
-from app.hot.files import FileSystem, storage_error
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.hot.segment_list import SegmentHold
 from app.hot.segments import CleanedSegment, RolledSegment
 from app.hot.swapping import commit
+from app.machine.files import FileSystem, storage_error
 from app.metrics import Labels, Registry
 from app.seams import BlockingPool, Clock
 from app.units import Offset

@@ -22,7 +22,6 @@ from app.errors import ConflictError, CorruptionError
 from app.hot.cleaning.engine import EMPTIED_KEPT, RECORDS_DROPPED, SLOT_BYTES, TRANSACTION_GONE, Engine, Scanned
 from app.hot.cleaning.job import CleaningJob, Indexed, SegmentFile
 from app.hot.cleaning.transactions import CleanedTransactions
-from app.hot.files import File, FileSystem, unlink_quietly, write_whole
 from app.hot.indexes import AbortedTransaction, SegmentIndex, encode_aborted
 from app.hot.segments import (
     INDEX_SUFFIX,
@@ -35,6 +34,7 @@ from app.hot.segments import (
 )
 from app.hot.swapping import CLEANED_SUFFIX
 from app.limits import KIB, MIB, REQUEST_BYTES_MAX
+from app.machine.files import File, FileSystem, unlink_quietly, write_whole
 from app.records.batch import HEADER_BYTES, BatchHeader, parse_header
 from app.records.control import EndTransactionMarker, parse_marker
 from app.units import Offset

@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from app.hot.cleaning.work import InlineCleanerWork, cleaner_handlers
-from app.hot.files import PosixFileSystem
 from app.interpreter import python_command
-from app.objectstore.api import Buffer
-from app.objectstore.rpc import RpcServer
+from app.machine.files import PosixFileSystem
+from app.machine.rpc import RpcServer
 from app.priority import give_way
 from app.terminating import end_with_parent
+from app.units import Buffer
 
 T = TypeVar("T")
 

@@ -11,11 +11,11 @@ import msgspec
 from app.hot.cleaning.compaction import Compaction
 from app.hot.cleaning.engine import Engine
 from app.hot.cleaning.job import CleaningJob, Indexed, SegmentFile
-from app.hot.files import FileSystem, storage_error
 from app.hot.segments import CleanedSegment
-from app.objectstore.api import Buffer
-from app.objectstore.rpc import Handler, RpcClient
+from app.machine.files import FileSystem, storage_error
+from app.machine.rpc import Handler, RpcClient
 from app.seams import BlockingPool
+from app.units import Buffer
 
 T = TypeVar("T")
 

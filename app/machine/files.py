@@ -23,9 +23,8 @@ from functools import partial
 from typing import Final, Protocol
 
 from app.errors import ConflictError, FirnError, StorageFull, StorageUnavailable
-from app.hot.page_cache import all_pages_cached, finish_write_back, start_write_back
-
-Buffer = bytes | bytearray | memoryview
+from app.machine.page_cache import all_pages_cached, finish_write_back, start_write_back
+from app.units import Buffer
 
 
 class File(Protocol):

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from app import errors
 from app.errors import ErrorCode, FirnError, LimitExceeded, ProtocolError, RequestRejected, StorageUnavailable
-from app.objectstore import rpc
+from app.machine import rpc
+from app.machine.rpc import Handler, RpcClient, RpcServer
 from app.objectstore.api import ObjectMissing
 from app.objectstore.memory import MemoryStore
 from app.objectstore.proxy import StoreProxy, store_handlers
-from app.objectstore.rpc import Handler, RpcClient, RpcServer
 from tests.support.cycles import kept_in_cycles
 
 
@@ -344,7 +344,7 @@ def test_a_child_process_ends_with_its_parents_socket() -> None:
         "import asyncio, socket, sys\n"
         "from app.objectstore.memory import MemoryStore\n"
         "from app.objectstore.proxy import store_handlers\n"
-        "from app.objectstore.rpc import RpcServer\n"
+        "from app.machine.rpc import RpcServer\n"
         "sock = socket.socket(fileno=int(sys.argv[1]))\n"
         "asyncio.run(RpcServer(store_handlers(MemoryStore())).serve(sock))\n"
     )

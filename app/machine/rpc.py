@@ -30,7 +30,7 @@ import msgspec
 
 from app.errors import ErrorCode, FirnError, LimitExceeded, ProtocolError, StorageUnavailable
 from app.limits import KIB, MIB
-from app.objectstore.api import Buffer
+from app.units import Buffer
 
 Handler = Callable[[bytes], Awaitable[Buffer]]
 

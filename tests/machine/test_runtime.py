@@ -9,8 +9,8 @@ import weakref
 
 import pytest
 
-from app.broker.runtime import ThreadPool
 from app.errors import StorageUnavailable
+from app.machine.runtime import ThreadPool
 from app.notices import one_line
 
 

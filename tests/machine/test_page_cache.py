@@ -8,9 +8,9 @@ import os
 
 import pytest
 
-from app.hot import files, page_cache
-from app.hot.files import PosixFileSystem
-from app.hot.page_cache import all_pages_cached
+from app.machine import files, page_cache
+from app.machine.files import PosixFileSystem
+from app.machine.page_cache import all_pages_cached
 
 
 @pytest.fixture

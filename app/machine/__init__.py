@@ -1,0 +1,1 @@
+"""What the operating system gives: files, page cache, clock, threads, calls to child processes."""
