@@ -243,6 +243,7 @@ async def test_a_range_is_looked_for_in_the_page_cache_once_while_its_reader_tak
     start, connect, tmp_path, sent, monkeypatch, believed_s
 ):
     monkeypatch.setattr(sending, "CACHED_FOR_S", believed_s)
+    monkeypatch.setattr(sending, "SEND_BYTES", 100_000)  # in pieces, however much the socket takes at once
     looks: list[int] = []
     is_cached = files.PosixFile.is_cached
 
