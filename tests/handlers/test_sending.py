@@ -243,7 +243,6 @@ async def test_a_range_is_looked_for_in_the_page_cache_once_while_its_reader_tak
     start, connect, tmp_path, sent, monkeypatch, believed_s
 ):
     monkeypatch.setattr(sending, "CACHED_FOR_S", believed_s)
-    monkeypatch.setattr(sending, "SEND_BYTES", 100_000)  # in pieces, however much the socket takes at once
     looks: list[int] = []
     is_cached = files.PosixFile.is_cached
 
@@ -252,7 +251,7 @@ async def test_a_range_is_looked_for_in_the_page_cache_once_while_its_reader_tak
         return is_cached(self, position, length)
 
     monkeypatch.setattr(files.PosixFile, "is_cached", noted)
-    bench = await start()
+    bench = await start(socket_send_buffer_bytes=16_384)  # so that the socket never takes all at once
     client = await connect(bench)
     log = await on_disk(client, bench, tmp_path / "log", 900_000)
     found = only(await ask(client, 12, request(ASKED)))
