@@ -30,6 +30,7 @@ _FAMILIES: Final = {
     "consume": ("consume", "consume"),
     "group": ("group", "app"),
     "tier": ("tier", "app"),
+    "cluster": ("cluster", "app"),
     "verify": ("verify", "verify"),
     "doctor": ("doctor", "doctor"),
     "job": ("job", "app"),
