@@ -66,13 +66,16 @@ def application(arguments: Sequence[str] = ()) -> Any:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        sys.stdout.write(f"firn {__version__}\n")
+        from app.commit import commit
+
+        sys.stdout.write(f"firn {__version__} (commit {commit() or 'unknown'})\n")
         raise typer.Exit
 
 
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print version and commit, and exit."),
     ] = False,
 ) -> None:
     """A Kafka-protocol log service whose home is the object store."""
