@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 KAFKA_LIBS := $(CURDIR)/.cache/kafka/libs
 export FIRN_KAFKA_LIBS ?= $(KAFKA_LIBS)
 
-.PHONY: help run spark-demo test test-slow test-new lint bench bench-quick soak clean system-packages kafka-libs spark-connector s3-servers
+.PHONY: help run spark-demo test test-slow test-new lint bench bench-quick soak clean system-packages kafka-libs spark-connector s3-servers package wheelhouse
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|'
@@ -29,7 +29,7 @@ $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "==> installing Firn with everything that its tests and linters need into $(VENV)"
-	@$(PIP) install --constraint constraints.txt --editable '.[demo,spark,test,lint]'
+	@$(PIP) install --constraint constraints.txt --editable '.[demo,redis,spark,test,lint]'
 	@touch $@ $(VENV)/.run
 
 run: $(VENV)/.run ## Produce, tier, drop local, replay: the main job on 336,776 real records
@@ -86,6 +86,17 @@ bench-quick: $(VENV)/.bench kafka-libs ## The same in under 3 minutes: that it w
 
 soak: $(VENV)/.bench ## Write, read, tier, replay and expire with faults, 10 minutes; every record accounted for (ARGS="--minutes 60")
 	@$(BIN)/python -m loadtests.soak $(ARGS)
+
+$(VENV)/.package: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "==> installing what builds packages into $(VENV)"
+	@$(PIP) install --constraint constraints.txt build hatchling packaging
+	@touch $@
+
+package: $(VENV)/.package ## Build the wheel and the sdist into dist/
+	@$(BIN)/python -m build --no-isolation --outdir dist .
+
+wheelhouse: $(VENV)/.package ## Pack all that a broker needs, for machines without an index, into dist/ (ARCH=aarch64, ARGS=--uncommitted)
+	@$(BIN)/python tools/wheelhouse.py --arch $(or $(ARCH),$(shell uname -m)) $(ARGS)
 
 clean: ## Remove the environment, caches and demo data
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache firn-demo spark-demo dist *.egg-info

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -13,36 +12,12 @@ from pathlib import Path
 import pytest
 
 from app.commit import CHANGED, commit_of_checkout
-
-ROOT = Path(__file__).parents[2]
-IDENTITY = {f"GIT_{who}_{what}": "t@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-
-
-def git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(folder), *arguments],
-        env={**os.environ, **IDENTITY, "GIT_CONFIG_GLOBAL": os.devnull},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.strip()
+from tests.support.checkouts import git, make_checkout
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A small project that is built as Firn is."""
-    root = tmp_path / "checkout"
-    for name in ("pyproject.toml", "README.md", "LICENSE", "app/__init__.py", "app/commit.py", "tools/build_hook.py"):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, root / name)
-    for package in ("firn_broker", "pyspark_firn"):
-        (root / package).mkdir()
-        (root / package / "__init__.py").touch()
-    git(root.parent, "init", "-q", str(root))
-    git(root, "add", ".")
-    git(root, "commit", "-q", "-m", "Begin")
-    return root
+    return make_checkout(tmp_path / "checkout")
 
 
 def build(root: Path, target: str, out: Path, **environment: str) -> Path:
