@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 KAFKA_LIBS := $(CURDIR)/.cache/kafka/libs
 export FIRN_KAFKA_LIBS ?= $(KAFKA_LIBS)
 
-.PHONY: help run spark-demo test test-slow test-new lint bench bench-quick soak clean system-packages kafka-libs spark-connector s3-servers package wheelhouse
+.PHONY: help run spark-demo test test-slow test-new lint bench bench-quick soak clean system-packages kafka-libs spark-connector s3-servers package wheelhouse infra-check
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|'
@@ -66,6 +66,9 @@ test-slow: $(VENV)/.test system-packages kafka-libs spark-connector ## The long 
 test-new: $(VENV)/.test ## The property tests and state machines of the default suite with new examples (SEED=… draws the same again)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'hypothesis and not slow' --hypothesis-profile=new \
 		--hypothesis-seed=$(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')) $(ARGS)
+
+infra-check: $(VENV)/.test ## Hold infra/terraform against Terraform, the AWS provider's schema, tflint, checkov and the program (needs terraform and go)
+	@$(BIN)/python -m tools.infra $(ARGS)
 
 lint: $(VENV)/.test ## ruff, mypy --strict, import layers
 	$(BIN)/ruff format --check .
