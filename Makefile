@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 KAFKA_LIBS := $(CURDIR)/.cache/kafka/libs
 export FIRN_KAFKA_LIBS ?= $(KAFKA_LIBS)
 
-.PHONY: help run spark-demo test test-slow test-new lint bench bench-quick soak clean system-packages kafka-libs spark-connector s3-servers package wheelhouse infra-check
+.PHONY: help run spark-demo test test-slow test-new lint bench bench-quick soak clean system-packages kafka-libs spark-connector s3-servers package wheelhouse image infra-check
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|'
@@ -70,11 +70,12 @@ test-new: $(VENV)/.test ## The property tests and state machines of the default 
 infra-check: $(VENV)/.test ## Hold infra/terraform against Terraform, the AWS provider's schema, tflint, checkov and the program (needs terraform and go)
 	@$(BIN)/python -m tools.infra $(ARGS)
 
-lint: $(VENV)/.test ## ruff, mypy --strict, import layers
+lint: $(VENV)/.test ## ruff, mypy --strict, import layers, hadolint
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/hadolint Dockerfile
 
 $(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "==> installing Firn with its laboratory into $(VENV)"
@@ -100,6 +101,10 @@ package: $(VENV)/.package ## Build the wheel and the sdist into dist/
 
 wheelhouse: $(VENV)/.package ## Pack all that a broker needs, for machines without an index, into dist/ (ARCH=aarch64, ARGS=--uncommitted)
 	@$(BIN)/python tools/wheelhouse.py --arch $(or $(ARCH),$(shell uname -m)) $(ARGS)
+
+image: wheelhouse ## Build the image of a broker with buildah (BASE=… names another base, OCI=FOLDER writes an OCI layout too)
+	@tools/system-packages.sh buildah:buildah
+	@tools/image.sh
 
 clean: ## Remove the environment, caches and demo data
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache firn-demo spark-demo dist *.egg-info
