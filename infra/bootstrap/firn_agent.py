@@ -181,18 +181,13 @@ class Agent:
                 beat_s = now_s
                 self._hook("RecordLifecycleActionHeartbeat")
         took_s = self._clock.monotonic_s() - begun_s
-        match code:
-            case 0:
-                self._surroundings.say(f"Drained in {took_s:.1f} s: everything tiered is in the store.")
-            case 3:
-                self._surroundings.say(
-                    f"Not drained after {took_s:.1f} s: what is left is named above; it is on the data volume only."
-                )
-            case _:
-                self._surroundings.say(
-                    f"`firn drain` failed with exit code {code} after {took_s:.1f} s: "
-                    "what was not tiered is on the data volume only."
-                )
+        if code == DRAINED:
+            what = f"Drained in {took_s:.1f} s: everything tiered is in the store."
+        elif code == NOT_WHOLE:
+            what = f"Not drained after {took_s:.1f} s: what is named above is on the data volume only."
+        else:
+            what = f"`firn drain` failed with exit code {code}: what was not tiered is on the data volume only."
+        self._surroundings.say(what)
 
     def _complete(self) -> None:
         lifecycle = self._settings.lifecycle

@@ -408,18 +408,16 @@ class Machine:
     def say(self, text: str, *, failed: bool = False) -> None:
         """One line in the journal, and one for whoever watches."""
         line = " ".join(text.split())
-        priority = 3 if failed else 6
-        if "JOURNAL_STREAM" in os.environ:
-            sys.stdout.write(f"<{priority}>{line}\n")
-            sys.stdout.flush()
-            return
-        sys.stdout.write(f"firn-bootstrap: {line}\n")
-        sys.stdout.flush()
         journal = self.path("/run/systemd/journal/socket")
+        told = False
         if journal.exists():
-            message = f"MESSAGE={line}\nPRIORITY={priority}\nSYSLOG_IDENTIFIER=firn-bootstrap\n".encode()
+            message = f"MESSAGE={line}\nPRIORITY={3 if failed else 6}\nSYSLOG_IDENTIFIER=firn-bootstrap\n".encode()
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagram:
                 datagram.sendto(message, str(journal))
+            told = _is_journal(sys.stdout.fileno())
+        if not told:
+            sys.stdout.write(f"firn-bootstrap: {line}\n")
+            sys.stdout.flush()
 
     def own(self, path: Path, user: str, group: str) -> None:
         shutil.chown(path, user, group)
@@ -432,6 +430,12 @@ class Machine:
             if fields[4] == place:
                 found = fields[fields.index("-") + 2]
         return found
+
+
+def _is_journal(descriptor: int) -> bool:
+    """Whether what is written there goes to the journal anyway."""
+    found = os.fstat(descriptor)
+    return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,8 +100,14 @@ class MetadataServer:
         self._server = _server(host, port, self._answer)
         self.url = f"http://{host}:{self._server.server_address[1]}"
 
+    def become(self, instance: Instance) -> None:
+        """Serve another machine from now on. Its service knows no token yet."""
+        self.instance = instance
+        self.forget_tokens()
+        self.asked.clear()
+
     def forget_tokens(self) -> None:
-        """As after a restart of the service: tokens that were given out count no more."""
+        """Tokens that were given out count no more."""
         self._tokens.clear()
 
     def close(self) -> None:
@@ -150,6 +156,13 @@ class LifecycleServer:
         self.changed = threading.Condition()
         self._server = _server(host, port, self._answer)
         self.url = f"http://{host}:{self._server.server_address[1]}"
+
+    def forget(self) -> None:
+        """Everything, for the next test."""
+        with self.changed:
+            self.waiting.clear()
+            self.done.clear()
+            self.heartbeats.clear()
 
     def begin(self, group: str, hook: str, instance_id: str) -> None:
         with self.changed:

@@ -15,7 +15,7 @@ import pytest
 UNITS = Path(__file__).parents[3] / "infra" / "systemd"
 SERVICES = sorted(UNITS.glob("*.service"))
 EXPOSURE_MAX = {"firn.service": 15, "firn-http.service": 13, "firn-agent.service": 15, "firn-bootstrap.service": 86}
-"""Tenths of systemd's exposure level. The bootstrap formats, mounts and installs as root: it is told, not trusted to be harmless."""
+"""Tenths of systemd's exposure level. The bootstrap formats, mounts and installs as root: it cannot be harmless."""
 
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 
