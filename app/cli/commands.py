@@ -35,6 +35,7 @@ _FAMILIES: Final = {
     "doctor": ("doctor", "doctor"),
     "job": ("job", "app"),
     "cost": ("cost", "cost"),
+    "iam": ("iam", "app"),
 }
 """Command to its module of this package and what it is called there, in the order of the help."""
 
