@@ -91,7 +91,10 @@ variable "accept_loss_of_untiered" {
 }
 
 variable "settings" {
-  description = "Settings of the brokers by Kafka's names, as `firn serve --list-settings` prints them. What the modules set themselves is refused."
+  description = <<-EOT
+    Settings of the brokers by Kafka's names, as `firn serve --list-settings` prints them. What the modules derive is refused. Defaults here that are not Firn's own:
+    firn.durability = disk (a record is on the volume before it is acknowledged) and connections.max.idle.ms = 300000 (less than the load balancer's 350 s).
+  EOT
   type        = map(string)
   default     = {}
 
@@ -238,7 +241,7 @@ variable "wheelhouse" {
   }
 
   validation {
-    condition     = var.wheelhouse == null || !contains([coalesce(var.bucket_name, "-"), coalesce(var.existing_bucket, "-")], try(var.wheelhouse.bucket, ""))
+    condition     = var.wheelhouse == null ? true : var.wheelhouse.bucket != local.bucket_name
     error_message = "wheelhouse.bucket is the cluster's own bucket, which brokers write. Keep packages in a bucket that brokers can only read."
   }
 }
@@ -574,7 +577,7 @@ variable "spark" {
   }
 
   validation {
-    condition     = var.spark == null || try(var.spark.target_bucket, null) == null || !contains([coalesce(var.bucket_name, "-"), coalesce(var.existing_bucket, "-")], try(var.spark.target_bucket, ""))
+    condition     = try(var.spark.target_bucket, null) == null ? true : var.spark.target_bucket != local.bucket_name
     error_message = "spark.target_bucket is the cluster's own bucket. Spark only reads there: name another bucket for archives."
   }
 }
@@ -607,15 +610,4 @@ variable "deletion_protection" {
   description = "Protect load balancers from being deleted. Bucket and volumes are always protected (prevent_destroy)."
   type        = bool
   default     = true
-}
-
-variable "tags" {
-  description = "Tags of every resource. Nothing is ever read from tags: anybody with ec2:CreateTags can change them."
-  type        = map(string)
-  default     = {}
-
-  validation {
-    condition     = alltrue([for name in keys(var.tags) : !startswith(name, "aws:") && !startswith(name, "firn:")])
-    error_message = "tags names a key that begins with aws: or firn:. These are taken."
-  }
 }

@@ -27,7 +27,7 @@ run "the_first_boot_reads_the_shape_that_it_checks" {
         "accept_loss_of_untiered": false,
         "advertised": {"host": "prod-kafka-0123456789abcdef.elb.eu-central-1.amazonaws.com", "port": 9092},
         "http": {"enabled": true, "port": 8080},
-        "settings": {"connections.max.idle.ms": "300000"},
+        "settings": {"connections.max.idle.ms": "300000", "firn.durability": "disk"},
         "lifecycle": {"autoscaling_group": "prod-broker-0", "launch_hook": "firn-launch", "terminate_hook": "firn-terminate", "heartbeat_s": 60},
         "endpoints": {}
       }
@@ -160,6 +160,19 @@ run "a_stopped_broker_keeps_its_volume_and_address" {
   assert {
     condition     = strcontains(output.what_can_be_lost, "a broker that is stopped")
     error_message = "The output does not say what can be lost: ${output.what_can_be_lost}"
+  }
+}
+
+run "records_in_memory_alone_are_said_to_be_lost_with_the_machine" {
+  command = plan
+
+  variables {
+    settings = { "firn.durability" = "memory" }
+  }
+
+  assert {
+    condition     = strcontains(output.what_can_be_lost, "firn.durability=memory") && jsondecode(output.bootstrap_json["0"]).settings["firn.durability"] == "memory"
+    error_message = "The output says ${output.what_can_be_lost}"
   }
 }
 

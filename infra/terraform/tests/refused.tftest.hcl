@@ -41,6 +41,28 @@ run "a_cluster_name_too_long_for_load_balancers_is_refused" {
   expect_failures = [var.cluster_name]
 }
 
+run "a_region_that_is_none_is_refused" {
+  command = plan
+
+  variables {
+    region  = "eu-central"
+    zones   = ["eu-centrala"]
+    brokers = { "0" = { zone = "eu-centrala" } }
+  }
+
+  expect_failures = [var.region]
+}
+
+run "no_broker_is_refused" {
+  command = plan
+
+  variables {
+    brokers = {}
+  }
+
+  expect_failures = [var.brokers]
+}
+
 run "a_zone_of_another_region_is_refused" {
   command = plan
 
@@ -899,14 +921,4 @@ run "a_log_retention_that_cloudwatch_has_not_is_refused" {
   }
 
   expect_failures = [var.log_retention_days]
-}
-
-run "a_tag_of_ours_is_refused" {
-  command = plan
-
-  variables {
-    tags = { "firn:cluster" = "other" }
-  }
-
-  expect_failures = [var.tags]
 }

@@ -243,12 +243,15 @@ resource "aws_autoscaling_schedule" "up" {
 # --- the address ----------------------------------------------------------------------------------------------------------------------
 
 resource "aws_lb" "kafka" {
+  # checkov:skip=CKV_AWS_91: network load balancers log TLS listeners only, and these listeners are TCP
   name                             = "${var.name}-kafka"
   load_balancer_type               = "network"
   internal                         = true # Firn has no authentication yet
   subnets                          = values(var.subnet_ids)
   security_groups                  = [var.lb_security_group_id]
   enable_cross_zone_load_balancing = true # clients of all zones reach the one target of a port
+  # Clients get the address in their own zone, so that bytes cross zones once on their way to the broker and not twice.
+  dns_record_client_routing_policy = "availability_zone_affinity"
   enable_deletion_protection       = var.deletion_protection
 }
 

@@ -207,6 +207,7 @@ resource "aws_autoscaling_group" "http" {
 }
 
 resource "aws_lb" "http" {
+  # checkov:skip=CKV_AWS_91: requests are counted by route in the metrics of the HTTP processes; a bucket of access logs is a choice of the account
   name                       = local.name
   load_balancer_type         = "application"
   internal                   = true # Firn has no authentication yet

@@ -65,6 +65,7 @@ resource "aws_flow_log" "this" {
 }
 
 resource "aws_cloudwatch_log_group" "flow" {
+  # checkov:skip=CKV_AWS_338: log_retention_days decides, because a year of logs is a bill of its own
   count = local.new ? 1 : 0
 
   name              = "/firn/${var.name}/flow"

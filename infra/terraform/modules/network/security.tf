@@ -6,6 +6,7 @@ data "aws_ec2_managed_prefix_list" "s3" {
 }
 
 resource "aws_security_group" "kafka_lb" {
+  # checkov:skip=CKV2_AWS_5: it is attached by its id in the module of its role, which checkov does not follow
   name_prefix = "${var.name}-kafka-lb-"
   description = "Load balancer of Kafka's protocol: clients in, brokers out"
   vpc_id      = local.vpc_id
@@ -17,6 +18,7 @@ resource "aws_security_group" "kafka_lb" {
 }
 
 resource "aws_security_group" "broker" {
+  # checkov:skip=CKV2_AWS_5: it is attached by its id in the module of its role, which checkov does not follow
   name_prefix = "${var.name}-broker-"
   description = "Brokers: in from the load balancers, out to S3, AWS APIs and each other's addresses"
   vpc_id      = local.vpc_id
@@ -28,6 +30,7 @@ resource "aws_security_group" "broker" {
 }
 
 resource "aws_security_group" "http_lb" {
+  # checkov:skip=CKV2_AWS_5: it is attached by its id in the module of its role, which checkov does not follow
   count = var.http_enabled ? 1 : 0
 
   name_prefix = "${var.name}-http-lb-"
@@ -41,6 +44,7 @@ resource "aws_security_group" "http_lb" {
 }
 
 resource "aws_security_group" "http" {
+  # checkov:skip=CKV2_AWS_5: it is attached by its id in the module of its role, which checkov does not follow
   count = var.http_enabled ? 1 : 0
 
   name_prefix = "${var.name}-http-"
@@ -54,6 +58,7 @@ resource "aws_security_group" "http" {
 }
 
 resource "aws_security_group" "spark" {
+  # checkov:skip=CKV2_AWS_5: it is attached by its id in the module of its role, which checkov does not follow
   count = var.spark_enabled ? 1 : 0
 
   name_prefix = "${var.name}-spark-"
@@ -67,6 +72,7 @@ resource "aws_security_group" "spark" {
 }
 
 resource "aws_security_group" "redis" {
+  # checkov:skip=CKV2_AWS_5: it is attached by its id in the module of its role, which checkov does not follow
   count = var.redis_enabled ? 1 : 0
 
   name_prefix = "${var.name}-redis-"

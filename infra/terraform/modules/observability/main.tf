@@ -97,12 +97,14 @@ resource "aws_cloudwatch_log_group" "journal" {
 }
 
 resource "aws_cloudwatch_log_group" "metrics" {
+  # checkov:skip=CKV_AWS_338: it holds what is left of a metric after CloudWatch has taken it
   name              = "/firn/${var.name}/metrics"
   retention_in_days = 1 # what is left of a metric after CloudWatch has taken it
   kms_key_id        = var.kms_key_arn
 }
 
 resource "aws_ssm_parameter" "agent" {
+  # checkov:skip=CKV2_AWS_34: the configuration of an agent is no secret, and the agent reads plain parameters
   name        = "AmazonCloudWatch-firn-${var.name}"
   description = "Configuration of the CloudWatch agent"
   type        = "String" # no secret in it
