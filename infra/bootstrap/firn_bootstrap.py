@@ -17,6 +17,7 @@ Standard library only, Python 3.11. ``Machine`` is everything that touches the m
 from __future__ import annotations
 
 import argparse
+import base64
 import fcntl
 import json
 import os
@@ -26,6 +27,7 @@ import socket
 import subprocess
 import sys
 import tarfile
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -788,10 +790,7 @@ class Boot:
             new.unlink(missing_ok=True)
             new.symlink_to(target)
             new.replace(current)
-        version = self._machine.run(str(release / "bin" / "firn"), "--version")
-        if version.code != 0:
-            raise Refused(f"Release {sha256[:12]}… does not run: {version.last_words}")
-        self._say(f"Release {sha256[:12]}… is {version.out.strip() or 'without a version'}.")
+        self._say(f"Release {sha256[:12]}… is {complete.read_text().strip()}.")
         return release
 
     def _wheels(self) -> tuple[str, Path | None]:
@@ -822,8 +821,8 @@ class Boot:
             if done.code != 0:
                 self._say(f"Kernel settings were not all taken: {done.last_words}")
         if changed:
+            self._systemctl("--no-reload", "enable", "firn-bootstrap.service")
             self._systemctl("daemon-reload")
-            self._systemctl("enable", "firn-bootstrap.service")
 
     def _ensure_user(self) -> None:
         if self._machine.run("id", "-u", USER).code == 0:
@@ -912,7 +911,11 @@ class Boot:
             text = self._machine.path("/var/lib/firn/data/meta.properties").read_text()
         except FileNotFoundError:
             return {}
-        return dict(line.partition("=")[::2] for line in text.splitlines() if "=" in line and not line.startswith("#"))
+        lines = [line.replace("\\", "") for line in text.splitlines() if "=" in line and not line.startswith("#")]
+        found = dict(line.partition("=")[::2] for line in lines)
+        if "directory.id" in found:
+            found["directory.id"] = _uuid_text(found["directory.id"])
+        return found
 
     def examine(self, release: Path) -> None:
         done = self._firn(release, "doctor", "--config", "/etc/firn/firn.properties", "--json")
@@ -1086,6 +1089,14 @@ def _utf16(char: str) -> list[bytes]:
     return [raw[at : at + 2] for at in range(0, len(raw), 2)]
 
 
+def _uuid_text(text: str) -> str:
+    """Kafka's form of a UUID (22 characters of base64) in the usual one. Raises: Refused."""
+    try:
+        return str(uuid.UUID(bytes=base64.urlsafe_b64decode(text + "==")))
+    except ValueError as error:
+        raise Refused(f"meta.properties of the data directory is damaged: {text!r} is no directory id.") from error
+
+
 def _quoted(value: str) -> str:
     """For an environment file of systemd."""
     return '"' + re.sub(r'(["\\`$])', r"\\\1", value) + '"'
@@ -1137,7 +1148,10 @@ def install(machine: Machine, wheelhouse: Path, release: Path) -> None:
             raise Refused(f"The release cannot be installed: {done.last_words}")
     for folder in ("bootstrap", "systemd"):
         shutil.copytree(wheelhouse / folder, release / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    (release / ".complete").touch()
+    version = machine.run(str(release / "bin" / "firn"), "--version")
+    if version.code != 0:
+        raise Refused(f"The release does not run: {version.last_words}")
+    _write(release / ".complete", version.out, 0o644)
 
 
 def unpack(archive: Path, target: Path) -> None:

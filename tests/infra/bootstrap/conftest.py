@@ -14,12 +14,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import boto3
 import pytest
 from firn_aws import Aws, Metadata, UrllibHttp
 from firn_bootstrap import Boot, Done, Machine, parse_settings
 
+from app.hot.checkpoints import MetaProperties, encode_meta_properties
+from app.units import BrokerId
 from tests.infra.imds import Instance, LifecycleServer, MetadataServer
 
 REGION = "eu-central-1"
@@ -158,8 +161,8 @@ class World:
     def data_directory(self, directory_id: str, cluster_id: str = CLUSTER_ID) -> None:
         data = self.machine.path("/var/lib/firn/data")
         data.mkdir(parents=True, exist_ok=True)
-        text = f"#\nversion=1\ncluster.id={cluster_id}\nnode.id=0\ndirectory.id={directory_id}\n"
-        (data / "meta.properties").write_text(text)
+        meta = MetaProperties(cluster_id, BrokerId(0), UUID(directory_id))
+        (data / "meta.properties").write_bytes(encode_meta_properties(meta))
 
     def marker(self, **fields: object) -> None:
         """What an earlier boot left on the volume."""
@@ -269,7 +272,7 @@ def world(
     (release / "systemd").mkdir(parents=True)
     (release / "systemd/firn.service").write_text("[Service]\n")
     (release / "systemd/60-firn.conf").write_text("vm.swappiness = 1\n")
-    (release / ".complete").touch()
+    (release / ".complete").write_text("firn 0.1.0 (commit 0123456789ab)\n")
     made = World(machine, settings, metadata, hooks, s3, ec2, bucket, volume_id, "")
     made.instance_id = made.another_instance()
     metadata.instance.instance_id = made.instance_id
@@ -278,7 +281,6 @@ def world(
     machine.add_disk("nvme1n1", serial=volume_id.replace("-", ""), model="Amazon Elastic Block Store")
     machine.answers |= {
         "blkid": Done(2, "", ""),
-        "firn --version": Done(0, "firn 0.1.0 (commit 0123456789ab)\n", ""),
         "firn doctor": Done(0, json.dumps({"passed": True, "checks": [], "settings": []}), ""),
         "firn tier status": Done(0, json.dumps([{"topic": "orders", "partition": 0, "log_end_offset": 5000}]), ""),
         "systemctl show": Done(0, "ActiveState=active\nSubState=running\nResult=success\n", ""),

@@ -50,7 +50,7 @@ def took_over(world: World) -> bool:
 def test_a_blank_volume_is_attached_formatted_mounted_and_the_broker_started_in_this_order(world: World) -> None:
     world.boot().run()
     programs = [command[0] if command[0] != "systemctl" else " ".join(command[:2]) for command in world.machine.ran]
-    order = ["blkid", "mkfs.xfs", "mount", "firn", "sysctl", "firn:firn", "systemctl start", "systemctl show"]
+    order = ["blkid", "mkfs.xfs", "mount", "sysctl", "firn:firn", "systemctl start", "systemctl show"]
     positions = [programs.index(name) for name in order]
     assert positions == sorted(positions)
     assert world.attached() == world.instance_id
@@ -380,6 +380,15 @@ def test_the_registered_directory_itself_asks_nobody(world: World) -> None:
     world.ec2.terminate_instances(InstanceIds=[old])
     world.say_place(directory_id=DIRECTORY, instance_id=old)
     assert not took_over(world)
+    assert any("it goes on here" in line for line in world.machine.lines)
+
+
+def test_a_data_directory_whose_identity_is_damaged_stops_the_boot(world: World) -> None:
+    world.machine.answers["blkid"] = Done(0, f"TYPE=xfs\nLABEL={LABEL}\n", "")
+    world.marker()
+    world.machine.path("/var/lib/firn/data").mkdir()
+    world.machine.path("/var/lib/firn/data/meta.properties").write_text("directory.id=x\n")
+    assert "is no directory id" in refused(world)
 
 
 def test_a_cluster_log_that_cannot_be_read_stops_the_boot(world: World) -> None:
