@@ -337,6 +337,7 @@ class Node:
             replays=ReplayTurns(around.elapsed_s),
             gate=gate,
         )
+        self.context.drain.on_end = self.request_stop
         self.controller.on_change(self._count_generation)
         self.controller.on_change(self._follow_settings)
         self.partitions.on_back = self._forget_lookups
@@ -432,6 +433,7 @@ class Node:
                 background.append(tasks.create_task(self._sweeping.run()))
                 background.append(tasks.create_task(self._watch_room()))
                 background.append(tasks.create_task(self._apis.load_all()))
+                background.append(tasks.create_task(self.context.drain.run()))
                 self.groups.start(self.controller.image)
                 self.controller.on_change(self.groups.follow)
                 background.append(tasks.create_task(self.groups.run()))
@@ -450,6 +452,7 @@ class Node:
                         ready()
                     await self._stopping.wait()
                 finally:
+                    self.context.drain.interrupt()
                     await self.server.close()
                 for task in background:
                     task.cancel()
@@ -527,13 +530,14 @@ class Node:
             free = await self._around.pool.run(self.logs.free_bytes)
             context = self.context
             if free < least and context.no_room is None:
-                context.no_room = StorageFull(
+                full = StorageFull(
                     f"the disk of {self.config.data_dir} has {free} bytes left, below firn.log.dir.free.bytes.min={least}"
                 )
-                sentence = f"{context.no_room}; producers are refused until there is room"
+                context.refuse_for_room(full)
+                sentence = f"{full}; producers are refused until there is room"
                 self.faults.met("finding room in", self.config.data_dir, sentence, lasting=True)
             elif free >= least and context.no_room is not None:
-                context.no_room = None
+                context.refuse_for_room(None)
                 self.faults.over("finding room in", self.config.data_dir)
                 self._log_line(f"there is room on the disk of {self.config.data_dir} again; producers are served")
             await asyncio.sleep(ROOM_CHECK_S)

@@ -81,6 +81,7 @@ class Broker:
         self._watching: list[asyncio.Task[None]] = []
         self._informing: asyncio.Task[None] | None = None
         """Tells the service manager that the loop runs, from the start until everything has ended."""
+        self._drains = False
 
     @property
     def store_url(self) -> str:
@@ -99,7 +100,7 @@ class Broker:
         """
         parse_store_url(self.store_url)
         self._manager.starting(f"starts on {self.config.data_dir}: reads logs, the cluster log and manifests")
-        self._informing = asyncio.create_task(self._manager.run())
+        self._informing = asyncio.create_task(self._manager.run(self._tell_drain))
         fs = PosixFileSystem()
         self._lock = lock = await claim_when_free(fs, self.config.data_dir)
         self._note_running()
@@ -170,7 +171,8 @@ class Broker:
         image = self.node.controller.image
         host = self.config.advertised_host or _reachable(self.config.listen_host)
         kafka = f"{host}:{self.config.advertised_port or self.node.port}"
-        self._note_running(cluster_id=image.cluster_id, kafka=kafka, http=self.config.http_address)
+        local = f"{_reachable(self.config.listen_host)}:{self.node.port}"
+        self._note_running(cluster_id=image.cluster_id, kafka=kafka, http=self.config.http_address, local=local)
         self._manager.ready(f"serves Kafka at {kafka} as broker {self.config.node_id} of cluster {image.cluster_id}")
         self._log_line(
             f"broker {self.config.node_id} of cluster {image.cluster_id} serves Kafka on "
@@ -273,6 +275,15 @@ class Broker:
         from app.tiering.store_process import decode_samples
 
         return decode_samples(await self._rpc.call("process.metrics", timeout_s=SAMPLES_TIMEOUT_S))
+
+    def _tell_drain(self) -> None:
+        """Keep the service manager informed of a drain, and have it wait meanwhile."""
+        drain = None if self.node is None or self.node.context is None else self.node.context.drain.sentence()
+        if drain:
+            self._manager.busy(drain)
+        elif self._drains:
+            self._manager.serving("serves again: the drain was taken back")
+        self._drains = bool(drain)
 
     def request_stop(self) -> None:
         """Have ``wait`` return, once what was admitted is answered."""

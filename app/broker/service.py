@@ -86,12 +86,14 @@ class ServiceManager:
     def busy(self, status: str) -> None:
         """The broker does what may take longer than the unit allows: it drains."""
         self._needs_time = True
-        self._tell(status)
+        if not self._stops:
+            self._tell(status)
 
     def serving(self, status: str) -> None:
         """The broker serves again as before: a drain was taken back."""
-        self._needs_time = False
-        self._tell(status)
+        if not self._stops:
+            self._needs_time = False
+            self._tell(status)
 
     def stopping(self, status: str) -> None:
         """The broker has begun to stop. It may be said again."""

@@ -23,6 +23,7 @@ _FAMILIES: Final = {
     "serve": ("serve", "serve"),
     "wait": ("background", "wait"),
     "stop": ("background", "stop"),
+    "drain": ("drain", "drain"),
     "http": ("http", "http"),
     "demo": ("commands", "demo"),
     "topic": ("topic", "app"),

@@ -34,11 +34,13 @@ def status(
 
         async with connected(bootstrap) as cluster:
             admin = AdminClient(cluster)
-            statuses = await admin.tier_status(topics or ())
+            statuses, drains = await admin.tier_status_and_drains(topics or ())
             if not topics and not internal:
                 there = (await admin.describe_cluster()).topics
                 hidden = {name for name, topic in there.items() if topic.internal}
                 statuses = [entry for entry in statuses if entry.topic not in hidden]
+        for node_id, drain in drains.items():
+            say(f"Broker {node_id}: {drain}.")
         if as_json:
             print_json([{field: getattr(entry, field) for field in entry.__struct_fields__} for entry in statuses])
             return

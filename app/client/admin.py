@@ -263,15 +263,25 @@ class AdminClient:
         Every broker answers for the partitions it leads. Raises: RequestRejected UNKNOWN_TOPIC_OR_PARTITION for a topic that
         is not there, BrokerUnavailable.
         """
+        return (await self.tier_status_and_drains(topics))[0]
+
+    async def tier_status_and_drains(
+        self, topics: Sequence[str] = ()
+    ) -> tuple[list[firn_api.PartitionTierStatus], dict[int, str]]:
+        """``tier_status``, and how far the drains of brokers are, by node id, of those that drain. Raises: as it."""
         body = firn_api.pack(firn_api.TierStatusRequest(list(topics)))
 
-        async def ask() -> list[firn_api.PartitionTierStatus]:
+        async def ask() -> tuple[list[firn_api.PartitionTierStatus], dict[int, str]]:
             view = await self._cluster.refresh(topics or None)
             found: list[firn_api.PartitionTierStatus] = []
+            drains: dict[int, str] = {}
             for node_id in view.brokers:
                 answer = await (await self._cluster.broker(node_id)).request(ApiKey.FIRN_TIER_STATUS, body)
-                found.extend(firn_api.unpack(firn_api.TierStatusResponse, answer).partitions)
-            return sorted(found, key=lambda status: (status.topic, status.partition))
+                told = firn_api.unpack(firn_api.TierStatusResponse, answer)
+                found.extend(told.partitions)
+                if told.drain:
+                    drains[int(node_id)] = told.drain
+            return sorted(found, key=lambda status: (status.topic, status.partition)), drains
 
         return await self._retrying(ask, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
 

@@ -23,6 +23,7 @@ from app.handlers.admission import (
     admit,
     check_admitted,
     continues,
+    writer_of,
 )
 from app.handlers.partitions import check_not_internal, led_log, node_endpoints, topic_name
 from app.handlers.produce_shape import NO_TAGS, ProduceShape, learn
@@ -418,8 +419,8 @@ def check_produced(
     check_admitted(context, version, request.transactional_id, log, records)
     if request.acks == ALL_IN_SYNC:
         check_in_sync(context, log)
-    if context.no_room is not None:
-        raise copy_of(context.no_room)
+    if context.refusal is not None and (context.refuses_transactions or writer_of(records) is None):
+        raise copy_of(context.refusal)
     return records
 
 
@@ -488,7 +489,7 @@ def failure(context: Context, log: PartitionLog | None, index: int, error: FirnE
     """The answer for a partition to which nothing was written."""
     context.metrics.produce_errors.value += 1
     code = kafka_code(error)
-    if log is not None and context.no_room is None:
+    if log is not None and context.refusal is None:
         context.faults.met_error(WRITING, str(log.topic_partition), error)
     leader = None
     if code is ErrorCode.NOT_LEADER_OR_FOLLOWER and log is not None:
