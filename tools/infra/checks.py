@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tools.infra import terraform_checks
+from tools.infra import program_checks, terraform_checks
 from tools.infra.findings import Finding
 from tools.infra.terraform_checks import Tested
 from tools.infra.toolbox import Terraform
@@ -38,16 +38,27 @@ class Bench:
 
 
 CHECKS: Final[dict[str, Callable[[Bench], list[Finding]]]] = {
-    "fmt": lambda bench: terraform_checks.check_fmt(bench.tree, bench.terraform),
+    "fmt": lambda bench: terraform_checks.check_fmt(bench.tree),
     "validate": lambda bench: terraform_checks.check_validate(bench.tree, bench.terraform),
     "test": lambda bench: bench.tested.findings,
     "refusals": lambda bench: terraform_checks.check_refusals(bench.tree),
     "tflint": lambda bench: terraform_checks.check_tflint(bench.tree, bench.scratch),
     "checkov": lambda bench: terraform_checks.check_checkov(bench.tree),
     "suppressions": lambda bench: terraform_checks.check_suppressions(bench.tree),
+    "metrics": lambda bench: program_checks.check_metrics(bench.tree),
+    "settings": lambda bench: program_checks.check_settings(bench.tree),
+    "instance-types": lambda bench: program_checks.check_instance_types(bench.tree),
+    "ports": lambda bench: program_checks.check_ports(bench.tree),
+    "commands": lambda bench: program_checks.check_commands(bench.tree),
+    "user-data": lambda bench: program_checks.check_user_data(bench.tested),
+    "iam": lambda bench: program_checks.check_iam(bench.tested),
+    "promises": lambda bench: program_checks.check_promises(bench.tree, bench.tested),
 }
 
 NAMES: Final = tuple(CHECKS)
+
+CHEAP: Final = ("fmt", "refusals", "suppressions", "metrics", "settings", "instance-types", "ports", "commands")
+"""Those that need nothing that has to be built or brought."""
 
 
 def run(name: str, bench: Bench) -> list[Finding]:

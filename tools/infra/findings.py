@@ -26,11 +26,8 @@ class Finding:
 
 
 def folders(tree: Path) -> list[Path]:
-    """The root module, then every inner module and example, in the order of their names."""
-    inner = [
-        path for kind in ("modules", "examples") for path in sorted((tree / kind).glob("*")) if any(path.glob("*.tf"))
-    ]
-    return [tree, *inner]
+    """The root module, then every other folder of modules below it (inner modules, examples), in the order of their names."""
+    return [tree, *sorted({path.parent for path in files(tree, "*.tf")} - {tree})]
 
 
 def name_of(folder: Path, tree: Path) -> str:

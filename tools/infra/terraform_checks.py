@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -31,9 +33,10 @@ REASON_WORDS_MIN: Final = 6
 """A shorter reason names what was suppressed again, and does not say why."""
 
 
-def check_fmt(tree: Path, terraform: Terraform) -> list[Finding]:
-    """``terraform fmt -check``."""
-    told = terraform("fmt", "-check", "-recursive", "-list=true", folder=tree)
+def check_fmt(tree: Path) -> list[Finding]:
+    """``terraform fmt -check``. Raises: ToolMissing."""
+    command = [toolbox.terraform(), "fmt", "-check", "-recursive", "-list=true"]
+    told = run(command, cwd=tree, env={"TF_CLI_CONFIG_FILE": os.devnull, "CHECKPOINT_DISABLE": "1"})
     if told.code == 0:
         return []
     named = [line for line in told.stdout.splitlines() if line.strip()]
@@ -68,13 +71,28 @@ def _place(diagnostic: dict[str, Any], name: str) -> str:
     return f"{name}, {at['filename']}:{at['start']['line']}" if at else name
 
 
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A resource as a run planned or made it."""
+
+    run: str
+    address: str
+    kind: str
+    values: dict[str, Any]
+
+
 @dataclass(slots=True)
 class Tested:
     """What the runs of a tree's test files said."""
 
     findings: list[Finding] = field(default_factory=list)
-    values: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    """Of every run that planned or applied: its name and the resources with their values, as ``terraform show -json`` has them."""
+    resources: list[Resource] = field(default_factory=list)
+    """Of every run that planned or applied. What is computed has a value that the mock made up."""
+    outputs: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    """The outputs of every such run."""
+
+    def of(self, *kinds: str) -> Iterator[Resource]:
+        return (each for each in self.resources if each.kind in kinds)
 
 
 def run_tests(tree: Path, terraform: Terraform) -> Tested:
@@ -112,13 +130,33 @@ def _read_tests(told: toolbox.Outcome, name: str, tested: Tested) -> None:
             case "test_run" if message["test_run"].get("progress") == "complete":
                 ran += 1
             case "test_plan":
-                tested.values.append((place, message["test_plan"].get("planned_values", {})))
+                planned = message["test_plan"]
+                tested.outputs.append(
+                    (place, {key: one["after"] for key, one in planned.get("output_changes", {}).items()})
+                )
+                tested.resources += [
+                    Resource(place, each["address"], each["type"], each["change"]["after"])
+                    for each in planned.get("resource_changes", ())
+                    if each["mode"] == "managed" and each["change"]["after"] is not None
+                ]
             case "test_state":
-                tested.values.append((place, message["test_state"].get("values", {})))
+                made = message["test_state"].get("values", {})
+                outputs = made.get("outputs", {})
+                tested.outputs.append((place, {key: one.get("value") for key, one in outputs.items()}))
+                tested.resources += _made(place, made.get("root_module", {}))
     if told.code != 0 and not failed:
         tested.findings.append(Finding("test", name, told.told[-2000:]))
     if not ran:
         tested.findings.append(Finding("test", name, "its test files ran nothing"))
+
+
+def _made(place: str, module: dict[str, Any]) -> list[Resource]:
+    own = [
+        Resource(place, each["address"], each["type"], each["values"])
+        for each in module.get("resources", ())
+        if each["mode"] == "managed"
+    ]
+    return own + [each for inner in module.get("child_modules", ()) for each in _made(place, inner)]
 
 
 def check_refusals(tree: Path) -> list[Finding]:
