@@ -423,6 +423,7 @@ class Node:
                 await self.partitions.take_over_all(
                     clean=self.load_report is not None and self.load_report.clean, new_directory=self._new_directory
                 )
+                self.context.back = [(one.name, len(one.ends), one.offsets) for one in self.partitions.back]
                 self._leads = True
                 # Not earlier: syncing what a kill left unsynced would compete with what clients wait for.
                 background.append(tasks.create_task(self.logs.run()))

@@ -263,25 +263,21 @@ class AdminClient:
         Every broker answers for the partitions it leads. Raises: RequestRejected UNKNOWN_TOPIC_OR_PARTITION for a topic that
         is not there, BrokerUnavailable.
         """
-        return (await self.tier_status_and_drains(topics))[0]
+        answers = await self.tier_answers(topics)
+        found = [one for answer in answers.values() for one in answer.partitions]
+        return sorted(found, key=lambda status: (status.topic, status.partition))
 
-    async def tier_status_and_drains(
-        self, topics: Sequence[str] = ()
-    ) -> tuple[list[firn_api.PartitionTierStatus], dict[int, str]]:
-        """``tier_status``, and how far the drains of brokers are, by node id, of those that drain. Raises: as it."""
+    async def tier_answers(self, topics: Sequence[str] = ()) -> dict[int, firn_api.TierStatusResponse]:
+        """What each broker says of its tier and of itself, by node id. Raises: as ``tier_status``."""
         body = firn_api.pack(firn_api.TierStatusRequest(list(topics)))
 
-        async def ask() -> tuple[list[firn_api.PartitionTierStatus], dict[int, str]]:
+        async def ask() -> dict[int, firn_api.TierStatusResponse]:
             view = await self._cluster.refresh(topics or None)
-            found: list[firn_api.PartitionTierStatus] = []
-            drains: dict[int, str] = {}
+            found: dict[int, firn_api.TierStatusResponse] = {}
             for node_id in view.brokers:
                 answer = await (await self._cluster.broker(node_id)).request(ApiKey.FIRN_TIER_STATUS, body)
-                told = firn_api.unpack(firn_api.TierStatusResponse, answer)
-                found.extend(told.partitions)
-                if told.drain:
-                    drains[int(node_id)] = told.drain
-            return sorted(found, key=lambda status: (status.topic, status.partition)), drains
+                found[int(node_id)] = firn_api.unpack(firn_api.TierStatusResponse, answer)
+            return found
 
         return await self._retrying(ask, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
 

@@ -122,12 +122,23 @@ class PartitionTierStatus(msgspec.Struct, array_like=True, frozen=True):
         return self.state != NOT_TIERED
 
 
+class BackTopic(msgspec.Struct, array_like=True, frozen=True):
+    """A tiered topic of a broker that took the place of another data directory."""
+
+    topic: str
+    partitions: int
+    offsets: int
+    """The sum of the offsets at which its partitions went on then: all before is in the store, or deleted."""
+
+
 class TierStatusResponse(msgspec.Struct, array_like=True, frozen=True):
     partitions: list[PartitionTierStatus]
     missing: list[str] = []
     """Topics asked for that do not exist."""
     drain: str = ""
     """How far a drain of the broker is, in a sentence; empty if it does not drain."""
+    back: list[BackTopic] = []
+    """If this start of the broker took a place over."""
 
 
 class TierSegmentsRequest(msgspec.Struct, array_like=True, frozen=True):

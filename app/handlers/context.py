@@ -79,6 +79,8 @@ class Context:
     """Holds responses back while it is in doubt whether another broker has this one's place."""
     fan_out: FanOut = field(default_factory=FanOut)
     """What many consumers are answered alike."""
+    back: Sequence[tuple[str, int, int]] = ()
+    """If this start took a place over: each tiered topic, its partitions, and the sum of the offsets at which they went on."""
     effective: BrokerConfig = field(init=False)
     """``config`` with what was altered since the start."""
     refusal: FirnError | None = field(init=False, default=None)

@@ -12,6 +12,7 @@ from app.client.firn_api import (
     NOT_TIERED,
     OFFLINE,
     SEGMENTS_PER_ANSWER_MAX,
+    BackTopic,
     DrainKept,
     DrainLeft,
     DrainRequest,
@@ -164,6 +165,11 @@ def handle_tier_status(context: Context, request: Request, message: bytes) -> by
             ],
             missing=sorted(name for name in wanted if context.image.topic(name) is None),
             drain=context.drain.sentence(),
+            back=[
+                BackTopic(name, partitions, offsets)
+                for name, partitions, offsets in context.back
+                if not wanted or name in wanted
+            ],
         )
     )
 
