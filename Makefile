@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 KAFKA_LIBS := $(CURDIR)/.cache/kafka/libs
 export FIRN_KAFKA_LIBS ?= $(KAFKA_LIBS)
 
-.PHONY: help run spark-demo test test-slow test-new lint bench bench-quick soak clean system-packages kafka-libs spark-connector s3-servers package wheelhouse image infra-check
+.PHONY: help run spark-demo test test-slow test-new lint bench bench-quick soak clean system-packages kafka-libs spark-connector s3-servers package wheelhouse rehearse image infra-check
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|'
@@ -101,6 +101,10 @@ package: $(VENV)/.package ## Build the wheel and the sdist into dist/
 
 wheelhouse: $(VENV)/.package ## Pack all that a broker needs, for machines without an index, into dist/ (ARCH=aarch64, ARGS=--uncommitted)
 	@$(BIN)/python tools/wheelhouse.py --arch $(or $(ARCH),$(shell uname -m)) $(ARGS)
+
+rehearse: $(VENV)/.test $(VENV)/.package ## Boot machines for real, with stand-ins for AWS: first boot, loss, drain, spot, upgrade (root; ARGS="--only lost,spot")
+	@tools/system-packages.sh debootstrap:debootstrap systemd-nspawn:systemd-container ip:iproute2
+	@$(BIN)/python -m infra.rehearsal $(ARGS)
 
 image: wheelhouse ## Build the image of a broker with buildah (BASE=… names another base, OCI=FOLDER writes an OCI layout too)
 	@tools/system-packages.sh buildah:buildah

@@ -397,6 +397,8 @@ class Node:
             )[0]
             self._socket = socket.socket(family, kind, protocol)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Every accepted connection has it from here, as Kafka's have. A load balancer forgets a connection that is silent.
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self._socket.bind(address)
         except OSError as error:
             raise ConfigError(
