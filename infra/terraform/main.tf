@@ -158,6 +158,7 @@ module "http" {
   dns_zone_id            = var.http.dns_zone_id
   port                   = var.http_port
   bootstrap_servers      = join(",", values(module.broker.addresses))
+  bucket_arn             = module.storage.bucket_arn
   wheelhouse             = var.wheelhouse
   user_data_template     = local.user_data_template
   launch_timeout_s       = var.launch_timeout_s

@@ -58,6 +58,21 @@ resource "aws_iam_instance_profile" "http" {
   role = aws_iam_role.http.name
 }
 
+# `firn iam policy --role http` prints the same: whatever somebody attaches to this role, the bucket stays closed to it.
+resource "aws_iam_role_policy" "store" {
+  name = "store"
+  role = aws_iam_role.http.id
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [{
+      Sid      = "NotInTheBucket"
+      Effect   = "Deny"
+      Action   = "s3:*"
+      Resource = [var.bucket_arn, "${var.bucket_arn}/*"]
+    }]
+  })
+}
+
 resource "aws_iam_role_policy" "machine" {
   name = "machine"
   role = aws_iam_role.http.id

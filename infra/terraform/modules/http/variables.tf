@@ -78,6 +78,11 @@ variable "bootstrap_servers" {
   type        = string
 }
 
+variable "bucket_arn" {
+  description = "ARN of the cluster's bucket, which these machines must not reach."
+  type        = string
+}
+
 variable "wheelhouse" {
   description = "Packages, as in the root module."
   type = object({

@@ -20,29 +20,36 @@ locals {
     ]),
   )
   store_policy = {
-    Version = "2012-10-17"
-    Statement = [
-      {
-        Sid      = "Objects"
-        Effect   = "Allow"
-        Action   = "s3:GetObject"
-        Resource = [for key in local.objects : "${var.bucket_arn}/${key}"]
-      },
-      {
-        # IfExists: a GET of a missing key is 404 only for who may list, and such a GET carries no prefix. Without it a missing object is 403.
-        Sid       = "List"
-        Effect    = "Allow"
-        Action    = "s3:ListBucket"
-        Resource  = var.bucket_arn
-        Condition = { StringLikeIfExists = { "s3:prefix" = concat(["${local.root}cluster/*"], local.everything ? ["${local.root}topics/*", "${local.root}data/*"] : flatten([for id in sort(var.topic_ids) : ["${local.root}topics/${id}/*", "${local.root}data/*/${id}/*"]])) } }
-      },
-      {
-        Sid      = "Key"
-        Effect   = "Allow"
-        Action   = "kms:Decrypt"
-        Resource = var.kms_key_arn
-      },
-    ]
+    Version   = "2012-10-17"
+    Statement = concat(local.reading, local.everything ? [local.list_uploads] : [], [local.key])
+  }
+  reading = [
+    {
+      Sid      = "Objects"
+      Effect   = "Allow"
+      Action   = "s3:GetObject"
+      Resource = [for key in local.objects : "${var.bucket_arn}/${key}"]
+    },
+    {
+      # IfExists: a GET of a missing key is 404 only for who may list, and such a GET carries no prefix. Without it a missing object is 403.
+      Sid       = "List"
+      Effect    = "Allow"
+      Action    = "s3:ListBucket"
+      Resource  = var.bucket_arn
+      Condition = { StringLikeIfExists = { "s3:prefix" = concat(["${local.root}cluster/*"], local.everything ? ["${local.root}topics/*", "${local.root}data/*"] : flatten([for id in sort(var.topic_ids) : ["${local.root}topics/${id}/*", "${local.root}data/*/${id}/*"]])) } }
+    },
+  ]
+  list_uploads = { # `firn job verify` looks for uploads that nobody completed, of the whole bucket
+    Sid      = "ListUploads"
+    Effect   = "Allow"
+    Action   = "s3:ListBucketMultipartUploads"
+    Resource = var.bucket_arn
+  }
+  key = {
+    Sid      = "Key"
+    Effect   = "Allow"
+    Action   = "kms:Decrypt"
+    Resource = var.kms_key_arn
   }
 }
 

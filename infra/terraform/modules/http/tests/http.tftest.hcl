@@ -35,6 +35,7 @@ variables {
   host                   = "firn.example.com"
   dns_zone_id            = "Z0123456789ABCDEFGHIJ"
   port                   = 8080
+  bucket_arn             = "arn:aws:s3:::records"
   bootstrap_servers      = "kafka.example.com:9092"
   wheelhouse             = null
   user_data_template     = "../../../bootstrap/user_data.py.tftpl"
@@ -86,7 +87,7 @@ run "http_has_no_access_to_the_bucket" {
   command = plan
 
   assert {
-    condition     = !strcontains(aws_iam_role_policy.machine.policy, "s3:") && !strcontains(aws_iam_role_policy.machine.policy, "kms:") && !strcontains(aws_iam_role_policy.machine.policy, "ec2:")
+    condition     = jsondecode(aws_iam_role_policy.store.policy).Statement[0] == { Sid = "NotInTheBucket", Effect = "Deny", Action = "s3:*", Resource = ["arn:aws:s3:::records", "arn:aws:s3:::records/*"] } && !strcontains(aws_iam_role_policy.machine.policy, "s3:") && !strcontains(aws_iam_role_policy.machine.policy, "kms:") && !strcontains(aws_iam_role_policy.machine.policy, "ec2:")
     error_message = "HTTP machines may do more than answer hooks, read their configuration and send logs."
   }
 }
