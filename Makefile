@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 KAFKA_LIBS := $(CURDIR)/.cache/kafka/libs
 export FIRN_KAFKA_LIBS ?= $(KAFKA_LIBS)
 
-.PHONY: help run spark-demo test test-slow test-new lint bench bench-quick soak clean system-packages kafka-libs spark-connector s3-servers package wheelhouse rehearse image infra-check
+.PHONY: help run spark-demo test test-slow test-new lint bench bench-quick soak clean system-packages kafka-libs spark-connector s3-servers package wheelhouse install-size image rehearse infra-check
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|'
@@ -101,6 +101,9 @@ package: $(VENV)/.package ## Build the wheel and the sdist into dist/
 
 wheelhouse: $(VENV)/.package ## Pack all that a broker needs, for machines without an index, into dist/ (ARCH=aarch64, ARGS=--uncommitted)
 	@$(BIN)/python tools/wheelhouse.py --arch $(or $(ARCH),$(shell uname -m)) $(ARGS)
+
+install-size: $(VENV)/.package ## Install the least that a broker needs elsewhere, and say how much it is (ARGS="--extra spark")
+	@$(BIN)/python tools/install_size.py $(ARGS)
 
 rehearse: $(VENV)/.test $(VENV)/.package ## Boot machines for real, with stand-ins for AWS: first boot, loss, drain, spot, upgrade (root; ARGS="--only lost,spot")
 	@tools/system-packages.sh debootstrap:debootstrap systemd-nspawn:systemd-container ip:iproute2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -94,3 +95,28 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
         if not module.startswith("pyspark_firn/"):
             used |= candidates
     assert least <= used, f"nothing of a broker imports {sorted(least - used)}: name them in an extra, or not at all"
+
+
+def test_a_release_tag_names_the_version_of_its_commit_and_the_changelog_begins_with_it() -> None:
+    version = PROJECT["version"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version)
+    first = re.search(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert first is not None
+    assert first[1].split()[0] == version
+    tags = _release_tags()
+    assert tags <= {f"v{version}"}
+    assert not (tags and "unreleased" in first[1]), "the changelog calls a tagged version unreleased"
+
+
+def _release_tags() -> set[str]:
+    """Of the commit that is checked out; none without git."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(ROOT), "tag", "--points-at", "HEAD", "--list", "v[0-9]*"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except FileNotFoundError:
+        return set()
+    return set(done.stdout.split())

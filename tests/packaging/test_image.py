@@ -1,4 +1,4 @@
-"""The image: its Dockerfile is linted, and built on a bare Debian it serves from a read-only root, as a user without rights."""
+"""The image: its Dockerfile is linted, and built on a bare Debian it serves from a read-only root, without any rights."""
 
 from __future__ import annotations
 
