@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
-from firn_aws import METADATA, Aws, AwsError, Clock, Metadata, SystemClock, Unreachable, UrllibHttp
+from firn_aws import METADATA, Aws, AwsError, Clock, Http, Metadata, SystemClock, Unreachable, UrllibHttp
 
 SETTINGS: Final = "/etc/firn/bootstrap.json"
 USER: Final = "firn"
@@ -55,6 +55,7 @@ VOLUME_WAIT_S: Final = 900.0
 DEVICE_WAIT_S: Final = 120.0
 START_WAIT_S: Final = 3600.0
 """How long a broker may take until it serves: it may have to wait until the old one counts as silent, and to recover."""
+HEALTHY_WAIT_S: Final = 120.0
 POLL_S: Final = 1.0
 COMMAND_TIMEOUT_S: Final = 600.0
 PARTITIONS_NAMED_MAX: Final = 20
@@ -485,10 +486,17 @@ class Boot:
     """One boot of one machine. ``run`` does everything; the steps are in its order."""
 
     def __init__(
-        self, settings: Settings, machine: Machine, metadata: Metadata, aws: Aws, wheelhouse: Path | None
+        self,
+        settings: Settings,
+        machine: Machine,
+        http: Http,
+        metadata: Metadata,
+        aws: Aws,
+        wheelhouse: Path | None,
     ) -> None:
         self._settings = settings
         self._machine = machine
+        self._http = http
         self._metadata = metadata
         self._aws = aws
         self._wheelhouse = wheelhouse
@@ -517,6 +525,8 @@ class Boot:
         self.start(unit, force=force)
         if self._settings.role == "broker":
             self.say_where(release)
+        else:
+            self.wait_until_healthy()
         self.complete_launch()
 
     # --- before anything is touched
@@ -987,6 +997,25 @@ class Boot:
         what = ", ".join(named[:PARTITIONS_NAMED_MAX]) + more if named else "no records"
         self._say(f"{ready}: {what}.")
 
+    def wait_until_healthy(self) -> None:
+        """HTTP counts as started when it answers. Whether a broker answers it is another question, and none of this machine."""
+        clock = self._machine.clock
+        end_s = clock.monotonic_s() + HEALTHY_WAIT_S
+        url = f"http://127.0.0.1:{self._settings.http_port}/healthz"
+        while True:
+            try:
+                what = f"status {self._http.exchange('GET', url, {}, b'', 5.0).status}"
+            except OSError as error:
+                what = str(error)
+            if what == "status 200":
+                self._say(f"HTTP serves on port {self._settings.http_port}.")
+                return
+            if clock.monotonic_s() >= end_s:
+                raise Refused(
+                    f"HTTP does not answer on port {self._settings.http_port} ({what}). See the journal of firn-http.service."
+                )
+            self._pause(0.5)
+
     def complete_launch(self) -> None:
         """Tell the auto-scaling group that this machine is in service."""
         lifecycle = self._settings.lifecycle
@@ -1201,7 +1230,7 @@ def boot(settings_path: Path, wheelhouse: Path | None, machine: Machine) -> int:
             http = UrllibHttp()
             metadata = Metadata(http, machine.clock, settings.endpoints.get("imds", METADATA))
             aws = Aws(http, machine.clock, metadata, settings.region, settings.endpoints)
-            Boot(settings, machine, metadata, aws, wheelhouse).run()
+            Boot(settings, machine, http, metadata, aws, wheelhouse).run()
         except Refused as error:
             machine.say(f"Firn does not start: {error}", failed=True)
             return 1

@@ -102,7 +102,7 @@ class Machine:
         self.started_s = time.time()
         with (self._folder / "console.log").open("wb") as console:
             self._nspawn = subprocess.Popen(
-                [*command, "--machine=rehearsal", "--console=pipe", "--boot"],
+                [*command, f"--machine={self.instance_id}", "--console=pipe", "--boot"],
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -151,6 +152,14 @@ def first_boot(stage: Stage) -> None:
         stage.row("first boot: kernel to first acknowledged record, release from S3", acknowledged_s - one.started_s)
         stage.row("… of that, the release is installed", install_s, limit_s=60)
         stage.row("… from the bootstrap's start", acknowledged_s - began.at_s)
+        stage.load.create_topics()
+        stage.load.write()
+
+
+def begin(stage: Stage) -> None:
+    """A first boot with a baked release, for steps that are run without ``first-boot``."""
+    with stage.booted() as one:
+        stage.serve(one)
         stage.load.create_topics()
         stage.load.write()
 
@@ -316,6 +325,23 @@ def a_thousand_partitions(stage: Stage) -> None:
         volume.close()
 
 
+def http_machine(stage: Stage) -> None:
+    """A machine that serves HTTP alone, as a client of the broker."""
+    settings = {**stage.settings(), "role": "http", "node_id": None, "store": None, "data": None, "advertised": None}
+    settings |= {"http": {"enabled": True, "port": 8083}, "settings": {"bootstrap.servers": "127.0.0.1:9092"}}
+    settings["lifecycle"] = {**settings["lifecycle"], "terminate_hook": None}
+    with stage.booted() as broker:
+        stage.serve(broker)
+        with stage.booted(settings) as one:
+            with _told_refusals(one):
+                stage.cloud.hooks.wait_until_done(GROUP, LAUNCH_HOOK, one.instance_id, BOOT_S_MAX)
+            took_s = time.time() - one.started_s
+            with urllib.request.urlopen("http://127.0.0.1:8083/readyz", timeout=30) as answer:
+                if answer.status != 200:
+                    raise Failed(f"the http machine answers {answer.status}")
+            stage.row("machine for HTTP alone: kernel to in service", took_s, "it reaches the broker")
+
+
 def refusals(stage: Stage) -> None:
     """What must stop a boot with one line, and format nothing."""
     blank = Volume(stage.cloud, stage.work)
@@ -374,6 +400,7 @@ STEPS: Final[dict[str, Callable[[Stage], None]]] = {
     "empty": drained_machine_empty_volume,
     "alive": living_machine_is_not_replaced,
     "thousand": a_thousand_partitions,
+    "http": http_machine,
     "refusals": refusals,
     "upgrade": upgrade,
 }
@@ -383,7 +410,7 @@ STEPS: Final[dict[str, Callable[[Stage], None]]] = {
 
 
 def rehearse(houses: Wheelhouses, work: Path, only: frozenset[str], *, limits: bool) -> int:
-    """Run the steps and print their table. Returns the exit code. The first step is always run: the others go on from it."""
+    """Run the steps and print their table. Returns the exit code."""
     unknown = sorted(only - set(STEPS))
     if unknown:
         say(f"there is no step {unknown[0]}; there are {', '.join(STEPS)}")
@@ -409,8 +436,10 @@ def rehearse(houses: Wheelhouses, work: Path, only: frozenset[str], *, limits: b
             following = {"bucket": ARTIFACTS, "key": cloud.upload(houses.next_archive), "sha256": houses.next_sha256}
             stage = Stage(cloud, work, houses, wheelhouse, following, Volume(cloud, work))
             cleanup.callback(stage.close)
+            if only and "first-boot" not in only:
+                begin(stage)
             for name, step in STEPS.items():
-                if not only or name in only or name == "first-boot":
+                if not only or name in only:
                     say(f"{name}: {' '.join((step.__doc__ or '').split())}")
                     step(stage)
         late = [

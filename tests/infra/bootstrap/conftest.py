@@ -138,9 +138,8 @@ class World:
         http = UrllibHttp()
         clock = self.machine.clock
         metadata = Metadata(http, clock, settings.endpoints["imds"])
-        return Boot(
-            settings, self.machine, metadata, Aws(http, clock, metadata, settings.region, settings.endpoints), None
-        )
+        aws = Aws(http, clock, metadata, settings.region, settings.endpoints)
+        return Boot(settings, self.machine, http, metadata, aws, None)
 
     def attached(self) -> str | None:
         attachments = self.ec2.describe_volumes(VolumeIds=[self.volume_id])["Volumes"][0]["Attachments"]

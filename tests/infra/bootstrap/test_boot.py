@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
-from firn_aws import AwsError, Unreachable
+from firn_aws import Aws, AwsError, Unreachable
 from firn_bootstrap import INSTANCE_STORE_MODEL, LABEL, Done, Refused
 
 from app.configs.properties import parse_properties
@@ -160,16 +163,48 @@ def test_a_machine_without_an_instance_store_is_told_to_be_another_type(world: W
     assert "one that has NVMe" in refused(world)
 
 
-def test_a_machine_for_http_alone_touches_no_disk_and_no_bucket(world: World) -> None:
+def for_http(world: World, port: int) -> None:
     world.settings |= {"role": "http", "node_id": None, "data": None, "advertised": None, "store": None}
     world.settings["settings"] = {"bootstrap.servers": "b0:9092,b1:9092", "firn.http.allowed.hosts": "api.prod"}
     world.settings["endpoints"]["s3"] = "http://127.0.0.1:9"
-    world.boot().run()
+    world.settings["http"]["port"] = port
+
+
+class Health(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/healthz" else 404)
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: object) -> None: ...
+
+
+def serve_health() -> ThreadingHTTPServer:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Health)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    return server
+
+
+def test_a_machine_for_http_alone_touches_no_disk_and_no_bucket(world: World) -> None:
+    healthy = serve_health()
+    try:
+        for_http(world, int(healthy.server_address[1]))
+        world.boot().run()
+    finally:
+        healthy.shutdown()
+        healthy.server_close()
     assert not world.machine.ran_any("mount")
     assert ("systemctl", "start", "--no-block", "firn-http.service") in world.machine.ran
     env = world.machine.path("/etc/firn/firn.env").read_text()
     assert 'FIRN_BOOTSTRAP="b0:9092,b1:9092"\n' in env
     assert 'FIRN_HTTP_FLAGS="--http-allowed-hosts api.prod"\n' in env
+    assert len(world.hooks.done) == 1
+
+
+def test_http_that_does_not_answer_is_not_put_into_service(world: World) -> None:
+    for_http(world, 9)
+    with pytest.raises(Refused, match="HTTP does not answer on port 9"):
+        world.boot().run()
+    assert world.hooks.done == {}
 
 
 # --- what stops it
@@ -334,17 +369,26 @@ def test_nothing_but_terminated_is_death(world: World, state: str) -> None:
     assert not took_over(world)
 
 
-def test_a_machine_that_is_shutting_down_is_not_dead(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from xml.etree import ElementTree
+OLD = "i-0aaaaaaaaaaaaaaa0"
 
-    from firn_aws import Aws
 
-    old = "i-0aaaaaaaaaaaaaaa0"
-    text = (
-        f"<r><reservationSet><item><instancesSet><item><instanceId>{old}</instanceId><instanceState><name>shutting-down</name>"
-        "</instanceState></item></instancesSet></item></reservationSet></r>"
-    )
+@pytest.mark.parametrize(
+    ("says", "words"),
+    [
+        (f"<instanceId>{OLD}</instanceId><instanceState><name>shutting-down</name></instanceState>", "(shutting-down)"),
+        (
+            "<instanceId>i-other</instanceId><instanceState><name>terminated</name></instanceState>",
+            "(not found by EC2)",
+        ),
+        (f"<instanceId>{OLD}</instanceId>", "(without a state)"),
+    ],
+    ids=["shutting-down", "of another machine", "no state"],
+)
+def test_an_answer_of_ec2_that_does_not_say_terminated_of_this_machine_is_not_death(
+    world: World, monkeypatch: pytest.MonkeyPatch, says: str, words: str
+) -> None:
     ask = Aws.query
+    text = f"<r><reservationSet><item><instancesSet><item>{says}</item></instancesSet></item></reservationSet></r>"
 
     def answer(self: Aws, service: str, action: str, **parameters: str) -> ElementTree.Element:
         return (
@@ -352,14 +396,12 @@ def test_a_machine_that_is_shutting_down_is_not_dead(world: World, monkeypatch: 
         )
 
     monkeypatch.setattr(Aws, "query", answer)
-    with_another(world, old)
+    with_another(world, OLD)
     assert not took_over(world)
-    assert any("(shutting-down): without force" in line for line in world.machine.lines)
+    assert any(f"{words}: without force" in line for line in world.machine.lines)
 
 
 def test_an_error_of_ec2_is_not_death(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from firn_aws import Aws
-
     ask = Aws.query
 
     def answer(self: Aws, service: str, action: str, **parameters: str) -> Any:
