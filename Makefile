@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 KAFKA_LIBS := $(CURDIR)/.cache/kafka/libs
 export FIRN_KAFKA_LIBS ?= $(KAFKA_LIBS)
 
-.PHONY: help run spark-demo test test-slow test-new lint bench bench-quick soak clean system-packages kafka-libs spark-connector s3-servers
+.PHONY: help run spark-demo test test-slow test-new lint bench bench-quick soak clean system-packages kafka-libs spark-connector s3-servers package wheelhouse install-size image rehearse infra-check
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|'
@@ -29,7 +29,7 @@ $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "==> installing Firn with everything that its tests and linters need into $(VENV)"
-	@$(PIP) install --constraint constraints.txt --editable '.[demo,spark,test,lint]'
+	@$(PIP) install --constraint constraints.txt --editable '.[demo,redis,spark,test,lint]'
 	@touch $@ $(VENV)/.run
 
 run: $(VENV)/.run ## Produce, tier, drop local, replay: the main job on 336,776 real records
@@ -67,11 +67,15 @@ test-new: $(VENV)/.test ## The property tests and state machines of the default 
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'hypothesis and not slow' --hypothesis-profile=new \
 		--hypothesis-seed=$(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')) $(ARGS)
 
-lint: $(VENV)/.test ## ruff, mypy --strict, import layers
+infra-check: $(VENV)/.test ## Hold infra/terraform against Terraform, the AWS provider's schema, tflint, checkov and the program (needs terraform and go)
+	@$(BIN)/python -m tools.infra $(ARGS)
+
+lint: $(VENV)/.test ## ruff, mypy --strict, import layers, hadolint
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/hadolint Dockerfile
 
 $(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "==> installing Firn with its laboratory into $(VENV)"
@@ -86,6 +90,28 @@ bench-quick: $(VENV)/.bench kafka-libs ## Two thirds of its groups, small, in ab
 
 soak: $(VENV)/.bench ## Write, read, tier, replay and expire with faults, 10 minutes; every record accounted for (ARGS="--minutes 60")
 	@$(BIN)/python -m loadtests.soak $(ARGS)
+
+$(VENV)/.package: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "==> installing what builds packages into $(VENV)"
+	@$(PIP) install --constraint constraints.txt build hatchling packaging
+	@touch $@
+
+package: $(VENV)/.package ## Build the wheel and the sdist into dist/
+	@$(BIN)/python -m build --no-isolation --outdir dist .
+
+wheelhouse: $(VENV)/.package ## Pack all that a broker needs, for machines without an index, into dist/ (ARCH=aarch64, ARGS=--uncommitted)
+	@$(BIN)/python tools/wheelhouse.py --arch $(or $(ARCH),$(shell uname -m)) $(ARGS)
+
+install-size: $(VENV)/.package ## Install the least that a broker needs elsewhere, and say how much it is (ARGS="--extra spark")
+	@$(BIN)/python tools/install_size.py $(ARGS)
+
+rehearse: $(VENV)/.test $(VENV)/.package ## Boot machines for real, with stand-ins for AWS: first boot, loss, drain, spot, upgrade (root; ARGS="--only lost,spot")
+	@tools/system-packages.sh debootstrap:debootstrap systemd-nspawn:systemd-container ip:iproute2
+	@$(BIN)/python -m infra.rehearsal $(ARGS)
+
+image: wheelhouse ## Build the image of a broker with buildah (BASE=… names another base, OCI=FOLDER writes an OCI layout too)
+	@tools/system-packages.sh buildah:buildah
+	@tools/image.sh
 
 clean: ## Remove the environment, caches and demo data
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache firn-demo spark-demo dist *.egg-info

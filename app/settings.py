@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -602,6 +603,8 @@ def _parse_store_url(text: str) -> Mapping[str, Any]:
 def _parse_redis_url(text: str) -> Mapping[str, Any]:
     if not re.match(r"(rediss?|unix)://.", text):
         raise ValueError("it must be redis://HOST:PORT/DB, rediss://… or unix:///path")
+    if find_spec("redis") is None:
+        raise ValueError("the client for it is not installed: pip install 'firn-broker[redis]'")
     return {"redis_url": text}
 
 

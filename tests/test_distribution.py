@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import subprocess
+import sys
 import tomllib
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -45,3 +49,74 @@ def test_the_wheel_holds_every_package_that_the_command_imports() -> None:
         "packages"
     ]
     assert set(built) == {"app", "firn_broker", "pyspark_firn"}
+
+
+OF_EXTRAS = {
+    "bench": ("pyspark_firn/tour.py",),
+    "demo": ("app/demo.py",),
+    "redis": ("app/broker/process.py", "app/metadata/redis_liveness.py"),
+    "spark": ("pyspark_firn/",),
+}
+"""Which modules may import what is installed with an extra only. All others are part of the least installation."""
+
+
+def _normal(requirement: str) -> str:
+    return re.sub(r"[-_.]+", "-", re.split(r"[<>=!~;\[ ]", requirement)[0]).lower()
+
+
+def _needs_of(extra: str | None) -> set[str]:
+    named = PROJECT["dependencies"] if extra is None else PROJECT["optional-dependencies"][extra]
+    return {_normal(one) for one in named}
+
+
+def _imports() -> Iterator[tuple[str, str]]:
+    """Every module, and the first part of every foreign name that it imports anywhere in its text."""
+    own = {"app", "firn_broker", "pyspark_firn", "llvmlite", *sys.stdlib_module_names}  # numba pins its llvmlite
+    for folder in ("app", "firn_broker", "pyspark_firn"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_bytes())):
+                names = []
+                if isinstance(node, ast.Import):
+                    names = [alias.name for alias in node.names]
+                elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module is not None:
+                    names = [node.module]
+                for name in {name.split(".")[0] for name in names} - own:
+                    yield path.relative_to(ROOT).as_posix(), name
+
+
+def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
+    distributions = metadata.packages_distributions()
+    least, used = _needs_of(None), {"httptools"}  # which uvicorn imports for app/http/connections.py
+    for module, name in _imports():
+        candidates = {_normal(one) for one in distributions.get(name, [name])}
+        extras = [extra for extra, places in OF_EXTRAS.items() if module.startswith(places)]
+        declared = least.union(*(_needs_of(extra) for extra in extras))
+        assert candidates & declared, f"{module} imports {name}, which pyproject.toml does not name"
+        if not module.startswith("pyspark_firn/"):
+            used |= candidates
+    assert least <= used, f"nothing of a broker imports {sorted(least - used)}: name them in an extra, or not at all"
+
+
+def test_a_release_tag_names_the_version_of_its_commit_and_the_changelog_begins_with_it() -> None:
+    version = PROJECT["version"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version)
+    first = re.search(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert first is not None
+    assert first[1].split()[0] == version
+    tags = _release_tags()
+    assert tags <= {f"v{version}"}
+    assert not (tags and "unreleased" in first[1]), "the changelog calls a tagged version unreleased"
+
+
+def _release_tags() -> set[str]:
+    """Of the commit that is checked out; none without git."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(ROOT), "tag", "--points-at", "HEAD", "--list", "v[0-9]*"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except FileNotFoundError:
+        return set()
+    return set(done.stdout.split())

@@ -27,11 +27,11 @@ DOCUMENTS = sorted(
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 FOREIGN = (
     "spark.", "kafka.", "sys.", "server.properties", "meta.properties", "cluster.id", "directory.id", "segments.parquet",
-    "report.html", "s3.", "firn.archive.", "ns.table",
+    "report.html", "s3.", "firn.archive.", "ns.table", "delivery.timeout.ms", "v0.1.0",
 )  # fmt: skip
-"""How dotted names begin that are no settings: of Spark, Python and Iceberg, files, and keys in files."""
-OF_OTHERS = {"app.py", "app/", "path.properties", "URL/TOPIC_bad/", "_firn/"}
-"""Paths that are a user's, or that a job writes."""
+"""How dotted names begin that are no settings: of Spark, Python, Iceberg and clients, files, and keys in files."""
+OF_OTHERS = {"app.py", "app/", "dist/", "path.properties", "URL/TOPIC_bad/", "_firn/"}
+"""Paths that are a user's, or that a job or a build writes."""
 
 
 def text_of(document: str) -> str:

@@ -35,6 +35,39 @@ class BegunAnew(NamedTuple):
     """Those of them of which nothing is in the store."""
 
 
+class Back(NamedTuple):
+    """A tiered topic of which this broker leads partitions, after it took the place of another data directory."""
+
+    name: str
+    ends: Sequence[tuple[int, int]]
+    """Each partition, and the offset at which its log goes on: all before is in the store, or deleted."""
+
+    @property
+    def offsets(self) -> int:
+        """The sum of these offsets."""
+        return sum(end for _, end in self.ends)
+
+
+def back_from_the_store(topics: Sequence[Back]) -> list[str]:
+    """Lines that say up to which offset each tiered topic is back; none if there is none."""
+    if not topics:
+        return []
+    partitions = sum(len(topic.ends) for topic in topics)
+    lines = [
+        f"back from the store: {_count(len(topics), 'tiered topic')} with {_count(partitions, 'partition')}, up to offset"
+        f" {sum(topic.offsets for topic in topics)} in sum"
+    ]
+    for topic in topics[:NAMED_MAX]:
+        ends = [f"{index} up to {end}" for index, end in topic.ends]
+        lines.append(
+            f"back from the store: {topic.name}, {_count(len(topic.ends), 'partition')}, up to offset {topic.offsets} in sum"
+            f" (partition {_some(ends)})"
+        )
+    if len(topics) > NAMED_MAX:
+        lines.append(f"back from the store: {len(topics) - NAMED_MAX} more topics; `firn tier status` names them")
+    return lines
+
+
 def lost_with_the_directory(data_dir: str, topics: Sequence[BegunAnew]) -> list[str]:
     """Lines for the operator; none if there was nothing to lose."""
     if not topics:

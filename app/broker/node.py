@@ -338,6 +338,7 @@ class Node:
             replays=ReplayTurns(around.elapsed_s),
             gate=gate,
         )
+        self.context.drain.on_end = self.request_stop
         self.controller.on_change(self._count_generation)
         self.controller.on_change(self._follow_settings)
         self.partitions.on_back = self._forget_lookups
@@ -397,6 +398,8 @@ class Node:
             )[0]
             self._socket = socket.socket(family, kind, protocol)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Every accepted connection has it from here, as Kafka's have. A load balancer forgets a connection that is silent.
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self._socket.bind(address)
         except OSError as error:
             raise ConfigError(
@@ -423,6 +426,7 @@ class Node:
                 await self.partitions.take_over_all(
                     clean=self.load_report is not None and self.load_report.clean, new_directory=self._new_directory
                 )
+                self.context.back = [(one.name, len(one.ends), one.offsets) for one in self.partitions.back]
                 self._leads = True
                 # Not earlier: syncing what a kill left unsynced would compete with what clients wait for.
                 background.append(tasks.create_task(self.logs.run()))
@@ -433,6 +437,7 @@ class Node:
                 background.append(tasks.create_task(self._sweeping.run()))
                 background.append(tasks.create_task(self._watch_room()))
                 background.append(tasks.create_task(self._apis.load_all()))
+                background.append(tasks.create_task(self.context.drain.run()))
                 self.groups.start(self.controller.image)
                 self.controller.on_change(self.groups.follow)
                 background.append(tasks.create_task(self.groups.run()))
@@ -451,6 +456,7 @@ class Node:
                         ready()
                     await self._stopping.wait()
                 finally:
+                    self.context.drain.interrupt()
                     await self.server.close()
                 for task in background:
                     task.cancel()
@@ -534,13 +540,14 @@ class Node:
                 continue
             context = self.context
             if free < least and context.no_room is None:
-                context.no_room = StorageFull(
+                full = StorageFull(
                     f"the disk of {self.config.data_dir} has {free} bytes left, below firn.log.dir.free.bytes.min={least}"
                 )
-                sentence = f"{context.no_room}; producers are refused until there is room"
+                context.refuse_for_room(full)
+                sentence = f"{full}; producers are refused until there is room"
                 self.faults.met("finding room in", self.config.data_dir, sentence, lasting=True)
             elif free >= least and context.no_room is not None:
-                context.no_room = None
+                context.refuse_for_room(None)
                 self.faults.over("finding room in", self.config.data_dir)
                 self._log_line(f"there is room on the disk of {self.config.data_dir} again; producers are served")
             await asyncio.sleep(ROOM_CHECK_S)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from app.broker.lost_directory import BegunAnew, lost_with_the_directory
+from app.broker.lost_directory import Back, BegunAnew, back_from_the_store, lost_with_the_directory
 from app.broker.manifest_copies import READ_AT_ONCE, ManifestCopies, ManifestEnds
 from app.configs import BrokerConfig, Durability
 from app.errors import (
@@ -148,6 +148,8 @@ class Partitions:
         """Keys of manifests as of before the cluster log was read."""
         self._believed: dict[TopicIdPartition, None] = {}
         """Partitions whose manifests were taken to be at their ends."""
+        self.back: list[Back] = []
+        """Up to which offset tiered topics were back when this broker took a place over; empty if it took none."""
         self._broker_id = BrokerId(config.node_id)
         self.table = PartitionTable(self._broker_id, lambda: controller.image)
         self._started = False
@@ -225,6 +227,9 @@ class Partitions:
             partition = self.table.get(log.topic, log.partition)
             assert partition is not None
             self.table.lead(partition, self._leader_epoch(log))
+        if new_directory or self._controller.took_over:
+            # Before markers are written: up to here the store has it.
+            self._tell_what_is_back(opened)
         for log, one in opened.items():
             self._end_transactions(log, one.lost)
         self._started = True
@@ -292,6 +297,15 @@ class Partitions:
             for name, of_topic in sorted(logs.items())
         ]
         for line in lost_with_the_directory(self._config.data_dir, begun):
+            self._log_line(line)
+
+    def _tell_what_is_back(self, logs: Iterable[PartitionLog]) -> None:
+        ends: dict[str, list[tuple[int, int]]] = {}
+        for log in sorted(logs, key=lambda log: (log.topic, log.partition)):
+            if log.config.tiered:
+                ends.setdefault(log.topic, []).append((int(log.partition), int(log.log_end_offset)))
+        self.back = [Back(name, of_topic) for name, of_topic in ends.items()]
+        for line in back_from_the_store(self.back):
             self._log_line(line)
 
     # --- partitions that cannot be opened ------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from app import __version__
 from app.broker.children import Child
 from app.broker.running import find_running, forget_running, note_running
+from app.broker.service import ServiceManager
 from app.configs import BrokerConfig
 from app.configs.without_effect import set_aside
 from app.errors import ConfigError, ConflictError, StorageUnavailable
@@ -58,11 +59,18 @@ SAMPLES_TIMEOUT_S: Final = 2.0
 class Broker:
     """A broker process. Belongs to the loop that starts it."""
 
-    def __init__(self, config: BrokerConfig, *, log_line: Callable[[str], None] = log_line) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        log_line: Callable[[str], None] = log_line,
+        manager: ServiceManager | None = None,
+    ) -> None:
         self.config = config
         self._log_line = log_line
         self._early_faults = Faults(log_line)
         """Until there is a node, which has its own."""
+        self._manager = manager if manager is not None else ServiceManager(None)
         self._rng = random.Random()
         self._pool = ThreadPool()
         self._rpc = RpcClient()
@@ -74,6 +82,9 @@ class Broker:
         self.node: Node = None  # type: ignore[assignment] # until start
         self._running: asyncio.Task[None] | None = None
         self._watching: list[asyncio.Task[None]] = []
+        self._informing: asyncio.Task[None] | None = None
+        """Tells the service manager that the loop runs, from the start until everything has ended."""
+        self._drains = False
 
     @property
     def store_url(self) -> str:
@@ -91,6 +102,8 @@ class Broker:
         FencedError. ``stop`` must be called then, too.
         """
         parse_store_url(self.store_url)
+        self._manager.starting(f"starts on {self.config.data_dir}: reads logs, the cluster log and manifests")
+        self._informing = asyncio.create_task(self._manager.run(self._tell_drain))
         fs = PosixFileSystem()
         self._lock = lock = await claim_when_free(fs, self.config.data_dir)
         self._note_running()
@@ -161,7 +174,9 @@ class Broker:
         image = self.node.controller.image
         host = self.config.advertised_host or _reachable(self.config.listen_host)
         kafka = f"{host}:{self.config.advertised_port or self.node.port}"
-        self._note_running(cluster_id=image.cluster_id, kafka=kafka, http=self.config.http_address)
+        local = f"{_reachable(self.config.listen_host)}:{self.node.port}"
+        self._note_running(cluster_id=image.cluster_id, kafka=kafka, http=self.config.http_address, local=local)
+        self._manager.ready(f"serves Kafka at {kafka} as broker {self.config.node_id} of cluster {image.cluster_id}")
         self._log_line(
             f"broker {self.config.node_id} of cluster {image.cluster_id} serves Kafka on "
             f"{self.config.listen_host}:{self.node.port}, store {self.store_url}, HTTP {self.config.http_address}"
@@ -276,8 +291,18 @@ class Broker:
     def _faults(self) -> Faults:
         return self._early_faults if self.node is None else self.node.faults
 
+    def _tell_drain(self) -> None:
+        """Keep the service manager informed of a drain, and have it wait meanwhile."""
+        drain = None if self.node is None or self.node.context is None else self.node.context.drain.sentence()
+        if drain:
+            self._manager.busy(drain)
+        elif self._drains:
+            self._manager.serving("serves again: the drain was taken back")
+        self._drains = bool(drain)
+
     def request_stop(self) -> None:
         """Have ``wait`` return, once what was admitted is answered."""
+        self._manager.stopping("stops: closes its logs")
         if self.node is not None:
             self.node.request_stop()
 
@@ -288,6 +313,16 @@ class Broker:
 
     async def stop(self) -> None:
         """End in order: requests, logs (with the marker of a clean stop), children, threads."""
+        self._manager.stopping("stops: closes its logs")
+        try:
+            await self._stop()
+        finally:
+            if self._informing is not None:
+                self._informing.cancel()
+                await asyncio.wait([self._informing])
+            self._manager.close()
+
+    async def _stop(self) -> None:
         if self._running is not None and not self._running.done():
             self.node.request_stop()
             await asyncio.wait([self._running])
@@ -349,7 +384,7 @@ def _reachable(host: str) -> str:
 
 async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None) -> None:
     loop = asyncio.get_running_loop()
-    broker = Broker(config)
+    broker = Broker(config, manager=ServiceManager.of_environment(os.environ, os.getpid()))
     loop.set_exception_handler(broker.tell_bug)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, broker.request_stop)

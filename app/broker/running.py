@@ -31,9 +31,11 @@ class RunningBroker(msgspec.Struct, frozen=True, kw_only=True):
     """HOST:PORT; empty while it starts."""
     http: str = ""
     """HOST:PORT or ``off``; empty while it starts."""
+    local: str = ""
+    """HOST:PORT at which this machine reaches it, whatever clients are told; empty while it starts."""
 
 
-def note_running(data_dir: str, *, cluster_id: str = "", kafka: str = "", http: str = "") -> None:
+def note_running(data_dir: str, *, cluster_id: str = "", kafka: str = "", http: str = "", local: str = "") -> None:
     """Note this process, which has the lock. Raises: OSError."""
     note = RunningBroker(
         process_id=os.getpid(),
@@ -41,6 +43,7 @@ def note_running(data_dir: str, *, cluster_id: str = "", kafka: str = "", http: 
         cluster_id=cluster_id,
         kafka=kafka,
         http=http,
+        local=local,
     )
     path = Path(data_dir, _NOTE)
     path.parent.mkdir(exist_ok=True)

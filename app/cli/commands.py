@@ -23,6 +23,7 @@ _FAMILIES: Final = {
     "serve": ("serve", "serve"),
     "wait": ("background", "wait"),
     "stop": ("background", "stop"),
+    "drain": ("drain", "drain"),
     "http": ("http", "http"),
     "demo": ("commands", "demo"),
     "topic": ("topic", "app"),
@@ -30,10 +31,12 @@ _FAMILIES: Final = {
     "consume": ("consume", "consume"),
     "group": ("group", "app"),
     "tier": ("tier", "app"),
+    "cluster": ("cluster", "app"),
     "verify": ("verify", "verify"),
     "doctor": ("doctor", "doctor"),
     "job": ("job", "app"),
     "cost": ("cost", "cost"),
+    "iam": ("iam", "app"),
 }
 """Command to its module of this package and what it is called there, in the order of the help."""
 
@@ -65,13 +68,16 @@ def application(arguments: Sequence[str] = ()) -> Any:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        sys.stdout.write(f"firn {__version__}\n")
+        from app.commit import commit
+
+        sys.stdout.write(f"firn {__version__} (commit {commit() or 'unknown'})\n")
         raise typer.Exit
 
 
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print version and commit, and exit."),
     ] = False,
 ) -> None:
     """A Kafka-protocol log service whose home is the object store."""

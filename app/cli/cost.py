@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -38,6 +39,18 @@ def cost(
     replicas: Annotated[
         int, typer.Option("--replicas", metavar="N", min=1, help="Of Firn's hot tier; Kafka has three.")
     ] = 1,
+    volume: Annotated[
+        float | None,
+        typer.Option("--volume", metavar="GIB", help="Firn's data directory is on a gp3 volume of this size. [NVMe]"),
+    ] = None,
+    around: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="NAME=COUNT",
+            help="What stands around Firn's broker: load_balancer, endpoint, nat, key, metric, alarm.",
+        ),
+    ] = None,
     price: Annotated[
         list[str] | None, typer.Option("--price", metavar="NAME=DOLLARS", help="Your price instead of the list's.")
     ] = None,
@@ -54,7 +67,7 @@ def cost(
     Kafka has three replicas on EBS, with tiered storage and without. Requests are counted from what Firn issues; docs/cost.md
     says how, what is assumed, and what is left out.
     """
-    from app.cost.bill import TooMuchForOneBroker, bills
+    from app.cost.bill import Around, TooMuchForOneBroker, bills
     from app.cost.prices import AS_OF, REGION, Prices, names, with_overrides
     from app.cost.workload import Workload, parse_bytes
 
@@ -77,10 +90,19 @@ def cost(
         zones=zones,
         peak=peak,
     )
+    if volume is not None and not 0 < volume < float("inf"):
+        raise ConfigError("--volume: the size of a volume must be a number above 0.")
+    try:
+        stands = Around(**{name: int(text) for name, text in parse_assignments(around or (), "--with").items()})
+    except ValueError as error:
+        raise ConfigError(f"--with: {error}.") from None
+    except TypeError:
+        names_there_are = ", ".join(field.name for field in fields(Around))
+        raise ConfigError(f"--with names something else than {names_there_are}.") from None
     if replicas > 1 and not projected:
         raise ConfigError("Firn's hot tier has one replica today; add --projected to see what more would cost.")
     try:
-        found = bills(workload, prices, firn_replicas=replicas, projected=projected)
+        found = bills(workload, prices, firn_replicas=replicas, projected=projected, volume_gib=volume, around=stands)
     except TooMuchForOneBroker as error:
         raise ConfigError(
             f"This workload needs {error}, and Firn runs one broker today; add --projected to see what a cluster would cost."

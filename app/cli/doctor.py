@@ -38,6 +38,8 @@ _HEADINGS: Final = {
     "no meaning": "Settings of Kafka that mean nothing here",
     "refused": "Settings that are refused (see below)",
 }
+BROKER_MS: Final = 5_000
+"""How long a broker that runs may take to answer."""
 PARTITIONS_AT_ONCE: Final = 64
 """Partitions looked at beside each other: each waits for a few requests to the store."""
 
@@ -82,6 +84,7 @@ def doctor(
     if reviewed.settings is not None:
         broker = reviewed.settings.broker
         running = find_running(broker.data_dir)
+        results += broker_checks(running)
         results += disk_checks(Path(broker.data_dir), broker.firn_log_dir_free_bytes_min, running)
         results += port_checks(broker, running)
         results += run_async(lambda: store_checks(broker.store_url))
@@ -176,6 +179,40 @@ def machine_checks() -> Iterable[CheckResult]:
         f"Linux {release}",
         "reads from the page cache without waiting (RWF_NOWAIT) need Linux 4.14; older ones use threads for every read",
     )
+
+
+def broker_checks(running: RunningBroker | None) -> Iterable[CheckResult]:
+    """Whether the broker that runs answers, and whether it drains."""
+    from app.client.connection import open_connection
+    from app.client.firn_api import DrainRequest, DrainResponse, pack, unpack
+    from app.objectstore.check import CheckResult
+    from app.settings import parse_address
+    from app.wire.apikeys import ApiKey
+
+    if running is None or not running.local:
+        return
+    address = parse_address(running.local, what="the broker's note")
+
+    async def ask() -> DrainResponse:
+        connection = await open_connection(address.host, address.port, client_id="firn-doctor", timeout_ms=BROKER_MS)
+        try:
+            answer = await connection.request(ApiKey.FIRN_DRAIN, pack(DrainRequest("status")), timeout_ms=BROKER_MS)
+            return unpack(DrainResponse, answer)
+        finally:
+            await connection.close()
+
+    try:
+        answer = run_async(ask)
+    except FirnError as error:
+        yield CheckResult("broker", False, str(error), "look into its log; stop it and start it again if it hangs")
+        return
+    left = f"; on its disk alone: {bytes_text(answer.left_bytes)} of {count_text(answer.left_partitions, 'partition')}"
+    states = {
+        "serving": "takes writes",
+        "draining": "drains and takes no writes",
+        "drained": "has drained and stops",
+    }
+    yield CheckResult("broker", True, f"process {running.process_id} {states.get(answer.state, answer.state)}{left}")
 
 
 def disk_checks(data_dir: Path, free_bytes_min: int, running: RunningBroker | None = None) -> Iterable[CheckResult]:

@@ -34,11 +34,21 @@ def status(
 
         async with connected(bootstrap) as cluster:
             admin = AdminClient(cluster)
-            statuses = await admin.tier_status(topics or ())
+            answers = await admin.tier_answers(topics or ())
+            statuses = [entry for answer in answers.values() for entry in answer.partitions]
+            statuses.sort(key=lambda entry: (entry.topic, entry.partition))
             if not topics and not internal:
                 there = (await admin.describe_cluster()).topics
                 hidden = {name for name, topic in there.items() if topic.internal}
                 statuses = [entry for entry in statuses if entry.topic not in hidden]
+        for node_id, answer in answers.items():
+            if answer.drain:
+                say(f"Broker {node_id}: {answer.drain}.")
+            for topic in answer.back:
+                say(
+                    f"Broker {node_id} took the place of another data directory; {topic.topic}"
+                    f" ({count_text(topic.partitions, 'partition')}) was back up to offset {count_text(topic.offsets)} in sum."
+                )
         if as_json:
             print_json([{field: getattr(entry, field) for field in entry.__struct_fields__} for entry in statuses])
             return

@@ -263,15 +263,21 @@ class AdminClient:
         Every broker answers for the partitions it leads. Raises: RequestRejected UNKNOWN_TOPIC_OR_PARTITION for a topic that
         is not there, BrokerUnavailable.
         """
+        answers = await self.tier_answers(topics)
+        found = [one for answer in answers.values() for one in answer.partitions]
+        return sorted(found, key=lambda status: (status.topic, status.partition))
+
+    async def tier_answers(self, topics: Sequence[str] = ()) -> dict[int, firn_api.TierStatusResponse]:
+        """What each broker says of its tier and of itself, by node id. Raises: as ``tier_status``."""
         body = firn_api.pack(firn_api.TierStatusRequest(list(topics)))
 
-        async def ask() -> list[firn_api.PartitionTierStatus]:
+        async def ask() -> dict[int, firn_api.TierStatusResponse]:
             view = await self._cluster.refresh(topics or None)
-            found: list[firn_api.PartitionTierStatus] = []
+            found: dict[int, firn_api.TierStatusResponse] = {}
             for node_id in view.brokers:
                 answer = await (await self._cluster.broker(node_id)).request(ApiKey.FIRN_TIER_STATUS, body)
-                found.extend(firn_api.unpack(firn_api.TierStatusResponse, answer).partitions)
-            return sorted(found, key=lambda status: (status.topic, status.partition))
+                found[int(node_id)] = firn_api.unpack(firn_api.TierStatusResponse, answer)
+            return found
 
         return await self._retrying(ask, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
 

@@ -1,4 +1,4 @@
-"""Firn's own APIs (keys 20000 to 20004): what is asked and answered, msgpack in one field of bytes.
+"""Firn's own APIs (keys 20000 to 20005): what is asked and answered, msgpack in one field of bytes.
 
 Shared by the broker, which answers, and by the HTTP process and the command line, which ask. The keys are not advertised.
 Structs are arrays on the wire; a new field goes to the end and has a default, so that either side may be the older one.
@@ -122,10 +122,23 @@ class PartitionTierStatus(msgspec.Struct, array_like=True, frozen=True):
         return self.state != NOT_TIERED
 
 
+class BackTopic(msgspec.Struct, array_like=True, frozen=True):
+    """A tiered topic of a broker that took the place of another data directory."""
+
+    topic: str
+    partitions: int
+    offsets: int
+    """The sum of the offsets at which its partitions went on then: all before is in the store, or deleted."""
+
+
 class TierStatusResponse(msgspec.Struct, array_like=True, frozen=True):
     partitions: list[PartitionTierStatus]
     missing: list[str] = []
     """Topics asked for that do not exist."""
+    drain: str = ""
+    """How far a drain of the broker is, in a sentence; empty if it does not drain."""
+    back: list[BackTopic] = []
+    """If this start of the broker took a place over."""
 
 
 class TierSegmentsRequest(msgspec.Struct, array_like=True, frozen=True):
@@ -185,6 +198,68 @@ class TierReplaceRequest(msgspec.Struct, array_like=True, frozen=True):
 
 class TierReplaceResponse(msgspec.Struct, array_like=True, frozen=True):
     error_code: int = 0
+    error: str = ""
+    """A sentence, if the step was refused."""
+
+
+DRAIN_STEPS: Final = ("begin", "status", "take-back", "stop")
+LEFT_PER_ANSWER_MAX: Final = 1_000
+"""Partitions that a response names of those that are not whole."""
+
+
+class DrainRequest(msgspec.Struct, array_like=True, frozen=True):
+    """FirnDrain: have all that was acknowledged tiered before the broker stops for good (ADR 0019)."""
+
+    step: str
+    """``begin`` (again: joins), ``status``, ``take-back`` before the broker said "drained", ``stop`` after that."""
+
+
+class DrainLeft(msgspec.Struct, array_like=True, frozen=True):
+    """A partition of a tiered topic of which something is on the broker's disk alone."""
+
+    topic: str
+    partition: int
+    covered_end_offset: int
+    """What is below is in the store, or deleted; -1 if that is not known."""
+    log_end_offset: int
+    """-1 if that is not known."""
+    bytes: int
+    why: str
+    """What the partition waits for."""
+
+
+class DrainKept(msgspec.Struct, array_like=True, frozen=True):
+    """A topic that no drain uploads."""
+
+    topic: str
+    partitions: int
+    bytes: int
+    why: str
+    """``compacted``, or the setting that keeps the topic from the store."""
+
+
+class DrainResponse(msgspec.Struct, array_like=True, frozen=True):
+    cluster_id: str
+    node_id: int
+    state: str
+    """``serving``, ``draining``, ``drained`` (nothing is written any more, and the broker stops)."""
+    elapsed_ms: int = 0
+    """Since the drain began."""
+    left_bytes: int = 0
+    """Of tiered topics on the disk alone."""
+    left_partitions: int = 0
+    uploaded_bytes: int = 0
+    """Since the drain began."""
+    bytes_per_second: int = 0
+    """Since the drain began; 0 if nothing was uploaded yet."""
+    seconds_left: float = -1
+    """-1 if nobody can tell."""
+    open_transactions: int = 0
+    """That tiered partitions wait for."""
+    left: list[DrainLeft] = []
+    """The first ``LEFT_PER_ANSWER_MAX``."""
+    kept: list[DrainKept] = []
+    """Topics with bytes on the disk that are not tiered."""
     error: str = ""
     """A sentence, if the step was refused."""
 

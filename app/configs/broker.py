@@ -15,6 +15,8 @@ class BrokerConfig:
 
     node_id: int = 1
     broker_rack: str | None = None
+    firn_instance_id: str = ""
+    """What the operator calls this machine; empty says nothing."""
     data_dir: str = "./firn-data"
     store_url: str = ""
     """``file:///path`` or ``s3://bucket/prefix``; empty is the directory ``<data-dir>-store`` beside the data."""

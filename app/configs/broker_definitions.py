@@ -75,6 +75,12 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "Rack or availability zone of this broker. Clients are told, and the uniform assignor prefers members in the same.",
             ),
             _broker(
+                "firn.instance.id",
+                _STRING,
+                "Name of the machine that the broker runs on, for example i-0abc… of EC2. The broker registers it with its node "
+                "id, and `firn cluster place` prints it.",
+            ),
+            _broker(
                 "log.dirs",
                 _STRING,
                 "Directory of the local partition logs.",

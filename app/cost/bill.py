@@ -7,13 +7,14 @@ the region, discounts. Kafka's consumers read from a replica in their own zone (
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import ceil
 from typing import Final
 
 from app.cost import requests
 from app.cost.prices import HOURS_PER_MONTH, SECONDS_PER_MONTH, WITH_EBS, WITH_NVME, Instance, Prices
 from app.cost.workload import Workload
+from app.errors import ConfigError
 from app.limits import GIB, MIB
 
 UTILISATION: Final = 0.5
@@ -58,6 +59,31 @@ class Line:
     how: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What stands around a broker that ``infra/terraform`` deploys: how many of each.
+
+    Kafka's bill has none of it: its brokers are reached directly, and its way to AWS's APIs is not modelled."""
+
+    load_balancer: int = 0
+    """Network load balancers that every byte of a client goes through."""
+    endpoint: int = 0
+    """Interface endpoints, each in every zone."""
+    nat: int = 0
+    key: int = 0
+    metric: int = 0
+    alarm: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises: ConfigError."""
+        for field in fields(self):
+            if getattr(self, field.name) < 0:
+                raise ConfigError(f"The number of {field.name} must be 0 or more.")
+
+
+NOTHING_AROUND: Final = Around()
+
+
 @dataclass(frozen=True, slots=True)
 class Bill:
     """One system's month."""
@@ -80,13 +106,22 @@ class TooMuchForOneBroker(Exception):
     """No machine of the list carries the workload with the one broker that Firn has today."""
 
 
-def bills(workload: Workload, prices: Prices, *, firn_replicas: int = 1, projected: bool = False) -> tuple[Bill, ...]:
+def bills(
+    workload: Workload,
+    prices: Prices,
+    *,
+    firn_replicas: int = 1,
+    projected: bool = False,
+    volume_gib: float | None = None,
+    around: Around = NOTHING_AROUND,
+) -> tuple[Bill, ...]:
     """Firn first, then what it is held against.
 
-    ``projected``: as a cluster of several brokers would cost, which is not there yet. Raises: TooMuchForOneBroker without it.
+    ``projected``: as a cluster of several brokers would cost, which is not there yet. Raises: TooMuchForOneBroker without it;
+    ConfigError if ``volume_gib`` is too small.
     """
     return (
-        firn(workload, prices, replicas=firn_replicas, projected=projected),
+        firn(workload, prices, replicas=firn_replicas, projected=projected, volume_gib=volume_gib, around=around),
         kafka(workload, prices, tiered=True),
         kafka(workload, prices, tiered=False),
     )
@@ -108,15 +143,35 @@ def firn_operations(workload: Workload, brokers: int) -> dict[str, float]:
     )
 
 
-def firn(workload: Workload, prices: Prices, *, replicas: int = 1, projected: bool = False) -> Bill:
-    """``replicas`` of the hot tier; what is tiered is in the bucket once, whatever they are. Raises: as ``bills``."""
+def firn(
+    workload: Workload,
+    prices: Prices,
+    *,
+    replicas: int = 1,
+    projected: bool = False,
+    volume_gib: float | None = None,
+    around: Around = NOTHING_AROUND,
+) -> Bill:
+    """``replicas`` of the hot tier; what is tiered is in the bucket once, whatever they are. ``volume_gib``: the data directory of
+    each broker lies on a gp3 volume of this size, which outlives the machine; None: on the machine's NVMe. Raises: as ``bills``."""
     assert replicas == 1 or projected, "one broker has one replica"
     cpu = _cores(workload, FIRN_WORK, replicas, tiered=True)
     sent = workload.write_mb_per_s * workload.peak * (replicas + workload.fan_out + 1 + workload.replay_share)
     disk_gb = workload.local_gib * GIB / 1e9 * replicas / DISK_FULL
-    instance, count = _cheapest(
-        WITH_NVME, cpu, sent, replicas, cores_used=FIRN_CORES, nvme_gb=disk_gb, most=None if projected else 1
-    )
+    most = None if projected else 1
+    disk_mb_per_s = workload.write_mb_per_s * workload.peak * (replicas + workload.replay_share) / UTILISATION
+    if volume_gib is None:
+        instance, count = _cheapest(WITH_NVME, cpu, sent, replicas, cores_used=FIRN_CORES, nvme_gb=disk_gb, most=most)
+    else:
+        instance, count = _cheapest(
+            WITH_EBS, cpu, sent, replicas, cores_used=FIRN_CORES, ebs_mb_per_s=disk_mb_per_s, most=most
+        )
+        needed_gib = disk_gb * 1e9 / GIB / count
+        if volume_gib < needed_gib:
+            raise ConfigError(
+                f"A volume of {volume_gib:g} GiB is too small: local records fill {needed_gib:,.0f} GiB to {DISK_FULL:.0%}. "
+                "Take a larger one, or keep records on the local disk for a shorter time (--local)."
+            )
     operations = firn_operations(workload, count)
     stored_gib = workload.retained_gib * workload.stored_share
     lines = [
@@ -125,6 +180,9 @@ def firn(workload: Workload, prices: Prices, *, replicas: int = 1, projected: bo
         _s3_requests(operations, prices),
         _between_zones(workload, prices, replicas, own_zone_reads=False),
     ]
+    if volume_gib is not None:
+        lines += _volumes(volume_gib, count, disk_mb_per_s, prices)
+    lines += _around(workload, around, prices)
     if count > 1:
         lines.append(Line("Redis", prices.redis_node_hour * HOURS_PER_MONTH, "one small node, for liveness"))
     per_gib = requests.times(requests.replay_segment(workload.rolled_bytes), GIB / workload.rolled_bytes)
@@ -147,17 +205,12 @@ def kafka(workload: Workload, prices: Prices, *, tiered: bool) -> Bill:
     read_from_disk = 0.0 if tiered else workload.replay_share
     disk_mb_per_s = workload.write_mb_per_s * workload.peak * (KAFKA_REPLICAS + read_from_disk) / UTILISATION
     instance, count = _cheapest(WITH_EBS, cpu, sent, KAFKA_REPLICAS, ebs_mb_per_s=disk_mb_per_s)
-    bought_mib = max(0.0, disk_mb_per_s * 1e6 / MIB / count - EBS_FREE_MIB_PER_S) * count
     lines = [
         _instances(instance, count),
         Line("EBS", on_disk_gib * prices.ebs_gib_month, f"{on_disk_gib:,.0f} GiB of gp3, {DISK_FULL:.0%} full"),
+        *_bought_throughput(disk_mb_per_s, count, prices),
         _between_zones(workload, prices, KAFKA_REPLICAS, own_zone_reads=True, tiered=tiered),
     ]
-    if bought_mib:
-        lines.insert(
-            2,
-            Line("EBS throughput", bought_mib * prices.ebs_mib_per_s_month, f"{bought_mib:,.0f} MiB/s beyond the free"),
-        )
     storage = KAFKA_REPLICAS / DISK_FULL * prices.ebs_gib_month
     per_gib_replayed = 0.0
     operations: dict[str, float] = {}
@@ -221,6 +274,39 @@ def _cheapest(
 
 def _instances(instance: Instance, count: int) -> Line:
     return Line("instances", instance.hour * HOURS_PER_MONTH * count, f"{count} × {instance.name} on demand")
+
+
+def _volumes(gib: float, count: int, mb_per_s: float, prices: Prices) -> list[Line]:
+    """Volumes that are bought by size, whatever lies on them, with the throughput of the busiest hour."""
+    volumes = Line("EBS", gib * count * prices.ebs_gib_month, f"{count} × {gib:,.0f} GiB of gp3")
+    return [volumes, *_bought_throughput(mb_per_s, count, prices)]
+
+
+def _bought_throughput(mb_per_s: float, count: int, prices: Prices) -> list[Line]:
+    bought_mib = max(0.0, mb_per_s * 1e6 / MIB / count - EBS_FREE_MIB_PER_S) * count
+    if not bought_mib:
+        return []
+    return [Line("EBS throughput", bought_mib * prices.ebs_mib_per_s_month, f"{bought_mib:,.0f} MiB/s beyond the free")]
+
+
+def _around(workload: Workload, around: Around, prices: Prices) -> list[Line]:
+    lines = []
+    if around.load_balancer:
+        gib = workload.gib_per_month * (1 + workload.fan_out + workload.replay_share)
+        dollars = around.load_balancer * prices.load_balancer_hour * HOURS_PER_MONTH + gib * prices.load_balancer_gib
+        lines.append(Line("load balancer", dollars, f"{around.load_balancer} for {gib:,.0f} GiB to and from clients"))
+    ways = around.endpoint * workload.zones * prices.endpoint_zone_hour + around.nat * prices.nat_hour
+    if ways:
+        how = f"interface endpoints: {around.endpoint} in each of {workload.zones:g}; NAT gateways: {around.nat}"
+        lines.append(Line("way to AWS's APIs", ways * HOURS_PER_MONTH, how))
+    watching = around.metric * prices.metric_month + around.alarm * prices.alarm_month
+    if watching:
+        lines.append(
+            Line("CloudWatch", watching, f"metrics: {around.metric}; alarms: {around.alarm}; logs by the GB besides")
+        )
+    if around.key:
+        lines.append(Line("KMS", around.key * prices.kms_key_month, f"keys: {around.key}; requests besides"))
+    return lines
 
 
 def _s3_storage(gib: float, prices: Prices) -> Line:

@@ -39,6 +39,18 @@ class Prices:
     """Throughput of a gp3 volume above 125 MiB/s."""
     redis_node_hour: float = 0.032
     """cache.t4g.small; one suffices for liveness, and nothing is lost with it."""
+    load_balancer_hour: float = 0.0225
+    """A network load balancer, without what goes through it."""
+    load_balancer_gib: float = 0.006
+    """Through it: a capacity unit is a GB an hour of TCP."""
+    endpoint_zone_hour: float = 0.01
+    """An interface endpoint, in each zone."""
+    nat_hour: float = 0.045
+    """A NAT gateway, without what goes through it: API calls, not records."""
+    kms_key_month: float = 1.0
+    metric_month: float = 0.30
+    """A metric of one's own in CloudWatch, the first 10,000."""
+    alarm_month: float = 0.10
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,8 @@ def check_admitted(
         )
     if continues(log, writer):
         return
-    if version < ADDS_PARTITIONS and not context.effective.transaction_partition_verification_enable:
+    verifies = context.effective.transaction_partition_verification_enable or context.refusal is not None
+    if version < ADDS_PARTITIONS and not verifies:
         return
     try:
         context.transactions.check_partition(transactional_id, writer, log.topic_partition)

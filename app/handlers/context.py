@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from app.configs import BrokerConfig
-from app.errors import StorageFull
+from app.errors import FirnError, StorageFull
 from app.faults import Faults
 from app.handlers.acknowledging import AcknowledgementGate
+from app.handlers.draining import Drain
 from app.handlers.fetch_fan_out import FanOut
 from app.handlers.replays import ReplayTurns
 from app.metrics import Registry, Sample
@@ -71,18 +72,37 @@ class Context:
     generation: int = 0
     """Rises with every change of the cluster image, so that what was looked up in an older one is looked up again."""
     no_room: StorageFull | None = None
-    """Why producers are refused for now: the disk is nearly full."""
+    """Why producers are refused for now: the disk is nearly full. Changed by ``refuse_for_room``."""
     replays: ReplayTurns = field(default_factory=ReplayTurns)
     """Readers of the tier take turns, so that others need not wait for them."""
     gate: AcknowledgementGate = field(default_factory=AcknowledgementGate)
     """Holds responses back while it is in doubt whether another broker has this one's place."""
     fan_out: FanOut = field(default_factory=FanOut)
     """What many consumers are answered alike."""
+    back: Sequence[tuple[str, int, int]] = ()
+    """If this start took a place over: each tiered topic, its partitions, and the sum of the offsets at which they went on."""
     effective: BrokerConfig = field(init=False)
     """``config`` with what was altered since the start."""
+    refusal: FirnError | None = field(init=False, default=None)
+    """Why producers are refused now, whatever the reason."""
+    refuses_transactions: bool = field(init=False, default=False)
+    """Whether batches of open transactions are refused with the others."""
+    drain: Drain = field(init=False)
+    """Refuses producers, and has all that they wrote tiered, before this broker stops for good."""
 
     def __post_init__(self) -> None:
         self.effective = self.config
+        self.drain = Drain(self)
+
+    def refuse_for_room(self, error: StorageFull | None) -> None:
+        """Refuse producers from now on because there is no room, or (None) no longer for that reason."""
+        self.no_room = error
+        self.decide_refusal()
+
+    def decide_refusal(self) -> None:
+        """Bring ``refusal`` in line with its reasons."""
+        self.refusal = self.no_room if self.no_room is not None else self.drain.refusal
+        self.refuses_transactions = self.no_room is not None or self.drain.sealed
 
     @property
     def node_id(self) -> BrokerId:

@@ -64,6 +64,7 @@ FAMILIES: Final[Mapping[str, tuple[ApiKey, ...]]] = {
         ApiKey.FIRN_TIER_SEGMENTS,
         ApiKey.FIRN_TIER_REPLACE,
         ApiKey.FIRN_PLACE,
+        ApiKey.FIRN_DRAIN,
     ),
 }
 """Module of this package to the keys of its table ``APIS``, which must be the same. A new family adds its line here."""

@@ -8,9 +8,15 @@ from typing import Any, Final
 from uuid import UUID
 
 from app.client.firn_api import (
+    LEFT_PER_ANSWER_MAX,
     NOT_TIERED,
     OFFLINE,
     SEGMENTS_PER_ANSWER_MAX,
+    BackTopic,
+    DrainKept,
+    DrainLeft,
+    DrainRequest,
+    DrainResponse,
     MetricsRequest,
     PartitionTierStatus,
     PlaceRequest,
@@ -158,6 +164,12 @@ def handle_tier_status(context: Context, request: Request, message: bytes) -> by
                 *(one for one in _offline(context) if not wanted or one.topic in wanted),
             ],
             missing=sorted(name for name in wanted if context.image.topic(name) is None),
+            drain=context.drain.sentence(),
+            back=[
+                BackTopic(name, partitions, offsets)
+                for name, partitions, offsets in context.back
+                if not wanted or name in wanted
+            ],
         )
     )
 
@@ -302,6 +314,48 @@ def _segment(one: tier.SegmentStatus) -> SegmentInfo:
     )
 
 
+def handle_drain(context: Context, request: Request, message: bytes) -> bytes:
+    """One step of a drain, and how far the drain is. Raises: ProtocolError."""
+    del request
+    asked = unpack(DrainRequest, message)
+    drain, error = context.drain, ""
+    try:
+        match asked.step:
+            case "begin":
+                drain.begin()
+            case "take-back":
+                drain.take_back()
+            case "stop":
+                drain.acknowledge()
+            case "status":
+                pass
+            case step:
+                raise ProtocolError(f"there is no step {step!r} of a drain")
+    except ConflictError as refused:
+        error = str(refused)
+    progress = drain.progress()
+    return pack(
+        DrainResponse(
+            cluster_id=context.image.cluster_id,
+            node_id=context.config.node_id,
+            state=drain.state.value,
+            elapsed_ms=int(progress.elapsed_s * 1000),
+            left_bytes=progress.left_bytes,
+            left_partitions=len(progress.left),
+            uploaded_bytes=int(progress.uploaded_bytes),
+            bytes_per_second=int(progress.bytes_per_second),
+            seconds_left=progress.seconds_left,
+            open_transactions=progress.open_transactions,
+            left=[
+                DrainLeft(one.topic, one.partition, one.covered_end, one.log_end, one.bytes, one.why)
+                for one in progress.left[:LEFT_PER_ANSWER_MAX]
+            ],
+            kept=[DrainKept(one.topic, one.partitions, one.bytes, one.why) for one in progress.kept],
+            error=error,
+        )
+    )
+
+
 def _refuse(request: Request, message: bytes, code: ErrorCode, sentence: str) -> None:
     """There is no error in these answers: the connection is closed, with a line in the log."""
     del request, message, code, sentence
@@ -313,4 +367,5 @@ APIS: Final[ApiTable] = {
     ApiKey.FIRN_TIER_SEGMENTS: Api(handle_tier_segments, _refuse),
     ApiKey.FIRN_TIER_REPLACE: Api(handle_tier_replace, _refuse),
     ApiKey.FIRN_PLACE: Api(handle_place, _refuse),
+    ApiKey.FIRN_DRAIN: Api(handle_drain, _refuse),
 }

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Final
 
 from app.faults import Faults
-from app.handlers.connection import Connection
 
 BACKLOG: Final = 1024
 """Connections that the kernel keeps while the loop is busy, or while there are too many."""
@@ -22,7 +21,10 @@ RETRY_S: Final = 1.0
 class Listener:
     """Accepts on one bound socket, which it owns. Belongs to one loop."""
 
-    def __init__(self, bound: socket.socket, make: Callable[[], Connection], faults: Faults) -> None:
+    def __init__(self, bound: socket.socket, make: Callable[[], asyncio.BaseProtocol], faults: Faults) -> None:
+        # Accepted sockets inherit it; Kafka sets it on its own, too. A load balancer between forgets an idle connection without
+        # telling either side. Probes (net.ipv4.tcp_keepalive_time apart) keep it, and find out that a client's machine is gone.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._faults = faults
         self._socket = bound
         self._make = make

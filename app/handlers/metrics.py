@@ -90,4 +90,5 @@ PRIVATE_NAMES = {
     20002: "firn_tier_segments",
     20003: "firn_tier_replace",
     20004: "firn_place",
+    20005: "firn_drain",
 }

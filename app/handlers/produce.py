@@ -32,6 +32,7 @@ from app.handlers.admission import (
     admit,
     check_admitted,
     continues,
+    writer_of,
 )
 from app.handlers.partitions import check_not_internal, node_endpoints, topic_name
 from app.handlers.produce_shape import NO_TAGS, ProduceShape, learn
@@ -452,8 +453,8 @@ def check_produced(
     check_admitted(context, version, request.transactional_id, log, records)
     if request.acks == ALL_IN_SYNC:
         check_in_sync(context, log)
-    if context.no_room is not None:
-        raise copy_of(context.no_room)
+    if context.refusal is not None and (context.refuses_transactions or writer_of(records) is None):
+        raise copy_of(context.refusal)
     return records
 
 
@@ -522,7 +523,7 @@ def failure(context: Context, partition: Partition | None, index: int, error: Fi
     """The answer for a partition to which nothing was written, or of which it is not known whether that was stored."""
     context.metrics.produce_errors.value += 1
     code = kafka_code(error)
-    if partition is not None and context.no_room is None:
+    if partition is not None and context.refusal is None:
         context.faults.met_error(WRITING, str(partition.log.topic_partition), error)
     leader = (error.leader, error.leader_epoch) if isinstance(error, NotLeader) and error.leader >= 0 else None
     start = -1 if partition is None else partition.log.log_start_offset

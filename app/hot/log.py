@@ -152,6 +152,7 @@ class PartitionLog:
         "_producers",
         "_reader",
         "_refusal",
+        "_sealed",
         "_segments",
         "_snapshots",
         "_waiters",
@@ -187,6 +188,7 @@ class PartitionLog:
         self.partition = partition
         self.topic_id = topic_id
         self._refusal: FirnError | None = None
+        self._sealed: FirnError | None = None
         self._guarded = False
         """The next append has something to do first, or to raise."""
         self._led = True
@@ -385,15 +387,30 @@ class PartitionLog:
         self._durability.refuse(error)
         self._notify()
 
-    def _check_guard(self, *, as_leader: bool = False) -> None:
+    def seal(self, error: FirnError) -> None:
+        """Raise ``error`` from every append from now on, whoever makes it. All else goes on: reads, syncs, copies, closing."""
+        self._sealed = copy_of(error)
+        self._guarded = True
+
+    @property
+    def sealed(self) -> bool:
+        """Whether nothing is appended any more."""
+        return self._sealed is not None
+
+    def _check_guard(self) -> None:
         if self._refusal is not None:
             raise copy_of(self._refusal)
         self._writer.mend()
+        self._guarded = self._sealed is not None or not self._led
+
+    def _check_append(self, *, as_leader: bool = True) -> None:
+        self._check_guard()
         if as_leader and not self._led:
             raise RequestRejected(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.topic}-{self.partition}"
             )
-        self._guarded = not self._led
+        if self._sealed is not None:
+            raise copy_of(self._sealed)
 
     # --- appending --------------------------------------------------------------------------------------------------
 
@@ -418,7 +435,7 @@ class PartitionLog:
         OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE); StorageFull; StorageUnavailable.
         """
         if self._guarded:
-            self._check_guard(as_leader=True)
+            self._check_append()
         fields = check_single(records, self._max_batch_bytes)
         # The way that nearly all appends go: one batch that is next in order, into a segment with room, its file open. Everything
         # else takes the general way, which does the same in the same order; a test holds the two against each other.
@@ -577,7 +594,7 @@ class PartitionLog:
         log end, or offsets do not rise; StorageFull; StorageUnavailable. Then nothing was appended.
         """
         if self._guarded:
-            self._check_guard()
+            self._check_append(as_leader=False)
         found: list[tuple[int, BatchHeader]] = []
         position, end = 0, self._end_offset
         while position < len(records):
@@ -608,7 +625,7 @@ class PartitionLog:
         appended.
         """
         if self._guarded:
-            self._check_guard(as_leader=True)
+            self._check_append()
         header = parse_header(batch)
         assert header.size_bytes == len(batch)
         if len(batch) > self._max_batch_bytes:
@@ -641,7 +658,7 @@ class PartitionLog:
         Raises: RequestRejected INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED; StorageFull; StorageUnavailable.
         """
         if self._guarded:
-            self._check_guard(as_leader=True)
+            self._check_append()
         base = self._end_offset
         batch = bytearray(
             build_marker(

@@ -103,6 +103,8 @@ class BrokerRecord(Versioned, array_like=True, frozen=True):
     endpoints: tuple[Endpoint, ...]
     rack: str | None
     registered_ms: TimestampMs
+    instance_id: str = ""
+    """What the operator calls the machine (``firn.instance.id``), for whoever asks a cloud whether it still exists."""
 
 
 class TopicRecord(Versioned, array_like=True, frozen=True):
@@ -261,6 +263,7 @@ class BrokerImage:
     endpoints: tuple[Endpoint, ...]
     rack: str | None
     registered_ms: TimestampMs
+    instance_id: str = ""
 
     @property
     def host(self) -> str:
@@ -554,6 +557,7 @@ class ImageDraft:
             record.endpoints,
             record.rack,
             record.registered_ms,
+            record.instance_id,
         )
 
     def _topic_in_the_making(self, topic_id: UUID) -> _TopicInTheMaking:

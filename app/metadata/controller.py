@@ -583,6 +583,7 @@ class Controller:
             self._endpoints,
             self.config.broker_rack,
             now_ms,
+            self.config.firn_instance_id,
         )
         records.append(broker_change(self.identity.broker_id, record))
         return records

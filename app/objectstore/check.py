@@ -23,7 +23,8 @@ _CONDITIONAL_MEND: Final = (
     "two brokers could write the same data here: use a store that honours If-None-Match on PutObject and on "
     "CompleteMultipartUpload (AWS S3 does), or a newer version of this server"
 )
-_DIRECTORY: Final = "check"
+CHECK_PREFIX: Final = "check/"
+"""What the keys of all that is tried here start with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ async def check_store(store: ObjectStore, *, clock: Clock | None = None, name: s
     ``name`` keeps apart runs at the same time. With ``clock``, the store's time is held against this machine's.
     Never raises for what it finds: the first that fails without which nothing can go on ends the list.
     """
-    return await _Check(store, clock, f"{_DIRECTORY}/{name}").run()
+    return await _Check(store, clock, f"{CHECK_PREFIX}{name}").run()
 
 
 class _Check:

@@ -89,7 +89,7 @@ _TRANSPORT_ERRORS: Final = (HTTPClientError, IncompleteReadError, aiohttp.Client
 """What a network does to a request; a TimeoutError is an OSError. botocore's connection errors are HTTPClientErrors or
 BotoCoreErrors that derive from OSError's relatives, hence the last clause of ``_failure``."""
 
-_PERMISSIONS: Final = {
+PERMISSIONS: Final = {
     "get": "s3:GetObject",
     "get_range": "s3:GetObject",
     "get_tail": "s3:GetObject",
@@ -517,7 +517,10 @@ class S3Store:
         elif mend is None and (status == 403 or code in ("AccessDenied", "403")):
             bucket, prefix = self.location.bucket, self.location.prefix
             resource = f"arn:aws:s3:::{bucket}" if operation.startswith("list") else f"arn:aws:s3:::{bucket}/{prefix}*"
-            mend = f"allow {_PERMISSIONS[operation]} on {resource}"
+            action = PERMISSIONS[operation]
+            mend = f"allow {action} on {resource}"
+            if action == "s3:GetObject":
+                mend += f", and s3:ListBucket on arn:aws:s3:::{bucket}, without which S3 refuses to say that an object is missing"
             if self.location.sse == "aws:kms":
                 mend += ", and kms:GenerateDataKey and kms:Decrypt on its key"
         told = f"{operation} of {key or 'everything'} in {self.location}: {code or status}"

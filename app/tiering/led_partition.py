@@ -32,6 +32,8 @@ class LedPartition:
     phase: str = "idle"
     phase_since_s: float = 0.0
     copying: tuple[Offset, Offset] | None = None
+    uploaded_bytes: float = 0.0
+    """About how many raw bytes of the segment that is being uploaded are in the store."""
     copied_segments: int = 0
     copied_bytes: int = 0
     expired_segments: int = 0

@@ -61,6 +61,8 @@ SWEEP_S: Final = 6 * 3600.0
 """Between two looks for orphans of a partition: they only cost room, and a look costs two LISTs."""
 BACKOFF_BASE_S: Final = 0.5
 BACKOFF_MAX_S: Final = 30.0
+BACKOFF_DRAINING_S: Final = 1.0
+"""While the broker drains producers wait for the store."""
 CORRUPTION_BACKOFF_S: Final = 300.0
 DELETES_PER_REQUEST: Final = 1000
 SWEEP_DEADLINE_S: Final = 120.0
@@ -120,6 +122,7 @@ class RemoteLogManager:
         self._rested = asyncio.Event()
         """Set, and replaced, whenever a round of a partition is over."""
         self._group: asyncio.TaskGroup | None = None
+        self._draining = False
         self._kick = asyncio.Event()
         self._attached = asyncio.Event()
         """Set, and replaced, whenever a partition is attached."""
@@ -206,6 +209,28 @@ class RemoteLogManager:
             if topic_ids is None or key.topic_id in topic_ids:
                 partition.expire_at_s = partition.retry_at_s = 0.0
         self._kick.set()
+
+    def drain(self, draining: bool) -> None:
+        """Whether copies come before all else, because the broker drains: short pauses, more copies at a time, no sweeping."""
+        self._draining = self._copier.draining = draining
+        if draining:
+            for partition in self._partitions.values():
+                partition.retry_at_s = min(partition.retry_at_s, loop_time_s() + BACKOFF_DRAINING_S)
+            self._kick.set()
+
+    def look(self) -> None:
+        """Look for segments that have rolled now, and not at the next poll."""
+        self._kick.set()
+
+    @property
+    def copied_bytes(self) -> float:
+        """Raw bytes that were uploaded since the start, also of uploads under way as far as it is known of them."""
+        return self._copier.copied_bytes + sum(one.uploaded_bytes for one in self._partitions.values())
+
+    def trouble_of(self, partition: TopicIdPartition) -> str:
+        """Why the last round of a partition failed; empty if it did not, or if the partition is not led here."""
+        found = self._partitions.get(partition)
+        return "" if found is None else found.last_error
 
     @asynccontextmanager
     async def copies_held(
@@ -314,7 +339,7 @@ class RemoteLogManager:
             not partition.leftovers_checked
             or now_s >= partition.expire_at_s
             or now_s >= partition.reconcile_at_s
-            or now_s >= partition.sweep_at_s
+            or (now_s >= partition.sweep_at_s and not self._draining)
             or partition.finishing is not None
             or partition.announced is not None
             or self._copier.next_candidate(partition, partition.manifest.tiered_end) is not None
@@ -367,7 +392,7 @@ class RemoteLogManager:
         if now_s >= partition.reconcile_at_s:
             self._reconcile(partition)
             partition.reconcile_at_s = now_s + RECONCILE_S
-        if now_s >= partition.sweep_at_s and not partition.detached:
+        if now_s >= partition.sweep_at_s and not partition.detached and not self._draining:
             await self._sweep(partition)
         if failure is not None:
             try:
@@ -388,6 +413,8 @@ class RemoteLogManager:
         pause_s = min(longest_s, BACKOFF_BASE_S * 2 ** min(partition.failures, 16))
         if isinstance(error, CorruptionError):
             pause_s = longest_s
+        if self._draining:
+            pause_s = min(pause_s, BACKOFF_DRAINING_S)
         partition.retry_at_s = loop_time_s() + pause_s * (0.8 + 0.4 * self._rng.random())
         partition.set_phase("waiting to retry")
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from app.errors import ConflictError, CorruptionError, FencedError, FirnError, StorageUnavailable
+from app.limits import MIB
 from app.metadata.manifest import CHANGES_PER_ENTRY_MAX, SegmentEntry, SegmentManifest, SegmentState
 from app.metadata.manifest_state import Change, ManifestState
 from app.metrics import Registry
@@ -27,7 +28,7 @@ from app.tiering.deadlines import DELETE_DEADLINE_S, loop_time_s, within
 from app.tiering.deletion import delete_segments
 from app.tiering.led_partition import LedPartition
 from app.tiering.segment_format import SegmentFooter, decode_footer, encode_footer
-from app.tiering.store_work import StoreWork, UploadedSegment, UploadJob
+from app.tiering.store_work import PART_BYTES, StoreWork, UploadedSegment, UploadJob
 from app.tiering.tiered_log import EpochLike, LocalSegment
 from app.units import BrokerId, LeaderEpoch, Offset, SegmentId
 
@@ -36,6 +37,10 @@ COPIES_MAX: Final = 3
 STALL_S: Final = 150.0
 """An upload without any progress for so long is abandoned: longer than a part's own attempts take."""
 PROGRESS_POLL_S: Final = 2.0
+PROGRESS_POLL_DRAINING_S: Final = 0.5
+SMALL_BYTES: Final = MIB
+SMALL_COPIES_MAX: Final = 32
+"""Uploads of small segments under way while the broker drains: they mostly wait for the store, and take little memory."""
 
 
 class SegmentCopier:
@@ -60,11 +65,19 @@ class SegmentCopier:
         self._on_copied = on_copied
         self._stall_s = stall_s
         self._copies = asyncio.Semaphore(copies_max)
+        self._small_copies = asyncio.Semaphore(SMALL_COPIES_MAX)
+        self.draining = False
+        """Whether the broker drains."""
         count = registry.counter
         self._copied = count("firn_tier_copied_segments_total", "Segments copied to the object store")
         self._copied_bytes = count("firn_tier_copied_bytes_total", "Raw bytes of the segments copied")
         self._stalled = count("firn_tier_stalled_uploads_total", "Uploads abandoned because they stood still")
         self._corrupt = count("firn_tier_corrupt_segments_total", "Local segments found corrupt while they were copied")
+
+    @property
+    def copied_bytes(self) -> float:
+        """Raw bytes of the segments that were uploaded since the start."""
+        return self._copied_bytes.value
 
     # --- what others, or our earlier self, left -----------------------------------------------------------------------
 
@@ -119,7 +132,8 @@ class SegmentCopier:
             if segment is None:
                 break
             partition.set_phase("waiting for a turn")
-            async with self._copies:
+            small = self.draining and segment.size_bytes <= SMALL_BYTES
+            async with self._small_copies if small else self._copies:
                 await self._copy(partition, segment)
             self._on_copied(partition)
         if partition.announced is not None:
@@ -237,16 +251,21 @@ class SegmentCopier:
             progress = -1
             moved_s = loop_time_s()
             while True:
-                done, _ = await asyncio.wait((upload,), timeout=min(PROGRESS_POLL_S, self._stall_s / 4))
+                poll_s = PROGRESS_POLL_DRAINING_S if self.draining else PROGRESS_POLL_S
+                done, _ = await asyncio.wait((upload,), timeout=min(poll_s, self._stall_s / 4))
                 if done:
                     return upload.result()
                 seen = await self._progress_of(entry.segment_id, progress)
+                # A step is a chunk that was read or a part that was stored.
+                step_bytes = 1 / (1 / job.chunk_bytes + 1 / PART_BYTES)
+                partition.uploaded_bytes = min(max(seen, 0) * step_bytes, job.log_bytes - start_position)
                 if seen != progress:
                     progress, moved_s = seen, loop_time_s()
                 elif loop_time_s() - moved_s > self._stall_s:
                     self._stalled.value += 1
                     raise StorageUnavailable(f"{job.key}: the upload stood still for {self._stall_s:g} s")
         finally:
+            partition.uploaded_bytes = 0.0
             await _end(upload)
 
     async def _progress_of(self, segment_id: uuid.UUID, before: int) -> int:

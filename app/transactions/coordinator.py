@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from app.configs import BrokerConfig
 from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import TRANSACTION_STATE
-from app.errors import ErrorCode, FirnError, RequestRejected
+from app.errors import ErrorCode, FirnError, RequestRejected, copy_of
 from app.faults import Faults
 from app.metrics import Registry
 from app.seams import Clock
@@ -20,10 +20,12 @@ from app.transactions.markers import MarkerWriter, PendingOffsets
 from app.transactions.metrics import show_transactions
 from app.transactions.shard import TransactionShard
 from app.transactions.state import (
+    AT_REST,
     PREPARED,
     ProducerIdentity,
     ProducerIdNeeded,
     Transaction,
+    check_owner,
     check_partition,
 )
 from app.units import BrokerId, PartitionIndex, ProducerId, TopicPartition
@@ -80,6 +82,8 @@ class TransactionCoordinator:
         show_transactions(registry, lambda: (shard for _, shard in self._coordinator.shards()), clock)
         self.markers = MarkerWriter(partitions, offsets, clock, self._counters)
         self._endings = Endings(self._coordinator, partitions, self.markers, log_line, faults)
+        self.refusal: RequestRejected | None = None
+        """Why no transaction may begin now, if none may. Those that are open may go on and end."""
 
     def _new_shard(self, partition: PartitionIndex) -> TransactionShard:
         config = self._config
@@ -134,9 +138,29 @@ class TransactionCoordinator:
         """Let the open transaction, or the next one, write to ``partitions``."""
 
         def decide(shard: TransactionShard, turn: Turn) -> Transaction:
+            if self.refusal is not None:
+                found = shard.get(transactional_id)
+                if found is not None and found.state in AT_REST:
+                    check_owner(found, identity)
+                    raise copy_of(self.refusal)
             return shard.add_partitions(turn, transactional_id, identity, partitions, client_version)
 
         return self._decide(transactional_id, decide)
+
+    def abort_open(self, wanted: Callable[[Transaction], bool]) -> int:
+        """Abort the open transactions that are ``wanted``, as if their time was up. Returns how many there were.
+
+        The markers follow by themselves. Raises: RequestRejected if it cannot be written; some may be aborted.
+        """
+        aborted = 0
+
+        def event(shard: TransactionShard, turn: Turn) -> None:
+            nonlocal aborted
+            aborted += shard.abort_open(turn, wanted)
+
+        for partition, _ in self._coordinator.shards():
+            self._coordinator.tell(partition, event)
+        return aborted
 
     def check_partition(self, transactional_id: str, identity: ProducerIdentity, target: TopicPartition) -> None:
         """Raise if the open transaction, as of now, may not write to ``target`` (KIP-890)."""

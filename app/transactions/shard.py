@@ -18,7 +18,7 @@ from app.errors import RequestRejected
 from app.limits import KIB
 from app.transactions import records, state
 from app.transactions.counters import TransactionCounters
-from app.transactions.state import BUSY, PREPARED, ProducerIdentity, Transaction
+from app.transactions.state import BUSY, PREPARED, ProducerIdentity, Transaction, TransactionState
 from app.units import PartitionIndex, ProducerId, TimestampMs, TopicPartition
 
 RETRY_MS: Final = 1_000
@@ -155,6 +155,16 @@ class TransactionShard:
             now_ms=TimestampMs(turn.now_ms),
         )
         return self._put(turn, decided)
+
+    def abort_open(self, turn: Turn, wanted: Callable[[Transaction], bool]) -> int:
+        """Abort the open transactions that are ``wanted``, as ``due`` does. Returns how many.
+
+        Raises: RequestRejected if one cannot be written; those before it are aborted.
+        """
+        found = [one for one in self.busy() if one.state is TransactionState.ONGOING and wanted(one)]
+        for transaction in found:
+            self._put(turn, state.fence(transaction, TimestampMs(turn.now_ms)), timed_out=True)
+        return len(found)
 
     def complete(self, turn: Turn, prepared: Transaction) -> None:
         """All markers of ``prepared`` are stored. Nothing is done if it is not the newest of its id any more.

@@ -72,6 +72,7 @@ PRIVATE: Final[frozenset[int]] = frozenset(
         ApiKey.FIRN_TIER_SEGMENTS,
         ApiKey.FIRN_TIER_REPLACE,
         ApiKey.FIRN_PLACE,
+        ApiKey.FIRN_DRAIN,
     }
 )
 """Firn's own keys: version 0 only, flexible headers, a body of one compact bytes field."""

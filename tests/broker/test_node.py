@@ -448,3 +448,20 @@ async def test_disk_durability_is_answered_after_the_sync(tmp_path: Path):
         for n in range(20):
             _, answer = await client.answer(0, 9)
             assert answer.responses[0].partition_responses[0].base_offset == 3 + n
+
+
+async def test_a_clients_connection_is_kept_alive_while_nobody_speaks(tmp_path: Path):
+    """A load balancer forgets a connection without packets; the kernel shows the timer that sends them."""
+    keep_alive_timer = "02"
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t")
+        await produce(client, "t", batch(1))
+        async with asyncio.timeout(30):
+            while True:  # until what was sent is acknowledged, its timer is shown instead
+                lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+                accepted = [
+                    fields for fields in lines if int(fields[1].split(":")[1], 16) == broker.port and fields[3] == "01"
+                ]
+                if accepted and all(fields[5].split(":")[0] == keep_alive_timer for fields in accepted):
+                    break
+                await asyncio.sleep(0.05)

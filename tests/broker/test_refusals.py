@@ -138,10 +138,11 @@ async def test_errors_that_are_told_again_and_again_do_not_gather_the_frames_of_
     tmp_path: Path,
 ) -> None:
     async with prepared_broker(tmp_path) as (broker, client):
-        full = broker.node.context.no_room = StorageFull("the disk is full")
+        full = StorageFull("the disk is full")
+        broker.node.context.refuse_for_room(full)
         for _ in range(3):
             assert await refused(client, "plain", plain()) is ErrorCode.KAFKA_STORAGE_ERROR
-        broker.node.context.no_room = None
+        broker.node.context.refuse_for_room(None)
         offline = broker.log("offline").offline_error
         for _ in range(3):
             assert await refused(client, "offline", plain()) is ErrorCode.KAFKA_STORAGE_ERROR
@@ -248,7 +249,7 @@ async def test_what_can_be_refused_unseen_is_not_decompressed(tmp_path: Path, mo
             transactional=True,
         )
         assert await refused(client, "compacted", foreign) is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        broker.node.context.no_room = StorageFull("the disk is full")
+        broker.node.context.refuse_for_room(StorageFull("the disk is full"))
         assert await refused(client, "compacted", records) is ErrorCode.KAFKA_STORAGE_ERROR
         assert prepared == []
 

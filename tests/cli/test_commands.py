@@ -344,6 +344,23 @@ async def test_the_doctor_says_who_has_the_data_directory(firn: Firn, tmp_path: 
     assert f"{tmp_path}/locked is free" in free.out
 
 
+async def test_the_doctor_says_whether_the_broker_takes_writes(
+    firn: Firn, broker: RunningBroker, tmp_path: Path
+) -> None:
+    store = ("--store", (tmp_path / "bucket").as_uri(), "--listen", "127.0.0.1:0", "--http", "off")
+    (tmp_path / "mine").mkdir()
+    note_running(str(tmp_path / "mine"), kafka="not.reachable.invalid:1", http="off", local=broker.bootstrap)
+    done = await firn("doctor", "--data-dir", str(tmp_path / "mine"), *store)
+    assert f"process {os.getpid()} takes writes; on its disk alone: 0 B of 0 partitions" in done.out
+    broker.node.context.drain.begin()
+    done = await firn("doctor", "--data-dir", str(tmp_path / "mine"), *store)
+    assert f"process {os.getpid()} has drained and stops" in done.out
+    note_running(str(tmp_path / "mine"), kafka="127.0.0.1:1", http="off", local="127.0.0.1:1")
+    silent = await firn("doctor", "--data-dir", str(tmp_path / "mine"), *store)
+    assert silent.code == 1
+    assert "127.0.0.1:1 cannot be reached" in silent.out
+
+
 async def test_topics_of_brokers_are_shown_only_if_they_are_asked_for(firn: Firn, tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("1\n")
     await firn("produce", "t", str(tmp_path / "lines"))

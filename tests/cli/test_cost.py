@@ -62,3 +62,28 @@ def test_without_a_projection_firn_is_one_broker(capsys: pytest.CaptureFixture[s
         [machines] = [line["how"] for line in firn["lines"] if line["what"] == "instances"]
         assert machines.startswith("1 × ")
         assert "Redis" not in {line["what"] for line in firn["lines"]}
+
+
+def test_what_is_deployed_around_a_broker_is_in_its_bill(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["cost", "-w", "5", "--zones", "1", "--volume", "100", "--with", "load_balancer=1", "--with", "endpoint=8"]
+    assert main([*asked, "--json"]) == 0
+    firn, *others = json.loads(capsys.readouterr().out)["bills"]
+    assert {"EBS", "load balancer", "way to AWS's APIs"} <= {line["what"] for line in firn["lines"]}
+    assert not any(line["what"] == "load balancer" for bill in others for line in bill["lines"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--with", "moat=1"), "load_balancer, endpoint, nat, key, metric, alarm"),
+        (("--with", "nat=many"), "--with"),
+        (("--with", "nat=-1"), "nat must be 0 or more"),
+        (("--volume", "0"), "above 0"),
+        (("--volume", "1"), "too small"),
+    ],
+)
+def test_what_cannot_be_deployed_is_refused(
+    flags: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cost", "-w", "5", *flags]) == WRONG_USAGE
+    assert told in " ".join(capsys.readouterr().err.split())

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from app.cost.bill import FIRN_WORK, KAFKA_WORK, Work, bills, firn, kafka
+from app.cost.bill import FIRN_WORK, KAFKA_WORK, Around, Work, bills, firn, kafka
 from app.cost.prices import Prices, with_overrides
 from app.cost.requests import billed
 from app.cost.workload import Workload, parse_bytes
@@ -40,6 +40,36 @@ def test_followers_and_producers_cross_zones_and_consumers_of_kafka_do_not() -> 
     assert position("Kafka, 3 × EBS", "between zones", workload) == pytest.approx(crossing)
     crossing = workload.gib_per_month * (2 / 3 + 5 * 2 / 3) * 2 * 0.01
     assert position("Firn", "between zones", workload) == pytest.approx(crossing)
+
+
+def test_a_volume_takes_the_place_of_nvme_and_costs_by_its_size() -> None:
+    workload = Workload(write_mb_per_s=5, zones=1)
+    on_nvme, on_volume = firn(workload, PRICES), firn(workload, PRICES, volume_gib=100)
+    assert "EBS" not in [line.what for line in on_nvme.lines]
+    assert [line.dollars for line in on_volume.lines if line.what == "EBS"] == [pytest.approx(100 * 0.08)]
+    assert on_nvme.lines[0].how == "1 × i4i.large on demand"
+    assert on_volume.lines[0].how == "1 × m6i.large on demand"
+
+
+def test_a_volume_that_does_not_hold_local_records_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"10 GiB is too small: local records fill 48 GiB"):
+        firn(Workload(write_mb_per_s=5), PRICES, volume_gib=10)
+
+
+def test_what_stands_around_a_broker_is_billed_by_zone_by_number_and_by_byte() -> None:
+    workload = Workload(write_mb_per_s=10, fan_out=3, replay_share=0.5, zones=2)
+    around = Around(load_balancer=1, endpoint=8, nat=1, key=2, metric=15, alarm=10)
+    dollars = {line.what: line.dollars for line in firn(workload, PRICES, around=around).lines}
+    assert dollars["load balancer"] == pytest.approx(0.0225 * 730 + workload.gib_per_month * 4.5 * 0.006)
+    assert dollars["way to AWS's APIs"] == pytest.approx((8 * 2 * 0.01 + 0.045) * 730)
+    assert dollars["CloudWatch"] == pytest.approx(15 * 0.3 + 10 * 0.1)
+    assert dollars["KMS"] == pytest.approx(2)
+    assert not dollars.keys() & {line.what for line in kafka(workload, PRICES, tiered=True).lines} - {
+        "instances",
+        "S3 storage",
+        "S3 requests",
+        "between zones",
+    }
 
 
 def test_smaller_segments_cost_more_requests() -> None:

@@ -150,9 +150,9 @@ async def test_refusals_behind_a_learnt_shape_are_told_like_any(start, connect):
     found = await produce(client, 9, "t", good)
     assert (found.error_code, found.error_message) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a gap")
     log.refuse_with = None
-    bench.context.no_room = StorageFull("no room")
+    bench.context.refuse_for_room(StorageFull("no room"))
     assert (await produce(client, 9, "t", good)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    bench.context.no_room = None
+    bench.context.refuse_for_room(None)
     assert (await produce(client, 9, "t", good)).base_offset == 4
     assert log.log_end_offset == 6
 

@@ -387,3 +387,31 @@ async def test_short_writes_are_finished() -> None:
     for _ in range(20):
         append(log, batch(3))
     assert [header.base_offset for _, header in iter_headers(await read_all(log))] == list(range(0, 60, 3))
+
+
+async def test_a_sealed_log_takes_nothing_from_anybody_and_does_all_else() -> None:
+    log = new_log(manager_over(sim()))
+    append(log, idempotent(0))
+    append(log, batch(2))
+    log.seal(RequestRejected(ErrorCode.NOT_ENOUGH_REPLICAS, "drained"))
+    for _ in range(2):
+        with pytest.raises(RequestRejected, match="drained"):
+            append(log, batch(1))
+        with pytest.raises(RequestRejected, match="drained"):
+            log.append_control(
+                ControlType.ABORT,
+                producer_id=ProducerId(1),
+                producer_epoch=ProducerEpoch(0),
+                coordinator_epoch=0,
+                now_ms=NOW,
+            )
+        with pytest.raises(RequestRejected, match="drained"):
+            log.append_from_coordinator(batch(1), now_ms=NOW)
+        with pytest.raises(RequestRejected, match="drained"):
+            log.append_as_follower(batch(1), now_ms=NOW)
+        assert log.roll() or log.segments()[-1].size_bytes == 0  # what looks at the guard does not take the seal off
+    assert log.sealed
+    assert log.log_end_offset == 3
+    await log.flush()
+    assert len(await read_all(log)) > 0
+    await log.close()

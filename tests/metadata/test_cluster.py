@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -31,7 +32,7 @@ from app.metadata.cluster import (
     producer_ids_change,
     topic_change,
 )
-from app.metadata.log_format import Entry, KeyValue, encode_key
+from app.metadata.log_format import Entry, KeyValue, ValueDecoder, Versioned, encode_key
 from app.units import BrokerId, LeaderEpoch, LogSequence, ProducerId, TimestampMs
 from tests.metadata.support import uuid_of
 
@@ -83,7 +84,47 @@ def test_records_are_these_bytes() -> None:
     key, value = broker_change(1, record)
     assert key.hex() == "921201"
     assert value is not None
-    assert msgspec.msgpack.decode(value) == [1, A.bytes, B.bytes, 0, [["P", "h", 9, "PLAINTEXT"]], None, 1]
+    assert msgspec.msgpack.decode(value) == [1, A.bytes, B.bytes, 0, [["P", "h", 9, "PLAINTEXT"]], None, 1, ""]
+
+
+REGISTRATION_OF_0_1: Final = bytes.fromhex(
+    "9701c41000000000000000000000000000000001c4100000000000000000000000000000000200"
+    "9194a150a16809a9504c41494e54455854c001"
+)
+"""What a broker wrote into the cluster log before registrations had an instance id."""
+
+
+def test_a_registration_carries_the_instance_id() -> None:
+    endpoints = (Endpoint("P", "h", 9, "PLAINTEXT"),)
+    record = BrokerRecord(1, A, B, 0, endpoints, "r", TimestampMs(1), "i-0abc")
+    found = applied(ClusterImage(), broker_change(1, record)).brokers[1]
+    assert (found.instance_id, found.rack, found.endpoints) == ("i-0abc", "r", endpoints)
+
+
+def test_a_registration_of_an_older_version_has_no_instance_id() -> None:
+    key, _ = broker_change(1, BrokerRecord(1, A, B, 0, (), None, TimestampMs(1)))
+    found = applied(ClusterImage(), (key, REGISTRATION_OF_0_1)).brokers[1]
+    assert (found.directory_id, found.incarnation, found.host, found.port) == (A, B, "h", 9)
+    assert found.instance_id == ""
+
+
+class OldBrokerRecord(Versioned, array_like=True, frozen=True):
+    """A registration as version 0.1 knew it before it had an instance id."""
+
+    directory_id: UUID
+    incarnation: UUID
+    broker_epoch: int
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None
+    registered_ms: TimestampMs
+
+
+def test_an_older_version_reads_a_registration_with_an_instance_id() -> None:
+    endpoints = (Endpoint("P", "h", 9, "PLAINTEXT"),)
+    _, value = broker_change(1, BrokerRecord(1, A, B, 0, endpoints, None, TimestampMs(1), "i-0abc"))
+    assert value is not None
+    old = ValueDecoder(OldBrokerRecord, 1, "broker").decode(value)
+    assert old == OldBrokerRecord(1, A, B, 0, endpoints, None, TimestampMs(1))
 
 
 def test_a_topic_is_there_by_name_and_by_id() -> None:

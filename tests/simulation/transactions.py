@@ -173,6 +173,7 @@ class TransactionalProducer(Actor):
         super().__init__(world, name)
         self.transactional_id = transactional_id
         self.second = second_protocol
+        self.timeout_ms = TIMEOUT_MS
         self.pause_s = world.rng.choice((0.02, 0.08))
         self._producer_id = self._epoch = -1
         self._sequences: dict[tuple[UUID, int], tuple[int, int]] = {}
@@ -192,6 +193,11 @@ class TransactionalProducer(Actor):
             except Unreachable:
                 if self.rng.random() < 0.5:
                     self._forget()
+
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether a transaction was begun here and has not ended, as far as this producer knows."""
+        return self._producer_id >= 0 and self._transaction is not None
 
     def _forget(self) -> None:
         """Begin anew, as an application that was started again."""
@@ -235,7 +241,7 @@ class TransactionalProducer(Actor):
             )
             if self._told("FindCoordinator", found.coordinators[0].error_code) is not ErrorCode.NONE:
                 return
-        request = InitProducerIdRequest(self.transactional_id, TIMEOUT_MS)
+        request = InitProducerIdRequest(self.transactional_id, self.timeout_ms)
         self.connect()
         machine, losses = self.machine, self.world.transactions.losses
         answer: InitProducerIdResponse = await self.ask(ApiKey.INIT_PRODUCER_ID, 4, request)
@@ -252,14 +258,10 @@ class TransactionalProducer(Actor):
         self._transaction = self.world.transactions.begun()
         self._added.clear()
 
-    async def produce(self) -> None:
-        """Raises: Unreachable, Violation."""
-        world, transaction = self.world, self._transaction
-        assert transaction is not None
-        alive = [one for one in world.histories.values() if not one.deleting]
-        history = self.rng.choice(alive)
+    async def add(self, history: PartitionHistory) -> bool:
+        """Add a partition as the first protocol does; whether it is added. Raises: Unreachable, Violation."""
         place = (history.topic_id, history.index)
-        if not self.second and place not in self._added:
+        if place not in self._added:
             request = AddPartitionsToTxnRequest(
                 v3_and_below_transactional_id=self.transactional_id,
                 v3_and_below_producer_id=self._producer_id,
@@ -269,8 +271,19 @@ class TransactionalProducer(Actor):
             added = await self.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, request)
             result = added.results_by_topic_v3_and_below[0].results_by_partition[0]
             if self._told("AddPartitionsToTxn", result.partition_error_code) is not ErrorCode.NONE:
-                return
+                return False
             self._added.add(place)
+        return True
+
+    async def produce(self, history: PartitionHistory | None = None) -> None:
+        """Write to a partition, any if none is named. Raises: Unreachable, Violation."""
+        world, transaction = self.world, self._transaction
+        assert transaction is not None
+        if history is None:
+            history = self.rng.choice([one for one in world.histories.values() if not one.deleting])
+        place = (history.topic_id, history.index)
+        if not self.second and not await self.add(history):
+            return
         sequence, stream = self._sequences.get(place, (0, world.next_number()))
         count = self.rng.randint(1, 3)
         batch, data = self._batch(history, stream, sequence, count)

@@ -149,7 +149,8 @@ class World:
             groups=groups,
             transactions=self.transactions,
             metrics=ApiMetrics(Registry()),
-            no_room=None,
+            refusal=None,
+            refuses_transactions=False,
         )
         self._tasks = [asyncio.create_task(run()) for run in (self.logs.run, groups.run, self.transactions.run)]
         groups.start(image)

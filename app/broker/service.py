@@ -1,0 +1,138 @@
+"""What the service manager is told of this process: the protocol of sd_notify(3), a datagram for each message.
+
+systemd names its socket in ``NOTIFY_SOCKET``. A unit with ``Type=notify`` counts as started when the broker says ``READY=1``; until
+then, and while it stops or drains, the broker asks for more time again and again (``EXTEND_TIMEOUT_USEC``), so a long recovery is
+not mistaken for a start that hangs. With ``WatchdogSec=`` the event loop says ``WATCHDOG=1``: a loop that hangs says nothing,
+and systemd restarts the broker.
+
+Without that socket every message is dropped, and nothing costs anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, MutableMapping
+from typing import Final
+
+from app.notices import log_line
+
+SOCKET: Final = "NOTIFY_SOCKET"
+WATCHDOG: Final = "WATCHDOG_USEC"
+WATCHDOG_PROCESS: Final = "WATCHDOG_PID"
+MORE_TIME_S: Final = 30.0
+"""Asked for at a time, many times longer than the pause between two messages."""
+PAUSE_S: Final = 1.0
+"""Between two messages while the broker starts, drains or stops."""
+
+
+class ServiceManager:
+    """Whoever started this process and wants to hear of it. Belongs to the loop that calls ``run``."""
+
+    def __init__(
+        self,
+        address: str | bytes | None,
+        *,
+        watchdog_s: float | None = None,
+        log_line: Callable[[str], None] = log_line,
+    ) -> None:
+        """``address`` is that of a datagram socket; None tells nobody. ``watchdog_s``: how long the loop may be silent."""
+        self._address = address
+        self._watchdog_s = watchdog_s
+        self._log_line = log_line
+        self._socket = (
+            None if address is None else socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        )
+        if self._socket is not None:
+            self._socket.setblocking(False)
+        self._failed = False
+        self._needs_time = self._stops = False
+
+    @classmethod
+    def of_environment(
+        cls, environment: MutableMapping[str, str], process_id: int, log_line: Callable[[str], None] = log_line
+    ) -> ServiceManager:
+        """The manager that the environment names. Its variables are taken away: they are not meant for child processes."""
+        name = environment.pop(SOCKET, "")
+        microseconds, process = environment.pop(WATCHDOG, ""), environment.pop(WATCHDOG_PROCESS, "")
+        watchdog_s = None
+        if microseconds.isascii() and microseconds.isdecimal() and process in ("", str(process_id)):
+            watchdog_s = int(microseconds) / 1e6 or None
+        address: str | bytes | None = None
+        if name.startswith("@"):
+            address = b"\0" + name[1:].encode()  # Linux' abstract names
+        elif name.startswith("/"):
+            address = name
+        elif name:
+            log_line(f"{SOCKET}={name} is of a kind that is not known here: the service manager is told nothing")
+        return cls(address, watchdog_s=None if address is None else watchdog_s, log_line=log_line)
+
+    @property
+    def is_there(self) -> bool:
+        return self._socket is not None
+
+    # --- messages ------------------------------------------------------------------------------------------------
+
+    def starting(self, status: str) -> None:
+        """The broker begins to start, which may take longer than the unit allows."""
+        self._needs_time = True
+        self._tell(status)
+
+    def ready(self, status: str) -> None:
+        """The broker serves."""
+        self._needs_time = False
+        self._tell(status, "READY=1")
+
+    def busy(self, status: str) -> None:
+        """The broker does what may take longer than the unit allows: it drains."""
+        self._needs_time = True
+        if not self._stops:
+            self._tell(status)
+
+    def serving(self, status: str) -> None:
+        """The broker serves again as before: a drain was taken back."""
+        if not self._stops:
+            self._needs_time = False
+            self._tell(status)
+
+    def stopping(self, status: str) -> None:
+        """The broker has begun to stop. It may be said again."""
+        if not self._stops:
+            self._stops = self._needs_time = True
+            self._tell(status, "STOPPING=1")
+
+    def _tell(self, status: str, *fields: str) -> None:
+        self._send(*fields, f"STATUS={' '.join(status.split())}", *self._more_time())
+
+    def _more_time(self) -> tuple[str, ...]:
+        return (f"EXTEND_TIMEOUT_USEC={int(MORE_TIME_S * 1e6)}",) if self._needs_time else ()
+
+    def _send(self, *fields: str) -> None:
+        if self._socket is None or not fields:
+            return
+        assert self._address is not None
+        try:
+            self._socket.sendto("\n".join(fields).encode(), self._address)
+        except OSError as error:
+            # The broker serves whether or not anybody listens. The next message may arrive.
+            if not self._failed:
+                self._log_line(f"cannot tell the service manager what this broker does: {error.strerror or error}")
+            self._failed = True
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    async def run(self, look: Callable[[], None] = lambda: None) -> None:
+        """Say that the loop runs, and ask for time while it is needed, until cancelled. ``look`` is called each time before."""
+        if self._socket is None:
+            return
+        watchdog_s = self._watchdog_s
+        pause_s = PAUSE_S if watchdog_s is None else min(PAUSE_S, watchdog_s / 2)
+        while True:
+            look()
+            self._send(*(() if watchdog_s is None else ("WATCHDOG=1",)), *self._more_time())
+            await asyncio.sleep(pause_s)
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None

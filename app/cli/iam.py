@@ -1,0 +1,144 @@
+"""``firn iam``: what Firn needs to be allowed in AWS."""
+
+from __future__ import annotations
+
+import random
+import re
+import uuid
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from app.cli.output import print_json
+from app.cli.session import run_async
+from app.errors import ConfigError
+
+if TYPE_CHECKING:
+    from app.objectstore.location import S3Location
+    from app.units import TopicId
+
+_KEY_ARN: Final = re.compile(r"arn:(aws[a-z-]*):kms:[a-z0-9-]+:[0-9]{12}:key/[A-Za-z0-9-]+")
+
+app = typer.Typer(
+    help="Print what Firn needs to be allowed in AWS.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+class RoleName(StrEnum):
+    """Who the policy is for."""
+
+    BROKER = "broker"
+    SPARK = "spark"
+    HTTP = "http"
+
+
+@app.callback()
+def _family() -> None:
+    """Print what Firn needs to be allowed in AWS."""
+
+
+@app.command()
+def policy(
+    role: Annotated[RoleName, typer.Option("--role", help="Who the policy is for.")],
+    store: Annotated[
+        str, typer.Option("--store", "-s", metavar="URL", help="The cluster's store: s3://bucket/prefix.")
+    ],
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="NAME|ID",
+            help="For spark: a topic that may be read; all if none is named. A name is looked up in the store, an id is not.",
+        ),
+    ] = None,
+    kms_key: Annotated[
+        str | None, typer.Option("--kms-key", metavar="ARN", help="The KMS key that encrypts the bucket.")
+    ] = None,
+) -> int:
+    """Print the least policy that lets a role do its work in the cluster's bucket, as JSON.
+
+    Brokers read and write everything of the cluster. Spark reads topics; `firn job compact` writes segments, so give it the
+    broker's policy, and `firn job audit` looks at the whole bucket, so give it one without --topic. An http process needs nothing
+    of the bucket: its policy denies it.
+    """
+    from app.iam.policy import policy_of
+    from app.objectstore.location import S3Location, parse_store_url
+
+    location = parse_store_url(store)
+    if not isinstance(location, S3Location):
+        raise ConfigError(
+            f"{store} is a directory, which AWS has no policies for. Name an S3 store: s3://bucket/prefix."
+        )
+    if topic and role is not RoleName.SPARK:
+        raise ConfigError(f"--topic narrows what Spark may read; a policy for {role} has no topics. Leave --topic out.")
+    key = kms_key or location.kms_key_id
+    told = _KEY_ARN.fullmatch(key) if key is not None else None
+    if key is not None and told is None:
+        raise ConfigError(
+            f"{key!r} is not the ARN of a KMS key, and a policy takes nothing else. "
+            "Write --kms-key arn:aws:kms:region:account:key/id."
+        )
+    if told is not None:
+        partition = told[1]
+    else:
+        partition = _partition(location.region or "")
+    named = _topic_ids(location, topic or ())
+    print_json(policy_of(role.value, location, topic_ids=named, kms_key_arn=key, partition=partition))
+    return 0
+
+
+def _partition(region: str) -> str:
+    """The part of AWS that a region lies in, as ARNs name it."""
+    if region.startswith("cn-"):
+        return "aws-cn"
+    return "aws-us-gov" if region.startswith("us-gov-") else "aws"
+
+
+def _topic_ids(location: S3Location, topics: Sequence[str]) -> list[TopicId]:
+    """Ids of topics; names are looked up in the store's cluster log. Raises: ConfigError, CorruptionError, StorageUnavailable."""
+    from app.units import TopicId
+
+    ids = {name: _parsed_id(name) for name in topics}
+    names = [name for name, found in ids.items() if found is None]
+    if names:
+        ids |= run_async(lambda: _looked_up(location, names))
+    return [TopicId(found) for found in ids.values() if found is not None]
+
+
+def _parsed_id(text: str) -> uuid.UUID | None:
+    """A topic id as keys have it; anything else is a name."""
+    try:
+        found = uuid.UUID(text)
+    except ValueError:
+        return None
+    return found if str(found) == text else None
+
+
+async def _looked_up(location: S3Location, names: Sequence[str]) -> dict[str, uuid.UUID | None]:
+    from app.machine.runtime import SystemClock, ThreadPool
+    from app.metadata.follower import MetadataFollower
+    from app.objectstore.opening import open_store
+
+    pool = ThreadPool()
+    try:
+        store = await open_store(location, pool=pool, rng=random.Random())
+        try:
+            image = await MetadataFollower(store, SystemClock()).cluster()
+        finally:
+            await store.close()
+    finally:
+        pool.close()
+    if not image.cluster_id:
+        raise ConfigError(f"There is no Firn cluster in {location}: name the store that the cluster's brokers have.")
+    found: dict[str, uuid.UUID | None] = {}
+    for name in names:
+        topic = image.topic(name)
+        if topic is None:
+            raise ConfigError(f"There is no topic {name} in {location}. A topic of later is named by its id.")
+        found[name] = topic.topic_id
+    return found

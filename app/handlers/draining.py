@@ -1,0 +1,369 @@
+"""A drain: the broker refuses writes, has every tail of tiered topics uploaded, seals the logs, says "drained", and stops.
+
+ADR 0019 has the rules; the numbers below are theirs. ::
+
+    serving ──begin──► draining ──all whole, sealed in the same turn──► drained ──acknowledged, or TOLD_S──► the broker stops
+       ▲                  │
+       └────take-back─────┘
+
+The state is the process's alone: after a kill or a stop the next start serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from app.configs import TopicConfig
+from app.errors import ConflictError, ErrorCode, FirnError, RequestRejected
+from app.transactions.state import Transaction
+from app.units import TopicIdPartition
+
+if TYPE_CHECKING:
+    from app.handlers.context import Context
+    from app.hot.log import PartitionLog
+
+TRANSACTIONS_S: Final = 2.0
+"""How long transactions that are open when a drain begins may go on."""
+TOLD_S: Final = 5.0
+"""How long a drained broker waits for whoever asked to have heard of it."""
+LOOK_S: Final = 0.1
+"""Between two looks at what is left."""
+LOGS_AT_ONCE: Final = 256
+"""Logs looked at before other work gets a turn."""
+UNKNOWN: Final = -1
+
+
+class DrainState(StrEnum):
+    SERVING = "serving"
+    DRAINING = "draining"
+    DRAINED = "drained"
+
+
+class Left(NamedTuple):
+    """A partition of a tiered topic of which something is on this disk alone."""
+
+    topic: str
+    partition: int
+    covered_end: int
+    """What is below is in the store, or deleted; -1 if that is not known."""
+    log_end: int
+    bytes: int
+    why: str
+
+
+class Kept(NamedTuple):
+    """A topic with bytes on this disk that no drain uploads."""
+
+    topic: str
+    partitions: int
+    bytes: int
+    why: str
+
+
+class Progress(NamedTuple):
+    """How far a drain is."""
+
+    elapsed_s: float
+    left: list[Left]
+    kept: list[Kept]
+    left_bytes: int
+    uploaded_bytes: float
+    bytes_per_second: float
+    seconds_left: float
+    """-1 if nobody can tell."""
+    open_transactions: int
+
+
+def why_kept(config: TopicConfig) -> str:
+    """Why no drain uploads a topic's records; empty if a drain does."""
+    if config.compacted:
+        return "compacted"
+    if not config.tiered:
+        return "remote.storage.enable=false"
+    return "remote.log.copy.disable=true" if config.remote_log_copy_disable else ""
+
+
+class Drain:
+    """One broker's. Belongs to its loop; ``run`` must be running."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.on_end: Callable[[], None] = lambda: None
+        """Stops the broker."""
+        self.state = DrainState.SERVING
+        self.refusal: RequestRejected | None = None
+        """What producers are answered with; None while the broker serves."""
+        self.began_ms = 0
+        """When the drain began, by the wall clock."""
+        self._began_s = 0.0
+        self._copied_before = 0.0
+        self._left: list[Left] = []
+        self._kept: list[Kept] = []
+        self._looked = False
+        """Since the drain began."""
+        self._trouble = ""
+        """Why a step failed that is tried again."""
+        self._woken = asyncio.Event()
+        self._acknowledged = asyncio.Event()
+        context.registry.gauge(
+            "firn_draining",
+            "1 while the broker refuses writes because it drains, or has drained",
+            lambda: [((), float(self.state is not DrainState.SERVING))],
+        )
+
+    @property
+    def sealed(self) -> bool:
+        """Whether nothing is written any more, not even for open transactions."""
+        return self.state is DrainState.DRAINED
+
+    # --- steps -------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Refuse writes from now on (rule 1), and let no transaction begin (rule 2). A second time this changes nothing."""
+        if self.state is not DrainState.SERVING:
+            return
+        context = self._context
+        self.state = DrainState.DRAINING
+        self.refusal = RequestRejected(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"broker {context.config.node_id} drains and takes no writes; try again until its successor serves",
+        )
+        context.transactions.refusal = RequestRejected(
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            f"broker {context.config.node_id} drains and begins no transaction; try again until its successor serves",
+        )
+        context.decide_refusal()
+        context.remote_log_manager.drain(True)
+        self.began_ms = int(context.clock.now_ms())
+        self._began_s = asyncio.get_running_loop().time()
+        self._copied_before = context.remote_log_manager.copied_bytes
+        self._left, self._kept, self._looked, self._trouble = [], [], False, ""
+        context.log_line("the broker drains: it takes no writes, and uploads what is on its disk alone")
+        self._woken.set()
+
+    def take_back(self) -> None:
+        """Serve writes again (rule 7). Raises: ConflictError if the broker has drained."""
+        if self.state is DrainState.DRAINED:
+            raise ConflictError("The broker has drained and stops: it is too late to take the drain back.")
+        if self.state is DrainState.SERVING:
+            return
+        context = self._context
+        self.state = DrainState.SERVING
+        self.refusal = context.transactions.refusal = None
+        context.decide_refusal()
+        context.remote_log_manager.drain(False)
+        context.log_line("the drain was taken back: the broker takes writes again")
+        self._woken.set()
+
+    def acknowledge(self) -> None:
+        """Whoever asked has heard that the broker has drained; it stops (rule 6). Raises: ConflictError if it has not."""
+        if self.state is not DrainState.DRAINED:
+            raise ConflictError("The broker has not drained.")
+        self._acknowledged.set()
+
+    def interrupt(self) -> None:
+        """The broker stops: say what stays on its disk alone if a drain was under way (rule 8)."""
+        if self.state is not DrainState.DRAINING:
+            return
+        left = [one for log in self._tiered() if (one := self._why_left(log)) is not None]
+        self._context.log_line(
+            f"the broker stops before it has drained: {sum(one.bytes for one in left)} bytes of {len(left)} partitions of"
+            f" tiered topics are in {self._context.config.data_dir} alone"
+        )
+
+    # --- what it says ------------------------------------------------------------------------------------------------
+
+    def progress(self) -> Progress:
+        """How far the drain is, as of the last look. For a broker that serves: what a drain would have to do."""
+        context = self._context
+        left, kept = self._left, self._kept
+        if not self._looked:
+            left = [one for log in self._tiered() if (one := self._why_left(log)) is not None] + self._offline()
+            kept = self._kept_topics(context.logs.logs())
+        copied = elapsed_s = 0.0
+        if self.state is not DrainState.SERVING:
+            elapsed_s = asyncio.get_running_loop().time() - self._began_s
+            copied = max(0.0, context.remote_log_manager.copied_bytes - self._copied_before)
+        left_bytes = sum(one.bytes for one in left)
+        rate = copied / elapsed_s if elapsed_s > 0 else 0.0
+        return Progress(
+            elapsed_s=elapsed_s,
+            left=left,
+            kept=kept,
+            left_bytes=left_bytes,
+            uploaded_bytes=copied,
+            bytes_per_second=rate,
+            seconds_left=0.0 if not left else left_bytes / rate if rate > 0 else UNKNOWN,
+            open_transactions=sum(len(log.producers.open_transactions) for log in self._tiered()),
+        )
+
+    def sentence(self) -> str:
+        """How far the drain is; empty if there is none."""
+        if self.state is DrainState.SERVING:
+            return ""
+        if self.state is DrainState.DRAINED:
+            return "the broker has drained and stops"
+        now = self.progress()
+        if not self._looked:
+            return "the broker drains"
+        left = f", about {now.seconds_left:.0f} s left" if now.seconds_left >= 0 else ""
+        why = f" ({now.left[0].topic}-{now.left[0].partition}: {now.left[0].why})" if now.left else ""
+        return (
+            f"the broker drains and takes no writes: {now.left_bytes} bytes of {len(now.left)} partitions to upload, "
+            f"{now.bytes_per_second:.0f} bytes/s{left}{why}"
+        )
+
+    # --- the work ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Do what was begun, until cancelled."""
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            if await self._finished():
+                self._context.log_line(
+                    "the broker has drained: every record of tiered topics is in the store; it stops"
+                )
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(TOLD_S):
+                        await self._acknowledged.wait()
+                self.on_end()
+                return
+
+    async def _finished(self) -> bool:
+        """Upload until all is whole and sealed. Returns: whether it is; not if the drain was taken back, or none was begun."""
+        while self.state is DrainState.DRAINING:
+            if self._seal_if_whole():
+                return True
+            await self._push()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._woken.wait()
+        return False
+
+    async def _push(self) -> None:
+        """Look at every log once: roll what can be uploaded (rule 3), and abort transactions whose time is up (rule 2)."""
+        context = self._context
+        late = asyncio.get_running_loop().time() - self._began_s >= TRANSACTIONS_S
+        if late:
+            self._abort_transactions()
+        left: list[Left] = []
+        logs = context.logs.logs()
+        for index, log in enumerate(logs):
+            if self.state is not DrainState.DRAINING:
+                return
+            if not why_kept(log.config):
+                found = self._why_left(log)
+                if found is not None:
+                    left.append(self._rolled(log, found))
+            if index % LOGS_AT_ONCE == LOGS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        kept = self._kept_topics(logs)
+        if self.state is DrainState.DRAINING:
+            self._left, self._kept, self._looked = left + self._offline(), kept, True
+            if left:
+                context.remote_log_manager.look()
+
+    def _rolled(self, log: PartitionLog, found: Left) -> Left:
+        """Roll a log whose tail can be uploaded then; what is left of it."""
+        if found.log_end > log.high_watermark:
+            log.request_stored(found.log_end)
+        if found.covered_end < 0 or log.last_stable_offset < found.log_end:
+            return found
+        try:
+            log.roll()
+        except FirnError as error:
+            return found._replace(why=f"cannot be rolled: {error}")
+        return found
+
+    def _abort_transactions(self) -> None:
+        tiered = {log.topic_partition for log in self._tiered()}
+
+        def holds(transaction: Transaction) -> bool:
+            return not tiered.isdisjoint(transaction.partitions)
+
+        try:
+            aborted = self._context.transactions.abort_open(holds)
+        except RequestRejected as error:
+            trouble = f"open transactions cannot be aborted: {error}"
+            if trouble != self._trouble:
+                self._context.log_line(f"{trouble}; the drain tries again")
+            self._trouble = trouble
+        else:
+            self._trouble = ""
+            if aborted:
+                self._context.log_line(f"the drain has aborted {aborted} transactions that did not end by themselves")
+
+    def _seal_if_whole(self) -> bool:
+        """Rules 4 and 5, in one turn of the loop. Returns: whether all of it was tiered and nothing can be appended any more."""
+        context = self._context
+        logs = list(self._tiered())
+        if any(self._is_left(log) for log in logs) or self._offline():
+            return False
+        refusal = self.refusal
+        assert refusal is not None
+        for log in logs:
+            log.seal(refusal)
+        self.state = DrainState.DRAINED
+        self._left, self._kept, self._looked = [], self._kept_topics(context.logs.logs()), True
+        context.decide_refusal()
+        return True
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    def _tiered(self) -> Iterator[PartitionLog]:
+        """The logs whose records are to be in the store."""
+        led = (partition.log for partition in self._context.partitions.all_led())
+        return (log for log in led if not why_kept(log.config))
+
+    def _covered_end(self, log: PartitionLog) -> int:
+        """Everything below it is durably in the store or deleted, as the manifest says; -1 if its manifest is not read yet."""
+        manifest = self._context.remote_log_manager.manifest_of(TopicIdPartition(log.topic_id, log.partition))
+        return UNKNOWN if manifest is None else max(manifest.tiered_end, manifest.log_start_offset)
+
+    def _is_left(self, log: PartitionLog) -> bool:
+        """Whether something of ``log`` is on this disk alone, or not decided yet."""
+        end = log.log_end_offset
+        return end > 0 and (self._covered_end(log) < end or log.last_stable_offset < end)
+
+    def _why_left(self, log: PartitionLog) -> Left | None:
+        if not self._is_left(log):
+            return None
+        covered, end = self._covered_end(log), int(log.log_end_offset)
+        trouble = self._context.remote_log_manager.trouble_of(TopicIdPartition(log.topic_id, log.partition))
+        if covered < 0:
+            why = "its manifest has not been read, or another broker writes it"
+        elif log.producers.open_transactions and log.last_stable_offset < end:
+            some = ", ".join(str(one) for one in list(log.producers.open_transactions)[:3])
+            why = f"waits for the end of {len(log.producers.open_transactions)} transactions (producer ids {some})"
+        elif log.last_stable_offset < end:
+            why = "waits for the disk"
+        else:
+            why = trouble or "is being uploaded"
+        size = sum(one.size_bytes for one in log.segments() if one.end_offset > max(covered, one.base_offset))
+        return Left(log.topic, int(log.partition), covered, end, size, why)
+
+    def _offline(self) -> list[Left]:
+        """Partitions of tiered topics that this broker cannot open: nobody knows what is on its disk alone of them."""
+        context = self._context
+        found = []
+        for key, why in context.partitions.offline.items():
+            topic = context.image.topic_by_id(key.topic_id)
+            if topic is not None and not why_kept(context.controller.effective_config(topic)):
+                found.append(Left(topic.name, int(key.partition), UNKNOWN, UNKNOWN, 0, f"is offline: {why}"))
+        return found
+
+    def _kept_topics(self, logs: list[PartitionLog]) -> list[Kept]:
+        found: dict[str, Kept] = {}
+        for log in logs:
+            why = why_kept(log.config)
+            if why and log.size_bytes:
+                before = found.get(log.topic, Kept(log.topic, 0, 0, why))
+                found[log.topic] = before._replace(
+                    partitions=before.partitions + 1, bytes=before.bytes + log.size_bytes
+                )
+        return sorted(found.values())

@@ -1,0 +1,40 @@
+"""Which IAM actions the calls of Firn's S3 clients need. Pure.
+
+S3's actions are not its calls: a HEAD is allowed by ``s3:GetObject``, a LIST by ``s3:ListBucket``, every request of a multipart
+upload but its abort by ``s3:PutObject``. With a key of KMS, S3 asks for a data key on behalf of the caller: to write it makes one,
+to read it decrypts one, and it decrypts the one that an upload began with for each part and for the completion.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a call needs: ``action`` on the bucket or on the object, and ``kms`` on the key that encrypts the object."""
+
+    action: str
+    on_bucket: bool = False
+    kms: tuple[str, ...] = ()
+
+
+_WRITE: Final = ("kms:GenerateDataKey",)
+_PART: Final = ("kms:Decrypt", "kms:GenerateDataKey")
+_READ: Final = ("kms:Decrypt",)
+
+NEEDS: Final[dict[str, Needs]] = {
+    "GetObject": Needs("s3:GetObject", kms=_READ),
+    "HeadObject": Needs("s3:GetObject", kms=_READ),
+    "PutObject": Needs("s3:PutObject", kms=_WRITE),
+    "CreateMultipartUpload": Needs("s3:PutObject", kms=_WRITE),
+    "UploadPart": Needs("s3:PutObject", kms=_PART),
+    "CompleteMultipartUpload": Needs("s3:PutObject", kms=_PART),
+    "AbortMultipartUpload": Needs("s3:AbortMultipartUpload"),
+    "DeleteObject": Needs("s3:DeleteObject"),
+    "DeleteObjects": Needs("s3:DeleteObject"),
+    "ListObjectsV2": Needs("s3:ListBucket", on_bucket=True),
+    "ListMultipartUploads": Needs("s3:ListBucketMultipartUploads", on_bucket=True),
+}
+"""Every call that ``app/objectstore/s3.py`` and ``s3_bulk.py`` make, by its name in S3's interface."""

@@ -1,0 +1,238 @@
+"""Watches what EC2 says of this machine, and drains the broker before it ends.
+
+    python3 firn_agent.py --settings /etc/firn/bootstrap.json
+
+Two notices end a machine: the auto-scaling group wants it away (``autoscaling/target-lifecycle-state`` is ``Terminated``), or
+a spot machine is reclaimed (``spot/instance-action``), with about 120 s left. Either way the broker is told to drain: it
+refuses writes, uploads what is on its disk only and stops. The group's terminate hook holds the machine until then;
+heartbeats keep the hook open. Nothing holds a spot machine: the drain gets the time that is left.
+
+Standard library only, Python 3.11.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final, Protocol
+
+from firn_aws import METADATA, Aws, AwsError, Clock, Metadata, SystemClock, Unreachable, UrllibHttp
+from firn_bootstrap import SETTINGS, Refused, Settings, parse_settings
+
+LOOK_S: Final = 2.0
+"""Between two looks at the metadata. AWS advises five seconds at most for spot notices."""
+DRAIN_S_MAX: Final = 3600.0
+"""How long a drain may take when the auto-scaling group waits for it."""
+SPOT_S: Final = 120.0
+"""What a spot machine has left if its notice does not say."""
+RESERVE_S: Final = 10.0
+"""Kept back of a spot machine's time for the end of the broker."""
+DRAIN_POLL_S: Final = 0.5
+DRAINED: Final = 0
+NOT_WHOLE: Final = 3
+"""Exit code of ``firn drain`` if something was still on the disk alone when its time was up."""
+
+
+class Running(Protocol):
+    """A command under way."""
+
+    def ended(self) -> int | None:
+        """Its exit code; None while it runs."""
+
+    def stop(self) -> None: ...
+
+
+class Surroundings(Protocol):
+    """What the agent does to the machine."""
+
+    def begin(self, command: Sequence[str], environment: Mapping[str, str]) -> Running: ...
+
+    def say(self, text: str) -> None: ...
+
+
+class SystemSurroundings:
+    """The machine. What a command prints goes to the journal beside the agent's own lines."""
+
+    def begin(self, command: Sequence[str], environment: Mapping[str, str]) -> Running:
+        env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", **environment}
+        return _Process(subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, env=env, cwd="/"))
+
+    def say(self, text: str) -> None:
+        sys.stdout.write(" ".join(text.split()) + "\n")
+        sys.stdout.flush()
+
+
+class _Process:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def ended(self) -> int | None:
+        return self._process.poll()
+
+    def stop(self) -> None:
+        self._process.terminate()
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Why this machine ends, and how long the drain may take."""
+
+    why: str
+    budget_s: float
+    hook: bool
+    """Whether the auto-scaling group waits for its terminate hook."""
+
+
+class Agent:
+    """Looks, and acts once. ``run`` returns when the machine is ready to end."""
+
+    def __init__(
+        self, settings: Settings, metadata: Metadata, aws: Aws, clock: Clock, surroundings: Surroundings
+    ) -> None:
+        self._settings = settings
+        self._metadata = metadata
+        self._aws = aws
+        self._clock = clock
+        self._surroundings = surroundings
+        self._rebalance_told = False
+        self._unreachable_told = False
+
+    def run(self) -> None:
+        self._surroundings.say("Watching for spot notices and for the auto-scaling group's wish to end this machine.")
+        notice = None
+        while notice is None:
+            notice = self.look()
+            if notice is None:
+                self._clock.sleep(LOOK_S)
+        self.act(notice)
+
+    def look(self) -> Notice | None:
+        """What the metadata says now. A metadata service that is away for a moment is asked again."""
+        try:
+            notice = self._spot_notice() or self._group_notice()
+            self._tell_rebalance()
+        except (Unreachable, AwsError, ValueError) as error:
+            if not self._unreachable_told:
+                self._surroundings.say(f"Instance metadata cannot be read: {error}")
+            self._unreachable_told = True
+            return None
+        self._unreachable_told = False
+        return notice
+
+    def _spot_notice(self) -> Notice | None:
+        text = self._metadata.get("meta-data/spot/instance-action")
+        if text is None:
+            return None
+        says = json.loads(text)
+        left_s = SPOT_S
+        if says.get("time"):
+            end_s = datetime.fromisoformat(str(says["time"]).replace("Z", "+00:00")).timestamp()
+            left_s = end_s - self._clock.now_s()
+        action = says.get("action", "terminate")
+        why = f"EC2 reclaims this spot machine in {max(left_s, 0):.0f} s ({action})"
+        return Notice(why, max(left_s - RESERVE_S, 1.0), hook=False)
+
+    def _group_notice(self) -> Notice | None:
+        state = (self._metadata.get("meta-data/autoscaling/target-lifecycle-state") or "").strip()
+        if state != "Terminated":
+            return None
+        return Notice("The auto-scaling group ends this machine", DRAIN_S_MAX, hook=True)
+
+    def _tell_rebalance(self) -> None:
+        if not self._rebalance_told and self._metadata.get("meta-data/events/recommendations/rebalance") is not None:
+            self._rebalance_told = True
+            self._surroundings.say(
+                "EC2 says that this spot machine is likely to be reclaimed soon. The broker goes on until it is."
+            )
+
+    def act(self, notice: Notice) -> None:
+        """Drain, then complete the terminate hook. A drain that fails is told; the machine ends whatever is said."""
+        if self._settings.role == "broker":
+            self._drain(notice)
+        else:
+            self._surroundings.say(f"{notice.why}. Nothing is to be drained: this machine serves HTTP alone.")
+        if notice.hook:
+            self._complete()
+
+    def _drain(self, notice: Notice) -> None:
+        settings = self._settings
+        self._surroundings.say(f"{notice.why}: draining, {notice.budget_s:.0f} s at most.")
+        begun_s = beat_s = self._clock.monotonic_s()
+        environment = {"AWS_REGION": settings.region, "AWS_DEFAULT_REGION": settings.region}
+        if "imds" in settings.endpoints:
+            environment["AWS_EC2_METADATA_SERVICE_ENDPOINT"] = settings.endpoints["imds"]
+        command = ("/opt/firn/current/bin/firn", "drain", "--data-dir", "/var/lib/firn/data")
+        running = self._surroundings.begin((*command, "--timeout", f"{notice.budget_s:.0f}"), environment)
+        spot_end_s = begun_s + notice.budget_s + RESERVE_S
+        while (code := running.ended()) is None:
+            self._clock.sleep(DRAIN_POLL_S)
+            now_s = self._clock.monotonic_s()
+            if now_s >= spot_end_s:
+                running.stop()
+                self._surroundings.say("The drain did not end in its time.")
+                return
+            if notice.hook and settings.lifecycle is not None and now_s - beat_s >= settings.lifecycle.heartbeat_s:
+                beat_s = now_s
+                self._hook("RecordLifecycleActionHeartbeat")
+        took_s = self._clock.monotonic_s() - begun_s
+        if code == DRAINED:
+            what = f"Drained in {took_s:.1f} s: everything tiered is in the store."
+        elif code == NOT_WHOLE:
+            what = f"Not drained after {took_s:.1f} s: what is named above is on the data volume only."
+        else:
+            what = f"`firn drain` failed with exit code {code}: what was not tiered is on the data volume only."
+        self._surroundings.say(what)
+
+    def _complete(self) -> None:
+        lifecycle = self._settings.lifecycle
+        if lifecycle is None or not lifecycle.terminate_hook:
+            return
+        if self._hook("CompleteLifecycleAction", LifecycleActionResult="CONTINUE"):
+            self._surroundings.say(f"Hook {lifecycle.terminate_hook} is complete: this machine may end.")
+
+    def _hook(self, action: str, **more: str) -> bool:
+        lifecycle = self._settings.lifecycle
+        if lifecycle is None or not lifecycle.terminate_hook:
+            return False
+        try:
+            self._aws.query(
+                "autoscaling",
+                action,
+                AutoScalingGroupName=lifecycle.autoscaling_group,
+                LifecycleHookName=lifecycle.terminate_hook,
+                InstanceId=self._metadata.need("meta-data/instance-id"),
+                **more,
+            )
+        except (AwsError, Unreachable) as error:
+            self._surroundings.say(f"Auto Scaling does not take {action} of hook {lifecycle.terminate_hook}: {error}")
+            return False
+        return True
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="firn_agent", description="Drain this machine's broker before EC2 ends it.")
+    parser.add_argument("--settings", type=Path, default=Path(SETTINGS), help="bootstrap.json of the launch template")
+    options = parser.parse_args(arguments)
+    surroundings, clock, http = SystemSurroundings(), SystemClock(), UrllibHttp()
+    try:
+        settings = parse_settings(options.settings.read_text())
+    except (Refused, OSError) as error:
+        surroundings.say(f"The agent does not start: {error}")
+        return 1
+    metadata = Metadata(http, clock, settings.endpoints.get("imds", METADATA))
+    aws = Aws(http, clock, metadata, settings.region, settings.endpoints)
+    Agent(settings, metadata, aws, clock, surroundings).run()
+    # The notice stays, so there is nothing more to look for. EC2 ends the machine, and systemd this process with it.
+    surroundings.say("Waiting for the end of this machine.")
+    while True:
+        clock.sleep(3600)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,491 @@
+"""The steps of the rehearsal, in order. Each is timed, and says what it compared.
+
+A step leaves the deployment as it should be: one volume, no machine. The next one begins with a machine on that volume.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from infra.rehearsal.cloud import ARTIFACTS, BUCKET, GROUP, LAUNCH_HOOK, REGION, TERMINATE_HOOK, ZONE, Cloud
+from infra.rehearsal.load import Load, State
+from infra.rehearsal.machine import Failed, Machine, Volume, detach_leftovers, machine
+from infra.rehearsal.wheelhouses import Wheelhouses
+
+TEMPLATE: Final = Path(__file__).parents[1] / "bootstrap" / "user_data.py.tftpl"
+BOOT_S_MAX: Final = 300.0
+WIDE: Final = 1_000
+"""Partitions of the broker that is lost and replaced within a limit."""
+
+
+@dataclass
+class Row:
+    what: str
+    took_s: float | None
+    limit_s: float | None
+    note: str
+
+
+@dataclass
+class Stage:
+    """What the steps share."""
+
+    cloud: Cloud
+    work: Path
+    houses: Wheelhouses
+    wheelhouse: dict[str, str]
+    next_wheelhouse: dict[str, str]
+    volume: Volume
+    load: Load = field(default_factory=Load)
+    rows: list[Row] = field(default_factory=list)
+
+    def close(self) -> None:
+        self.volume.close()
+
+    # --- machines
+
+    def settings(self, volume: Volume | None = None, prefix: str = "prod") -> dict[str, Any]:
+        """What Terraform's launch template has in its user data."""
+        return {
+            "version": 1,
+            "role": "broker",
+            "cluster": "rehearsal",
+            "node_id": 0,
+            "region": REGION,
+            "zone": ZONE,
+            "store": f"s3://{BUCKET}/{prefix}?region={REGION}&endpoint={self.cloud.endpoint}",
+            "wheelhouse": copy.copy(self.wheelhouse),
+            "data": {"kind": "ebs", "volume_id": (volume or self.volume).volume_id, "filesystem": "xfs"},
+            "accept_loss_of_untiered": False,
+            "advertised": {"host": "127.0.0.1", "port": 9092},
+            "http": {"enabled": True, "port": 8082},
+            "settings": {},
+            "lifecycle": {
+                "autoscaling_group": GROUP,
+                "launch_hook": LAUNCH_HOOK,
+                "terminate_hook": TERMINATE_HOOK,
+                "heartbeat_s": 5,
+            },
+            "endpoints": {
+                "ec2": self.cloud.endpoint,
+                "s3": self.cloud.endpoint,
+                "autoscaling": self.cloud.hooks.url,
+            },
+        }
+
+    @contextmanager
+    def booted(
+        self, settings: dict[str, Any] | None = None, volume: Volume | None = None, *, baked: bool = True
+    ) -> Iterator[Machine]:
+        """A machine that the auto-scaling group has launched, from its kernel's start on."""
+        text = json.dumps(settings or self.settings(volume))
+        user_data = TEMPLATE.read_text().replace("${base64encode(bootstrap)}", base64.b64encode(text.encode()).decode())
+        image = self.houses.baked_image if baked else self.houses.image
+        volume = volume or self.volume
+        with machine(self.cloud, self.work, image, volume, user_data) as one:
+            self.cloud.hooks.begin(GROUP, LAUNCH_HOOK, one.instance_id)
+            yield one
+            if one.is_running():
+                one.power_off()
+            self.cloud.terminate(one.instance_id, volume.volume_id)
+
+    def serve(self, one: Machine) -> float:
+        """Wait until the machine has acknowledged a record and is in service. Returns when it acknowledged."""
+        with _told_refusals(one):
+            acknowledged_s = self.load.first_acknowledged(BOOT_S_MAX, one.check_hope)
+            self.cloud.hooks.wait_until_done(GROUP, LAUNCH_HOOK, one.instance_id, BOOT_S_MAX)
+            one.wait_until_said(f"Hook {LAUNCH_HOOK} is complete", 10)
+        return acknowledged_s
+
+    def end_by_group(self, one: Machine) -> float:
+        """The auto-scaling group ends the machine: it drains, completes the hook and is terminated. Returns the drain's seconds."""
+        begun_s = time.time()
+        self.cloud.hooks.begin(GROUP, TERMINATE_HOOK, one.instance_id)
+        one.instance.lifecycle_state = "Terminated"
+        self.cloud.hooks.wait_until_done(GROUP, TERMINATE_HOOK, one.instance_id, 300)
+        took_s = time.time() - begun_s
+        one.wait_until_said("everything tiered is in the store", 10)
+        one.power_off()
+        self.cloud.terminate(one.instance_id, self.volume.volume_id)
+        return took_s
+
+    # --- telling
+
+    def row(self, what: str, took_s: float | None, note: str = "", *, limit_s: float | None = None) -> None:
+        self.rows.append(Row(what, took_s, limit_s, note))
+        time_text = "" if took_s is None else f"{took_s:.1f} s"
+        say(f"    {what}: {time_text} {note}")
+
+    def same(self, before: State, after: State) -> str:
+        """Raises: Failed."""
+        wrong = before.differences(after)
+        if wrong:
+            raise Failed("something was lost: " + "; ".join(wrong))
+        return f"the same: {after.summary}"
+
+
+# --- the steps ---------------------------------------------------------------------------------------------------
+
+
+def first_boot(stage: Stage) -> None:
+    """A blank volume and an empty bucket; the release comes from the artifacts bucket."""
+    with stage.booted(baked=False) as one:
+        acknowledged_s = stage.serve(one)
+        began = one.wait_until_said("boots on", 1)
+        installed = one.wait_until_said("was installed in", 1)
+        install_s = float(installed.text.split(" was installed in ")[1].split()[0])
+        stage.row("first boot: kernel to first acknowledged record, release from S3", acknowledged_s - one.started_s)
+        stage.row("… of that, the release is installed", install_s, limit_s=60)
+        stage.row("… from the bootstrap's start", acknowledged_s - began.at_s)
+        stage.load.create_topics()
+        stage.load.write()
+
+
+def begin(stage: Stage) -> None:
+    """A first boot with a baked release, for steps that are run without ``first-boot``."""
+    with stage.booted() as one:
+        stage.serve(one)
+        stage.load.create_topics()
+        stage.load.write()
+
+
+def lost_machine_same_volume(stage: Stage) -> None:
+    """A machine vanishes with records that are on its volume only. The volume goes to the next one."""
+    with stage.booted() as one:
+        acknowledged_s = stage.serve(one)
+        began = one.wait_until_said("boots on", 1)
+        stage.row(
+            "boot with a baked release: bootstrap's start to first acknowledged record",
+            acknowledged_s - began.at_s,
+            limit_s=15,
+        )
+        stage.load.write()
+        before = stage.load.state()
+        one.lose()
+        stage.cloud.terminate(one.instance_id, stage.volume.volume_id)
+    known_s = time.time()
+    with stage.booted() as one:
+        acknowledged_s = stage.serve(one)
+        one.wait_until_said("goes on here", 1)
+        stage.row(
+            "lost machine, same volume: death known to first acknowledged record",
+            acknowledged_s - known_s,
+            stage.same(before, stage.load.state()),
+        )
+
+
+def scale_to_zero_and_back(stage: Stage) -> None:
+    """The group's size becomes 0: drained through the terminate hook. Later it becomes 1."""
+    with stage.booted() as one:
+        stage.serve(one)
+        stage.load.write()
+        before = stage.load.state()
+        took_s = stage.end_by_group(one)
+        stage.row("scale to zero: the group's wish to the completed hook (drain)", took_s)
+    known_s = time.time()
+    with stage.booted() as one:
+        acknowledged_s = stage.serve(one)
+        stage.row(
+            "… and back: launch to first acknowledged record",
+            acknowledged_s - known_s,
+            stage.same(before, stage.load.state()),
+        )
+
+
+def spot_notice(stage: Stage) -> None:
+    """EC2 reclaims the machine: 120 s from the notice to the end."""
+    with stage.booted() as one:
+        stage.serve(one)
+        stage.load.write()
+        before = stage.load.state()
+        begun_s = time.time()
+        one.instance.spot_time_s = begun_s + 120
+        one.instance.spot_action = "terminate"
+        drained = one.wait_until_said("everything tiered is in the store", 115)
+        stage.row("spot notice to drained", drained.at_s - begun_s, limit_s=110)
+        one.lose()
+        stage.cloud.terminate(one.instance_id, stage.volume.volume_id)
+    with stage.booted() as one:
+        stage.serve(one)
+        stage.row("… and on the next machine", None, stage.same(before, stage.load.state()))
+
+
+def upgrade(stage: Stage) -> None:
+    """The launch template names the next wheelhouse; the machine is replaced, terminate first."""
+    with stage.booted() as one:
+        stage.serve(one)
+        stage.load.write()
+        before = stage.load.state()
+        begun_s = time.time()
+        stage.end_by_group(one)
+    settings = {**stage.settings(), "wheelhouse": stage.next_wheelhouse}
+    with stage.booted(settings, baked=False) as one:
+        acknowledged_s = stage.serve(one)
+        version = one.run("/opt/firn/current/bin/firn", "--version").strip()
+        if stage.houses.next_version not in version:
+            raise Failed(f"the machine runs {version}, not {stage.houses.next_version}")
+        stage.row(
+            "upgrade of the wheel: drain to first acknowledged record of the next version",
+            acknowledged_s - begun_s,
+            f"{version}; {stage.same(before, stage.load.state())}",
+        )
+
+
+def drained_machine_empty_volume(stage: Stage) -> None:
+    """Drained, then replaced on an empty volume: everything tiered is there; what is never tiered is gone, and is named."""
+    with stage.booted() as one:
+        stage.serve(one)
+        stage.load.write()
+        before = stage.load.state()
+        stage.end_by_group(one)
+    empty = Volume(stage.cloud, stage.work)
+    stage.volume.close()
+    stage.volume = empty
+    known_s = time.time()
+    with stage.booted() as one:
+        acknowledged_s = stage.serve(one)
+        one.wait_until_said("which EC2 says is terminated: this machine takes over", 1)
+        after = stage.load.state()
+        tiered = {name: value for name, value in before.records.items() if not name.startswith("customers")}
+        wrong = [name for name, value in tiered.items() if after.records.get(name) != value]
+        if wrong:
+            raise Failed(
+                f"drained records were lost: {wrong[0]} was {tiered[wrong[0]]} and is {after.records.get(wrong[0])}"
+            )
+        lost = "; ".join(
+            f"{name} {len(getattr(before, name))} → {len(getattr(after, name))}"
+            for name in ("offsets", "transactional_ids", "customers")
+        )
+        if before.offsets and after.offsets == before.offsets:
+            raise Failed("committed offsets survived an empty volume: this step compares nothing")
+        count = sum(number for number, _, _ in tiered.values())
+        stage.row(
+            "drained machine, empty volume: launch to first acknowledged record",
+            acknowledged_s - known_s,
+            f"all {count:,} drained records; lost as told: {lost}",
+        )
+
+
+def living_machine_is_not_replaced(stage: Stage) -> None:
+    """EC2 still says ``running`` of a machine that vanished: no force, so the broker waits until that one was silent for 30 s."""
+    with stage.booted() as one:
+        stage.serve(one)
+        silent_s = one.lose()
+        stage.cloud.release(one.instance_id, stage.volume.volume_id)
+        empty = Volume(stage.cloud, stage.work)
+        stage.volume.close()
+        stage.volume = empty
+        with stage.booted() as other:
+            acknowledged_s = stage.serve(other)
+            other.wait_until_said("(running): without force", 1)
+            waited_s = acknowledged_s - silent_s
+            if waited_s < 29:
+                raise Failed(f"the node id was taken over after {waited_s:.1f} s, though EC2 had not said terminated")
+            stage.row("EC2 says running, empty volume: death to first acknowledged record", waited_s, "not forced")
+
+
+def a_thousand_partitions(stage: Stage) -> None:
+    """A broker with many partitions vanishes."""
+    volume = Volume(stage.cloud, stage.work)
+    settings = {**stage.settings(volume, "wide"), "wheelhouse": None}
+    try:
+        with stage.booted(settings, volume) as one:
+            stage.serve(one)
+            stage.load.create_wide_topic("wide", WIDE)
+            one.lose()
+            stage.cloud.terminate(one.instance_id, volume.volume_id)
+        known_s = time.time()
+        with stage.booted(settings, volume) as one:
+            acknowledged_s = stage.serve(one)
+            ends = stage.load.ends("wide", WIDE)
+            if ends != [1] * WIDE:
+                raise Failed(f"{sum(end != 1 for end in ends)} of {WIDE} partitions lost their record")
+            stage.row(
+                f"lost broker with {WIDE:,} partitions: death known to first acknowledged record",
+                acknowledged_s - known_s,
+                "every partition has its record",
+                limit_s=20,
+            )
+    finally:
+        volume.close()
+
+
+def http_machine(stage: Stage) -> None:
+    """A machine that serves HTTP alone, as a client of the broker."""
+    settings = {**stage.settings(), "role": "http", "node_id": None, "store": None, "data": None, "advertised": None}
+    settings |= {"http": {"enabled": True, "port": 8083}, "settings": {"bootstrap.servers": "127.0.0.1:9092"}}
+    settings["lifecycle"] = {**settings["lifecycle"], "terminate_hook": None}
+    with stage.booted() as broker:
+        stage.serve(broker)
+        with stage.booted(settings) as one:
+            with _told_refusals(one):
+                stage.cloud.hooks.wait_until_done(GROUP, LAUNCH_HOOK, one.instance_id, BOOT_S_MAX)
+            took_s = time.time() - one.started_s
+            with urllib.request.urlopen("http://127.0.0.1:8083/readyz", timeout=30) as answer:
+                if answer.status != 200:
+                    raise Failed(f"the http machine answers {answer.status}")
+            stage.row("machine for HTTP alone: kernel to in service", took_s, "it reaches the broker")
+
+
+def refusals(stage: Stage) -> None:
+    """What must stop a boot with one line, and format nothing."""
+    blank = Volume(stage.cloud, stage.work)
+    foreign = Volume(stage.cloud, stage.work)
+    with foreign.image.open("r+b") as raw:
+        raw.write(b"somebody's data")
+    base = stage.settings
+    nowhere = {**base(blank), "store": f"s3://{BUCKET}/prod?region={REGION}&endpoint=http://127.0.0.1:9"}
+    nowhere["endpoints"] = {**nowhere["endpoints"], "s3": "http://127.0.0.1:9"}
+    nowhere["wheelhouse"] = None
+    cases: list[tuple[str, dict[str, Any], Volume, str]] = [
+        ("S3 cannot be reached", nowhere, blank, "cannot be reached"),
+        (
+            "bucket of another cluster",
+            {**base(blank), "cluster": "other", "wheelhouse": None},
+            blank,
+            "belongs to cluster rehearsal",
+        ),
+        ("foreign disk", {**base(foreign), "wheelhouse": None}, foreign, "is not blank"),
+    ]
+    try:
+        for what, settings, volume, words in cases:
+            before = _digest(volume)
+            with stage.booted(settings, volume) as one:
+                end_s = time.monotonic() + 120
+                while (line := one.said("Firn does not start")) is None:
+                    if time.monotonic() > end_s:
+                        raise Failed(f"{what}: the boot was not refused.\n{one.last_words()}")
+                    time.sleep(0.1)
+                if words not in line.text:
+                    raise Failed(f"{what}: refused for another reason: {line.text}")
+                took_s = line.at_s - one.started_s
+                lines = [entry for entry in one.journal() if "Firn does not start" in entry.text]
+                if len(lines) != 1 or one.said("has a new"):
+                    raise Failed(f"{what}: {len(lines)} lines say so, or a disk was formatted")
+            if _digest(volume) != before:
+                raise Failed(f"{what}: the disk was written")
+            stage.row(f"refused: {what}", took_s, "one line, disk as before")
+    finally:
+        blank.close()
+        foreign.close()
+
+
+def _digest(volume: Volume) -> tuple[int, str]:
+    """Room that the volume's file takes, and its first MiB."""
+    subprocess.run(["sync", str(volume.image)], check=True)
+    with volume.image.open("rb") as raw:
+        return volume.image.stat().st_blocks, hashlib.sha256(raw.read(1 << 20)).hexdigest()
+
+
+STEPS: Final[dict[str, Callable[[Stage], None]]] = {
+    "first-boot": first_boot,
+    "lost": lost_machine_same_volume,
+    "zero": scale_to_zero_and_back,
+    "spot": spot_notice,
+    "empty": drained_machine_empty_volume,
+    "alive": living_machine_is_not_replaced,
+    "thousand": a_thousand_partitions,
+    "http": http_machine,
+    "refusals": refusals,
+    "upgrade": upgrade,
+}
+
+
+# --- the whole ---------------------------------------------------------------------------------------------------
+
+
+def rehearse(houses: Wheelhouses, work: Path, only: frozenset[str], *, limits: bool) -> int:
+    """Run the steps and print their table. Returns the exit code."""
+    unknown = sorted(only - set(STEPS))
+    if unknown:
+        say(f"there is no step {unknown[0]}; there are {', '.join(STEPS)}")
+        return 2
+    signal.signal(signal.SIGTERM, _interrupt)
+    detach_leftovers(work.parent)
+    for command in (
+        ["mount", "--make-rprivate", "/"],
+        ["mount", "-t", "tmpfs", "tmpfs", "/run"],
+        ["mkdir", "-p", "/run/systemd/nspawn"],
+        ["ip", "link", "set", "lo", "up"],
+        ["ip", "address", "add", "169.254.169.254/32", "dev", "lo"],
+    ):
+        subprocess.run(command, check=True)
+    begun_s = time.monotonic()
+    stage = None
+    code = 1
+    try:
+        with ExitStack() as cleanup:
+            cloud = Cloud()
+            cleanup.callback(cloud.close)
+            wheelhouse = {"bucket": ARTIFACTS, "key": cloud.upload(houses.archive), "sha256": houses.sha256}
+            following = {"bucket": ARTIFACTS, "key": cloud.upload(houses.next_archive), "sha256": houses.next_sha256}
+            stage = Stage(cloud, work, houses, wheelhouse, following, Volume(cloud, work))
+            cleanup.callback(stage.close)
+            if only and "first-boot" not in only:
+                begin(stage)
+            for name, step in STEPS.items():
+                if not only or name in only:
+                    say(f"{name}: {' '.join((step.__doc__ or '').split())}")
+                    step(stage)
+        late = [
+            row for row in stage.rows if row.limit_s is not None and row.took_s is not None and row.took_s > row.limit_s
+        ]
+        code = 1 if late and limits else 0
+        for row in late:
+            say(f"TOO SLOW: {row.what}: {row.took_s:.1f} s, limit {row.limit_s:.0f} s")
+    except Failed as error:
+        say(f"FAILED: {error}")
+    except KeyboardInterrupt:
+        say("interrupted: everything that was started has ended")
+        code = 130
+    if stage is not None:
+        print_table(stage.rows, time.monotonic() - begun_s)
+    return code
+
+
+def print_table(rows: list[Row], took_s: float) -> None:
+    width = max((len(row.what) for row in rows), default=0)
+    cores = os.cpu_count() or 1
+    sys.stdout.write(f"\n{'STEP':<{width}}  {'TIME':>8}  {'LIMIT':>6}  COMPARED\n")
+    for row in rows:
+        time_text = "" if row.took_s is None else f"{row.took_s:.1f} s"
+        limit = "" if row.limit_s is None else f"{row.limit_s:.0f} s"
+        sys.stdout.write(f"{row.what:<{width}}  {time_text:>8}  {limit:>6}  {row.note}\n")
+    sys.stdout.write(
+        f"\n{took_s:.0f} s in all; {cores} cores, load {os.getloadavg()[0]:.1f}. Nothing of AWS was used.\n"
+    )
+    sys.stdout.flush()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def _told_refusals(one: Machine) -> Iterator[None]:
+    """A failure with what the machine said."""
+    try:
+        yield
+    except (Failed, TimeoutError) as error:
+        raise Failed(f"{error}\n{one.last_words()}") from error
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"==> {text}\n")
+    sys.stdout.flush()

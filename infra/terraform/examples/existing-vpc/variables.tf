@@ -1,0 +1,72 @@
+variable "cluster_name" {
+  description = "Name of the cluster."
+  type        = string
+  default     = "firn"
+}
+
+variable "region" {
+  description = "Region of everything."
+  type        = string
+  default     = "eu-central-1"
+}
+
+variable "ami_id" {
+  description = "Image of the machines: Debian 12 for arm64, in the region. infra/README.md, \"Image\", says what is in it."
+  type        = string
+}
+
+variable "client_cidrs" {
+  description = "Blocks of addresses that may reach Kafka. Firn has no authentication yet."
+  type        = list(string)
+}
+
+variable "wheelhouse" {
+  description = "Packages: bucket, key and SHA-256 of a wheelhouse; null if they are baked into the image."
+  type = object({
+    bucket = string
+    key    = string
+    sha256 = string
+  })
+  default = null
+}
+
+variable "vpc" {
+  description = "The VPC: a private subnet for each zone to use, and their route tables. s3_endpoint = false if it has a gateway endpoint for S3."
+  type = object({
+    vpc_id          = string
+    subnet_ids      = map(string)
+    route_table_ids = list(string)
+    s3_endpoint     = optional(bool, true)
+  })
+}
+
+variable "egress" {
+  description = "existing: the VPC has a way to AWS's APIs. endpoints: make interface endpoints in it."
+  type        = string
+  default     = "existing"
+}
+
+variable "bucket" {
+  description = "The bucket, in the same region. The output bucket_policy is what its policy should have."
+  type        = string
+}
+
+variable "kms_key_arn" {
+  description = "The key that the bucket is encrypted with."
+  type        = string
+}
+
+variable "operator_role_arns" {
+  description = "Roles that may write to the bucket besides brokers."
+  type        = list(string)
+  default     = []
+}
+
+variable "dns" {
+  description = "A name in a Route 53 zone; null: the load balancer's."
+  type = object({
+    zone_id = string
+    name    = string
+  })
+  default = null
+}

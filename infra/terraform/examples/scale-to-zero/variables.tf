@@ -1,0 +1,31 @@
+variable "cluster_name" {
+  description = "Name of the cluster."
+  type        = string
+  default     = "firn"
+}
+
+variable "region" {
+  description = "Region of everything."
+  type        = string
+  default     = "eu-central-1"
+}
+
+variable "ami_id" {
+  description = "Image of the machines: Debian 12 for arm64, in the region. infra/README.md, \"Image\", says what is in it."
+  type        = string
+}
+
+variable "client_cidrs" {
+  description = "Blocks of addresses that may reach Kafka. Firn has no authentication yet."
+  type        = list(string)
+}
+
+variable "wheelhouse" {
+  description = "Packages: bucket, key and SHA-256 of a wheelhouse; null if they are baked into the image."
+  type = object({
+    bucket = string
+    key    = string
+    sha256 = string
+  })
+  default = null
+}

@@ -1,0 +1,21 @@
+# One broker, for clients in three zones, with HTTP and Spark beside it. What a cluster of three brokers will change is in README.md: entries of
+# `brokers`, and nothing else.
+
+module "firn" {
+  source = "../.."
+
+  cluster_name = var.cluster_name
+  region       = var.region
+  zones        = ["${var.region}a", "${var.region}b", "${var.region}c"]
+  brokers      = { "0" = { zone = "${var.region}a" } }
+
+  ami_id        = var.ami_id
+  instance_type = "m7g.2xlarge"
+  data_disk     = { size_gib = 500, iops = 4000, throughput_mibs = 500 }
+  client_cidrs  = var.client_cidrs
+  wheelhouse    = var.wheelhouse
+
+  http          = var.http
+  spark         = { target_bucket = var.lake_bucket }
+  alarm_actions = var.alarm_actions
+}

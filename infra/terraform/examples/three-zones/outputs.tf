@@ -1,0 +1,34 @@
+output "bootstrap_servers" {
+  description = "For a client's bootstrap.servers."
+  value       = module.firn.bootstrap_servers
+}
+
+output "client_properties" {
+  description = "Settings of clients, to paste."
+  value       = module.firn.client_properties
+}
+
+output "try_it" {
+  description = "Commands for a machine that client_cidrs lets in."
+  value       = module.firn.try_it
+}
+
+output "drain_commands" {
+  description = "Drains a broker, by node id."
+  value       = module.firn.drain_commands
+}
+
+output "what_can_be_lost" {
+  description = "What was accepted to be lost; empty if nothing."
+  value       = module.firn.what_can_be_lost
+}
+
+output "http_url" {
+  description = "REST, metrics and pages."
+  value       = module.firn.http_url
+}
+
+output "spark" {
+  description = "Application, role, repository and the command that submits a job."
+  value       = module.firn.spark
+}

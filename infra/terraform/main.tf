@@ -1,0 +1,235 @@
+# Firn on AWS: a root module over small inner ones. README.md shows how to use it, ../README.md how to run what it makes.
+
+locals {
+  account_id  = data.aws_caller_identity.current.account_id
+  partition   = data.aws_partition.current.partition
+  region      = data.aws_region.current.region # var.region, and refused if the provider works elsewhere
+  bucket_name = coalesce(one(data.aws_s3_bucket.existing[*].bucket), var.bucket_name, "${var.cluster_name}-${local.account_id}-${local.region}")
+  existing_vpc = one([for vpc in var.existing_vpc[*] : {
+    vpc_id          = vpc.vpc_id
+    subnet_ids      = { for zone, subnet in data.aws_subnet.existing : zone => subnet.id }
+    route_table_ids = vpc.route_table_ids
+    s3_endpoint     = vpc.s3_endpoint
+  }])
+
+  # A port for each node id: the load balancer has one address, and each broker needs one of its own that never changes.
+  listener_ports = { for node_id in keys(var.brokers) : node_id => var.kafka_port + tonumber(node_id) }
+  first_node_id  = [for node_id in sort([for id in keys(var.brokers) : format("%04d", tonumber(id))]) : tostring(tonumber(node_id))][0]
+
+  # The bucket's policy names the roles that may write, so their names are fixed here.
+  role_names       = { for node_id in keys(var.brokers) : node_id => "${var.cluster_name}-broker-${node_id}" }
+  broker_role_arns = [for name in values(local.role_names) : "arn:${local.partition}:iam::${local.account_id}:role/${name}"]
+  writer_role_arns = concat(local.broker_role_arns, var.operator_role_arns)
+  interface_service = sort(concat(
+    ["autoscaling", "ec2", "ec2messages", "kms", "logs", "monitoring", "ssm", "ssmmessages"],
+    var.create_secret ? ["secretsmanager"] : [],
+  ))
+
+  # Where a broker listens on its machine (infra/bootstrap); kafka_port is the load balancer's.
+  machine_kafka_port = 9092
+
+  # Brokers close idle connections themselves, before the load balancer forgets them (350 s) without a word to either side.
+  # A record has one copy until it is tiered, so that it is synced to the volume before it is acknowledged: a machine that dies loses its page cache.
+  settings = merge(
+    { "connections.max.idle.ms" = "300000", "firn.durability" = "disk" },
+    var.redis == null ? {} : { "firn.redis.url" = "rediss://${aws_elasticache_replication_group.valkey[0].primary_endpoint_address}:6379" },
+    var.settings,
+  )
+
+  user_data_template = "${path.module}/../bootstrap/user_data.py.tftpl"
+  risky = compact([
+    var.market == "spot" ? "spot (120 s to drain)" : "",
+    var.data_disk.kind == "instance-store" ? "instance store (gone with the machine)" : "",
+    var.scale_to_zero != null ? "scale to zero by schedule" : "",
+    alltrue([for broker in values(var.brokers) : broker.running]) ? "" : "a broker that is stopped",
+    local.settings["firn.durability"] == "disk" ? "" : "firn.durability=${local.settings["firn.durability"]} (a machine that dies takes the last seconds with it)",
+  ])
+}
+
+module "network" {
+  source = "./modules/network"
+
+  name                 = var.cluster_name
+  region               = local.region
+  zones                = var.zones
+  vpc_cidr             = var.vpc_cidr
+  existing_vpc         = local.existing_vpc
+  egress               = var.egress
+  interface_endpoints  = local.interface_service
+  client_cidrs         = var.client_cidrs
+  kafka_port           = local.machine_kafka_port
+  kafka_listener_ports = local.listener_ports
+  http_port            = var.http_port
+  http_enabled         = var.http != null
+  spark_enabled        = var.spark != null
+  redis_enabled        = var.redis != null
+  kms_key_arn          = module.storage.kms_key_arn
+  log_retention_days   = var.log_retention_days
+}
+
+module "storage" {
+  source = "./modules/storage"
+
+  name             = var.cluster_name
+  bucket_name      = local.bucket_name
+  create_bucket    = var.existing_bucket == null
+  prefix           = var.bucket_prefix
+  versioning_days  = var.bucket_versioning_days
+  kms_key_arn      = var.kms_key_arn
+  writer_role_arns = local.writer_role_arns
+  account_id       = local.account_id
+  partition        = local.partition
+  region           = local.region
+}
+
+module "observability" {
+  source = "./modules/observability"
+
+  name                      = var.cluster_name
+  region                    = local.region
+  kms_key_arn               = module.storage.kms_key_arn
+  log_retention_days        = var.log_retention_days
+  alarm_actions             = var.alarm_actions
+  http_port                 = var.http_port
+  brokers                   = { for node_id, broker in var.brokers : node_id => broker.running }
+  scheduled                 = var.scale_to_zero != null
+  disk_free_bytes_min       = floor(var.data_disk.size_gib * 1073741824 / 10)
+  autoscaling_groups        = { for node_id in keys(var.brokers) : node_id => "${var.cluster_name}-broker-${node_id}" }
+  load_balancer_arn_suffix  = module.broker.load_balancer_arn_suffix
+  target_group_arn_suffixes = module.broker.target_group_arn_suffixes
+}
+
+module "broker" {
+  source = "./modules/broker"
+
+  name                     = var.cluster_name
+  region                   = local.region
+  account_id               = local.account_id
+  partition                = local.partition
+  brokers                  = var.brokers
+  listener_ports           = local.listener_ports
+  role_names               = local.role_names
+  vpc_id                   = module.network.vpc_id
+  subnet_ids               = module.network.subnet_ids
+  lb_security_group_id     = module.network.security_group_ids.kafka_lb
+  broker_security_group_id = module.network.security_group_ids.broker
+  ami_id                   = data.aws_ami.machine.image_id
+  instance_type            = data.aws_ec2_instance_type.broker.instance_type
+  market                   = var.market
+  data_disk                = var.data_disk
+  accept_loss_of_untiered  = var.accept_loss_of_untiered
+  scale_to_zero            = var.scale_to_zero
+  launch_timeout_s         = var.launch_timeout_s
+  store_url                = module.storage.store_url
+  bucket_arn               = module.storage.bucket_arn
+  bucket_prefix            = var.bucket_prefix
+  kms_key_arn              = module.storage.kms_key_arn
+  wheelhouse               = var.wheelhouse
+  user_data_template       = local.user_data_template
+  settings                 = local.settings
+  kafka_port               = local.machine_kafka_port
+  http_port                = var.http_port
+  dns                      = var.dns
+  deletion_protection      = var.deletion_protection
+  secret_arn               = one(aws_secretsmanager_secret.broker[*].arn)
+  log_group_arn            = module.observability.log_group_arn
+  metrics_log_group_arn    = module.observability.metrics_log_group_arn
+  agent_config_parameter   = module.observability.agent_config_parameter
+  metric_namespace         = module.observability.metric_namespace
+}
+
+module "http" {
+  source = "./modules/http"
+  count  = var.http == null ? 0 : 1
+
+  name                   = var.cluster_name
+  region                 = local.region
+  account_id             = local.account_id
+  partition              = local.partition
+  vpc_id                 = module.network.vpc_id
+  subnet_ids             = module.network.subnet_ids
+  lb_security_group_id   = module.network.security_group_ids.http_lb
+  http_security_group_id = module.network.security_group_ids.http
+  ami_id                 = data.aws_ami.machine.image_id
+  instance_type          = data.aws_ec2_instance_type.http[0].instance_type
+  machines               = var.http.machines
+  certificate_arn        = var.http.certificate_arn
+  host                   = var.http.host
+  dns_zone_id            = var.http.dns_zone_id
+  port                   = var.http_port
+  bootstrap_servers      = join(",", values(module.broker.addresses))
+  bucket_arn             = module.storage.bucket_arn
+  wheelhouse             = var.wheelhouse
+  user_data_template     = local.user_data_template
+  launch_timeout_s       = var.launch_timeout_s
+  deletion_protection    = var.deletion_protection
+  log_group_arn          = module.observability.log_group_arn
+  metrics_log_group_arn  = module.observability.metrics_log_group_arn
+  agent_config_parameter = module.observability.agent_config_parameter
+}
+
+module "spark" {
+  source = "./modules/spark"
+  count  = var.spark == null ? 0 : 1
+
+  name               = var.cluster_name
+  region             = local.region
+  partition          = local.partition
+  account_id         = local.account_id
+  release_label      = var.spark.release_label
+  image_uri          = var.spark.image_uri
+  architecture       = var.architecture
+  vcpus_max          = var.spark.vcpus_max
+  topic_ids          = var.spark.topic_ids
+  bucket_arn         = module.storage.bucket_arn
+  bucket_prefix      = var.bucket_prefix
+  store_url          = module.storage.store_url
+  target_bucket      = var.spark.target_bucket
+  kms_key_arn        = module.storage.kms_key_arn
+  subnet_ids         = values(module.network.subnet_ids)
+  security_group_id  = module.network.security_group_ids.spark
+  log_retention_days = var.log_retention_days
+  bootstrap_servers  = join(",", values(module.broker.addresses))
+}
+
+# --- what a cluster of brokers will want -----------------------------------------------------------------------------------------
+
+# Signs of life only: with it lost, nothing is. TLS, and no way in but from brokers.
+resource "aws_elasticache_subnet_group" "valkey" {
+  count = var.redis == null ? 0 : 1
+
+  name       = "${var.cluster_name}-valkey"
+  subnet_ids = values(module.network.subnet_ids)
+}
+
+resource "aws_elasticache_replication_group" "valkey" {
+  # checkov:skip=CKV2_AWS_50: in one zone there is nowhere to fail over to; with several zones it is on
+  # checkov:skip=CKV_AWS_31: a token would have to lie in user data; the security group lets in brokers alone, and signs of life are no secret
+  count = var.redis == null ? 0 : 1
+
+  replication_group_id       = "${var.cluster_name}-valkey"
+  description                = "Signs of life of the brokers of ${var.cluster_name}"
+  engine                     = "valkey"
+  engine_version             = "8.0"
+  node_type                  = var.redis.node_type
+  num_cache_clusters         = length(var.zones) > 1 ? 2 : 1
+  automatic_failover_enabled = length(var.zones) > 1
+  multi_az_enabled           = length(var.zones) > 1
+  port                       = 6379
+  subnet_group_name          = aws_elasticache_subnet_group.valkey[0].name
+  security_group_ids         = [module.network.security_group_ids.redis]
+  transit_encryption_enabled = true
+  at_rest_encryption_enabled = true
+  kms_key_id                 = module.storage.kms_key_arn
+  apply_immediately          = false
+}
+
+resource "aws_secretsmanager_secret" "broker" {
+  # checkov:skip=CKV2_AWS_57: what will lie here (TLS keys, SCRAM users) is changed together with clients, by a person
+  count = var.create_secret ? 1 : 0
+
+  name                    = "firn/${var.cluster_name}/broker"
+  description             = "Secrets of the brokers of ${var.cluster_name}"
+  kms_key_id              = module.storage.kms_key_arn
+  recovery_window_in_days = 30
+}

@@ -1,0 +1,174 @@
+# A role for each node id. `store` is what the program does in the bucket: `firn iam policy --role broker` prints the same document. `machine` is
+# what the first boot and the agent do.
+
+locals {
+  root     = var.bucket_prefix == "" ? "" : "${var.bucket_prefix}/"
+  prefixes = [for prefix in ["cluster/", "topics/", "data/", "wal/", "check/"] : "${local.root}${prefix}"] # check/ is firn doctor's
+
+  store_policy = {
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid    = "Objects"
+        Effect = "Allow"
+        Action = [
+          "s3:AbortMultipartUpload",
+          "s3:DeleteObject",
+          "s3:GetObject",
+          "s3:PutObject",
+        ]
+        Resource = [for prefix in local.prefixes : "${var.bucket_arn}/${prefix}*"]
+      },
+      {
+        # IfExists: a GET of a missing key is 404 only for who may list, and such a GET carries no prefix. Without it a missing object is 403.
+        Sid       = "List"
+        Effect    = "Allow"
+        Action    = "s3:ListBucket"
+        Resource  = var.bucket_arn
+        Condition = { StringLikeIfExists = { "s3:prefix" = [for prefix in local.prefixes : "${prefix}*"] } }
+      },
+      {
+        Sid      = "ListUploads" # S3 knows no condition on the prefix here
+        Effect   = "Allow"
+        Action   = "s3:ListBucketMultipartUploads"
+        Resource = var.bucket_arn
+      },
+      {
+        Sid      = "Key"
+        Effect   = "Allow"
+        Action   = ["kms:Decrypt", "kms:GenerateDataKey"]
+        Resource = var.kms_key_arn
+      },
+    ]
+  }
+}
+
+resource "aws_iam_role" "broker" {
+  for_each = var.brokers
+
+  name = var.role_names[each.key]
+  assume_role_policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [{
+      Effect    = "Allow"
+      Action    = "sts:AssumeRole"
+      Principal = { Service = "ec2.amazonaws.com" }
+    }]
+  })
+}
+
+resource "aws_iam_instance_profile" "broker" {
+  for_each = var.brokers
+
+  name = var.role_names[each.key]
+  role = aws_iam_role.broker[each.key].name
+}
+
+resource "aws_iam_role_policy" "store" {
+  for_each = var.brokers
+
+  name   = "store"
+  role   = aws_iam_role.broker[each.key].id
+  policy = jsonencode(local.store_policy)
+}
+
+resource "aws_iam_role_policy" "machine" {
+  for_each = var.brokers
+
+  name = "machine"
+  role = aws_iam_role.broker[each.key].id
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = concat(
+      [
+        {
+          # Is the instance that the cluster log names terminated? Is the volume free? EC2 knows no resources for these calls.
+          Sid      = "LookAtMachines"
+          Effect   = "Allow"
+          Action   = ["ec2:DescribeInstances", "ec2:DescribeVolumes"]
+          Resource = "*"
+        },
+        {
+          Sid      = "AnswerLifecycleHooks"
+          Effect   = "Allow"
+          Action   = ["autoscaling:CompleteLifecycleAction", "autoscaling:RecordLifecycleActionHeartbeat"]
+          Resource = "arn:${var.partition}:autoscaling:${var.region}:${var.account_id}:autoScalingGroup:*:autoScalingGroupName/${local.group_names[each.key]}"
+        },
+        {
+          # What AmazonSSMManagedInstanceCore allows, less reading every parameter of the account.
+          Sid    = "SessionManager"
+          Effect = "Allow"
+          Action = [
+            "ec2messages:AcknowledgeMessage", "ec2messages:DeleteMessage", "ec2messages:FailMessage", "ec2messages:GetEndpoint",
+            "ec2messages:GetMessages", "ec2messages:SendReply",
+            "ssm:DescribeAssociation", "ssm:DescribeDocument", "ssm:GetDocument", "ssm:ListAssociations", "ssm:ListInstanceAssociations",
+            "ssm:PutComplianceItems", "ssm:PutInventory", "ssm:UpdateAssociationStatus", "ssm:UpdateInstanceAssociationStatus",
+            "ssm:UpdateInstanceInformation",
+            "ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel", "ssmmessages:OpenControlChannel",
+            "ssmmessages:OpenDataChannel",
+          ]
+          Resource = "*"
+        },
+        {
+          Sid      = "AgentConfiguration"
+          Effect   = "Allow"
+          Action   = "ssm:GetParameter"
+          Resource = "arn:${var.partition}:ssm:${var.region}:${var.account_id}:parameter/${var.agent_config_parameter}"
+        },
+        {
+          Sid      = "Logs"
+          Effect   = "Allow"
+          Action   = ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"]
+          Resource = ["${var.log_group_arn}:*", "${var.metrics_log_group_arn}:*"]
+        },
+        {
+          Sid       = "Metrics"
+          Effect    = "Allow"
+          Action    = "cloudwatch:PutMetricData"
+          Resource  = "*"
+          Condition = { StringEquals = { "cloudwatch:namespace" = var.metric_namespace } }
+        },
+      ],
+      [for statement in [
+        {
+          Sid      = "AttachOwnVolume"
+          Effect   = "Allow"
+          Action   = "ec2:AttachVolume"
+          Resource = "arn:${var.partition}:ec2:${var.region}:${var.account_id}:volume/${try(aws_ebs_volume.data[each.key].id, "")}"
+        },
+        {
+          # To machines of this cluster alone. The tag is the launch template's; who can change tags gains nothing without this role.
+          Sid       = "AttachToOwnMachine"
+          Effect    = "Allow"
+          Action    = "ec2:AttachVolume"
+          Resource  = "arn:${var.partition}:ec2:${var.region}:${var.account_id}:instance/*"
+          Condition = { StringEquals = { "aws:ResourceTag/firn:cluster" = var.name, "aws:ResourceTag/firn:role" = "broker" } }
+        },
+        {
+          # EC2 decrypts the volume's key by a grant that the caller makes.
+          Sid       = "GrantVolumeKey"
+          Effect    = "Allow"
+          Action    = ["kms:CreateGrant", "kms:DescribeKey"]
+          Resource  = var.kms_key_arn
+          Condition = { BoolIfExists = { "kms:GrantIsForAWSResource" = "true" }, StringEquals = { "kms:ViaService" = "ec2.${var.region}.amazonaws.com" } }
+        },
+      ] : statement if local.ebs],
+      [for wheelhouse in var.wheelhouse[*] :
+        {
+          Sid      = "Packages"
+          Effect   = "Allow"
+          Action   = "s3:GetObject"
+          Resource = "arn:${var.partition}:s3:::${wheelhouse.bucket}/${wheelhouse.key}"
+        }
+      ],
+      [for arn in var.secret_arn[*] :
+        {
+          Sid      = "Secret"
+          Effect   = "Allow"
+          Action   = "secretsmanager:GetSecretValue"
+          Resource = arn
+        }
+      ],
+    )
+  })
+}

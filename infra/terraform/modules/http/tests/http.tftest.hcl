@@ -1,0 +1,93 @@
+# HTTP is internal, by HTTPS alone, and holds no key to the bucket.
+
+mock_provider "aws" {
+  override_during = plan
+
+  mock_resource "aws_lb" {
+    defaults = {
+      arn      = "arn:aws:elasticloadbalancing:eu-central-1:123456789012:loadbalancer/app/prod-http/0123456789abcdef"
+      dns_name = "internal-prod-http.eu-central-1.elb.amazonaws.com"
+    }
+  }
+
+  mock_resource "aws_lb_target_group" {
+    defaults = { arn = "arn:aws:elasticloadbalancing:eu-central-1:123456789012:targetgroup/prod-http/0123456789abcdef" }
+  }
+
+  mock_resource "aws_iam_instance_profile" {
+    defaults = { arn = "arn:aws:iam::123456789012:instance-profile/prod-http" }
+  }
+}
+
+variables {
+  name                   = "prod"
+  region                 = "eu-central-1"
+  account_id             = "123456789012"
+  partition              = "aws"
+  vpc_id                 = "vpc-0123456789abcdef0"
+  subnet_ids             = { "eu-central-1a" = "subnet-0aaaaaaaaaaaaaaaa", "eu-central-1b" = "subnet-0bbbbbbbbbbbbbbbb" }
+  lb_security_group_id   = "sg-0aaaaaaaaaaaaaaaa"
+  http_security_group_id = "sg-0bbbbbbbbbbbbbbbb"
+  ami_id                 = "ami-0123456789abcdef0"
+  instance_type          = "t4g.small"
+  machines               = 1
+  certificate_arn        = "arn:aws:acm:eu-central-1:123456789012:certificate/11111111-2222-3333-4444-555555555555"
+  host                   = "firn.example.com"
+  dns_zone_id            = "Z0123456789ABCDEFGHIJ"
+  port                   = 8080
+  bucket_arn             = "arn:aws:s3:::records"
+  bootstrap_servers      = "kafka.example.com:9092"
+  wheelhouse             = null
+  user_data_template     = "../../../bootstrap/user_data.py.tftpl"
+  launch_timeout_s       = 900
+  deletion_protection    = true
+  log_group_arn          = "arn:aws:logs:eu-central-1:123456789012:log-group:/firn/prod/journal"
+  metrics_log_group_arn  = "arn:aws:logs:eu-central-1:123456789012:log-group:/firn/prod/metrics"
+  agent_config_parameter = "AmazonCloudWatch-firn-prod"
+}
+
+run "http_is_internal_and_by_https_alone" {
+  command = plan
+
+  assert {
+    condition     = aws_lb.http.internal && aws_lb.http.drop_invalid_header_fields && aws_lb.http.preserve_host_header && aws_lb.http.enable_deletion_protection
+    error_message = "The load balancer is public, takes malformed headers, changes the Host, or is unprotected."
+  }
+
+  assert {
+    condition     = aws_lb_listener.https.protocol == "HTTPS" && aws_lb_listener.https.port == 443 && aws_lb_listener.https.ssl_policy == "ELBSecurityPolicy-TLS13-1-2-2021-06"
+    error_message = "HTTP is served without TLS, or with an old one."
+  }
+}
+
+run "machines_are_asked_for_their_readiness" {
+  command = plan
+
+  assert {
+    condition     = aws_lb_target_group.http.health_check[0].path == "/readyz" && aws_lb_target_group.http.port == 8080
+    error_message = "The health check asks for a path that is refused without a known host."
+  }
+}
+
+run "a_machine_is_told_its_zone" {
+  command = plan
+
+  assert {
+    condition     = alltrue([for zone, bootstrap in output.bootstrap : jsondecode(bootstrap).zone == zone && jsondecode(bootstrap).lifecycle.autoscaling_group == "prod-http-${zone}"])
+    error_message = "A machine would refuse to start, because it is in another zone than it is told."
+  }
+
+  assert {
+    condition     = alltrue([for zone, group in aws_autoscaling_group.http : group.vpc_zone_identifier == toset([var.subnet_ids[zone]])])
+    error_message = "A group starts machines in another zone than its launch template says."
+  }
+}
+
+run "http_has_no_access_to_the_bucket" {
+  command = plan
+
+  assert {
+    condition     = jsondecode(aws_iam_role_policy.store.policy).Statement[0] == { Sid = "NotInTheBucket", Effect = "Deny", Action = "s3:*", Resource = ["arn:aws:s3:::records", "arn:aws:s3:::records/*"] } && !strcontains(aws_iam_role_policy.machine.policy, "s3:") && !strcontains(aws_iam_role_policy.machine.policy, "kms:") && !strcontains(aws_iam_role_policy.machine.policy, "ec2:")
+    error_message = "HTTP machines may do more than answer hooks, read their configuration and send logs."
+  }
+}

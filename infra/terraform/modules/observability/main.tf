@@ -1,0 +1,237 @@
+# Logs of the journal and metrics of every machine, by the CloudWatch agent of the image. Session Manager puts the configuration on machines of the
+# cluster as they appear.
+#
+# Metrics are an allow-list, because each name costs by the month. None has a label partition or topic: a thousand partitions would be thousands of
+# metrics, and Prometheus reads those from /metrics for nothing.
+
+locals {
+  namespace = "Firn"
+
+  # Of each broker, under the dimensions cluster and node_id. docs/metrics.md says what they mean.
+  metrics = [
+    "firn_broker_up",
+    "firn_bytes_in_total",
+    "firn_bytes_out_total",
+    "firn_connections",
+    "firn_log_dir_free_bytes",
+    "firn_log_offline",
+    "firn_log_recovery_problems_total",
+    "firn_offline_partitions",
+    "firn_remote_corruptions_total",
+    "firn_remote_missing_objects_total",
+    "firn_tier_copied_bytes_total",
+    "firn_tier_corrupt_segments_total",
+    "firn_tier_coverage_faults_total",
+    "firn_tier_failures_total",
+    "firn_tier_stalled_uploads_total",
+  ]
+
+  # What wakes somebody. `sum` counts what came in a period; the others look at the level.
+  alarms = {
+    "broker-down"           = { metric = "firn_broker_up", statistic = "Minimum", below = 1, periods = 3, missing = true, text = "The HTTP process gets no answer from its broker, or the machine sends nothing." }
+    "log-directory-offline" = { metric = "firn_log_offline", statistic = "Maximum", above = 0, periods = 1, text = "The data directory is offline: the broker refuses writes. Look at the journal, then at the volume." }
+    "partitions-offline"    = { metric = "firn_offline_partitions", statistic = "Maximum", above = 0, periods = 1, text = "Partitions that the broker leads cannot be opened. `firn verify` and the journal say why." }
+    "disk-nearly-full"      = { metric = "firn_log_dir_free_bytes", statistic = "Minimum", below = var.disk_free_bytes_min, periods = 3, text = "The data volume is nearly full. Enlarge it (data_disk.size_gib), or lower local.retention." }
+    "tiering-fails"         = { metric = "firn_tier_failures_total", statistic = "Sum", above = 0, periods = 3, text = "Uploads have failed for a quarter of an hour. What is not in the bucket is on one disk only." }
+    "uploads-stall"         = { metric = "firn_tier_stalled_uploads_total", statistic = "Sum", above = 0, periods = 3, text = "Uploads stand still. Look at the way to S3." }
+    "local-corruption"      = { metric = "firn_tier_corrupt_segments_total", statistic = "Sum", above = 0, periods = 1, text = "A local segment is damaged. The journal names it." }
+    "remote-corruption"     = { metric = "firn_remote_corruptions_total", statistic = "Sum", above = 0, periods = 1, text = "Bytes in the bucket are not what was written. Run `firn verify`." }
+    "remote-missing"        = { metric = "firn_remote_missing_objects_total", statistic = "Sum", above = 0, periods = 1, text = "An object that a manifest names is gone. Run `firn verify`." }
+    "coverage-fault"        = { metric = "firn_tier_coverage_faults_total", statistic = "Sum", above = 0, periods = 1, text = "A check found a gap or an overlap between the tiers. Run `firn verify`." }
+  }
+  metric_alarms = {
+    for pair in setproduct(keys(var.brokers), keys(local.alarms)) : "${pair[0]}-${pair[1]}" => merge(
+      { node_id = pair[0], name = pair[1], below = null, above = null, missing = false }, local.alarms[pair[1]],
+    )
+  }
+
+  prometheus = yamlencode({
+    global = { scrape_interval = "60s", scrape_timeout = "30s" }
+    scrape_configs = [{
+      job_name       = "firn"
+      static_configs = [{ targets = ["localhost:${var.http_port}"], labels = { cluster = var.name } }]
+      metric_relabel_configs = [
+        { source_labels = ["__name__"], regex = join("|", local.metrics), action = "keep" },
+        { source_labels = ["partition"], regex = ".+", action = "drop" },
+        { source_labels = ["topic"], regex = ".+", action = "drop" },
+      ]
+    }]
+  })
+
+  agent = {
+    agent = { metrics_collection_interval = 60, run_as_user = "root" }
+    logs = {
+      logs_collected = {
+        files = {
+          collect_list = [{
+            file_path       = "/var/log/firn/journal.log"
+            log_group_name  = aws_cloudwatch_log_group.journal.name
+            log_stream_name = "{instance_id}"
+          }]
+        }
+      }
+      metrics_collected = {
+        prometheus = {
+          log_group_name         = aws_cloudwatch_log_group.metrics.name
+          prometheus_config_path = "/etc/firn-watch/prometheus.yaml"
+          emf_processor = {
+            metric_namespace         = local.namespace
+            metric_declaration_dedup = true
+            metric_declaration = [{
+              source_labels    = ["cluster"]
+              label_matcher    = "^${var.name}$"
+              dimensions       = [["cluster", "node_id"]]
+              metric_selectors = [for metric in local.metrics : "^${metric}$"]
+            }]
+          }
+        }
+      }
+    }
+  }
+}
+
+resource "aws_cloudwatch_log_group" "journal" {
+  name              = "/firn/${var.name}/journal"
+  retention_in_days = var.log_retention_days
+  kms_key_id        = var.kms_key_arn
+}
+
+resource "aws_cloudwatch_log_group" "metrics" {
+  # checkov:skip=CKV_AWS_338: it holds what is left of a metric after CloudWatch has taken it
+  name              = "/firn/${var.name}/metrics"
+  retention_in_days = 1 # what is left of a metric after CloudWatch has taken it
+  kms_key_id        = var.kms_key_arn
+}
+
+resource "aws_ssm_parameter" "agent" {
+  # checkov:skip=CKV2_AWS_34: the configuration of an agent is no secret, and the agent reads plain parameters
+  name        = "AmazonCloudWatch-firn-${var.name}"
+  description = "Configuration of the CloudWatch agent"
+  type        = "String" # no secret in it
+  tier        = "Intelligent-Tiering"
+  value       = jsonencode(local.agent)
+}
+
+resource "aws_ssm_document" "watch" {
+  name            = "${var.name}-watch"
+  document_type   = "Command"
+  document_format = "JSON"
+  content = jsonencode({
+    schemaVersion = "2.2"
+    description   = "Ship journal and metrics of a machine of Firn"
+    mainSteps = [{
+      action = "aws:runShellScript"
+      name   = "watch"
+      inputs = {
+        timeoutSeconds = "300"
+        runCommand = split("\n", templatefile("${path.module}/watch.sh.tftpl", {
+          prometheus = local.prometheus
+          parameter  = aws_ssm_parameter.agent.name
+        }))
+      }
+    }]
+  })
+}
+
+resource "aws_ssm_association" "watch" {
+  association_name    = "${var.name}-watch"
+  name                = aws_ssm_document.watch.name
+  compliance_severity = "MEDIUM"
+
+  targets {
+    key    = "tag:firn:cluster"
+    values = [var.name]
+  }
+}
+
+# --- alarms ---------------------------------------------------------------------------------------------------------------------------
+
+resource "aws_cloudwatch_metric_alarm" "broker" {
+  for_each = local.metric_alarms
+
+  alarm_name          = "${var.name}-${each.key}"
+  alarm_description   = each.value.text
+  namespace           = local.namespace
+  metric_name         = each.value.metric
+  dimensions          = { cluster = var.name, node_id = each.value.node_id }
+  statistic           = each.value.statistic
+  period              = 300
+  evaluation_periods  = each.value.periods
+  comparison_operator = each.value.below != null ? "LessThanThreshold" : "GreaterThanThreshold"
+  threshold           = each.value.below != null ? each.value.below : each.value.above
+  treat_missing_data  = each.value.missing && var.brokers[each.value.node_id] && !var.scheduled ? "breaching" : "notBreaching"
+  alarm_actions       = var.alarm_actions
+  ok_actions          = var.alarm_actions
+}
+
+resource "aws_cloudwatch_metric_alarm" "unreachable" {
+  for_each = var.scheduled ? {} : { for node_id, running in var.brokers : node_id => running if running }
+
+  alarm_name          = "${var.name}-${each.key}-unreachable"
+  alarm_description   = "The load balancer cannot connect to broker ${each.key}, so clients cannot either."
+  namespace           = "AWS/NetworkELB"
+  metric_name         = "HealthyHostCount"
+  dimensions          = { LoadBalancer = var.load_balancer_arn_suffix, TargetGroup = var.target_group_arn_suffixes[each.key] }
+  statistic           = "Maximum"
+  period              = 60
+  evaluation_periods  = 3
+  comparison_operator = "LessThanThreshold"
+  threshold           = 1
+  treat_missing_data  = "breaching"
+  alarm_actions       = var.alarm_actions
+  ok_actions          = var.alarm_actions
+}
+
+resource "aws_cloudwatch_metric_alarm" "machine" {
+  for_each = var.brokers
+
+  alarm_name          = "${var.name}-${each.key}-machine"
+  alarm_description   = "EC2 finds the machine of broker ${each.key} impaired. Its auto-scaling group replaces it; the volume stays."
+  namespace           = "AWS/EC2"
+  metric_name         = "StatusCheckFailed"
+  dimensions          = { AutoScalingGroupName = var.autoscaling_groups[each.key] }
+  statistic           = "Maximum"
+  period              = 60
+  evaluation_periods  = 2
+  comparison_operator = "GreaterThanThreshold"
+  threshold           = 0
+  treat_missing_data  = "notBreaching"
+  alarm_actions       = var.alarm_actions
+  ok_actions          = var.alarm_actions
+}
+
+resource "aws_cloudwatch_dashboard" "this" {
+  dashboard_name = var.name
+  dashboard_body = jsonencode({
+    widgets = concat(
+      [{
+        type = "alarm", x = 0, y = 0, width = 24, height = 3
+        properties = {
+          title = "Alarms"
+          alarms = concat(
+            [for alarm in aws_cloudwatch_metric_alarm.broker : alarm.arn],
+            [for alarm in aws_cloudwatch_metric_alarm.unreachable : alarm.arn],
+            [for alarm in aws_cloudwatch_metric_alarm.machine : alarm.arn],
+          )
+        }
+      }],
+      [for index, graph in [
+        { title = "Bytes in and out", stat = "Sum", metrics = ["firn_bytes_in_total", "firn_bytes_out_total"] },
+        { title = "Bytes tiered", stat = "Sum", metrics = ["firn_tier_copied_bytes_total"] },
+        { title = "Free bytes of the data directory", stat = "Minimum", metrics = ["firn_log_dir_free_bytes"] },
+        { title = "Connections", stat = "Maximum", metrics = ["firn_connections"] },
+        ] : {
+        type = "metric", x = 12 * (index % 2), y = 3 + 6 * floor(index / 2), width = 12, height = 6
+        properties = {
+          title  = graph.title
+          region = var.region
+          stat   = graph.stat
+          period = 60
+          metrics = flatten([for metric in graph.metrics : [
+            for node_id in keys(var.brokers) : [[local.namespace, metric, "cluster", var.name, "node_id", node_id]]
+          ]])
+        }
+      }],
+    )
+  })
+}

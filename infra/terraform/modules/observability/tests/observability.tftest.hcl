@@ -1,0 +1,76 @@
+# Alarms that can go off, on metrics that are shipped.
+
+mock_provider "aws" {
+  override_during = plan
+}
+
+variables {
+  name                      = "prod"
+  region                    = "eu-central-1"
+  kms_key_arn               = "arn:aws:kms:eu-central-1:123456789012:key/11111111-2222-3333-4444-555555555555"
+  log_retention_days        = 30
+  alarm_actions             = ["arn:aws:sns:eu-central-1:123456789012:pages"]
+  http_port                 = 8080
+  brokers                   = { "0" = true, "1" = false }
+  scheduled                 = false
+  disk_free_bytes_min       = 10737418240
+  autoscaling_groups        = { "0" = "prod-broker-0", "1" = "prod-broker-1" }
+  load_balancer_arn_suffix  = "net/prod-kafka/0123456789abcdef"
+  target_group_arn_suffixes = { "0" = "targetgroup/prod-broker-0/0123456789abcdef", "1" = "targetgroup/prod-broker-1/0123456789abcdef" }
+}
+
+run "every_alarm_watches_a_metric_that_is_shipped_and_tells_somebody" {
+  command = plan
+
+  assert {
+    condition     = alltrue([for alarm in aws_cloudwatch_metric_alarm.broker : contains(output.metric_names, alarm.metric_name) && alarm.namespace == output.metric_namespace])
+    error_message = "An alarm watches a metric that nobody ships."
+  }
+
+  assert {
+    condition     = alltrue([for alarm in concat(values(aws_cloudwatch_metric_alarm.broker), values(aws_cloudwatch_metric_alarm.unreachable), values(aws_cloudwatch_metric_alarm.machine)) : alarm.alarm_actions == toset(["arn:aws:sns:eu-central-1:123456789012:pages"]) && alarm.alarm_description != ""])
+    error_message = "An alarm tells nobody, or does not say what to do."
+  }
+}
+
+run "a_broker_that_says_nothing_is_down_unless_it_is_stopped" {
+  command = plan
+
+  assert {
+    condition     = aws_cloudwatch_metric_alarm.broker["0-broker-down"].treat_missing_data == "breaching" && aws_cloudwatch_metric_alarm.broker["1-broker-down"].treat_missing_data == "notBreaching"
+    error_message = "Silence of a broker that is meant to run wakes nobody, or that of a stopped one wakes somebody."
+  }
+
+  assert {
+    condition     = toset(keys(aws_cloudwatch_metric_alarm.unreachable)) == toset(["0"])
+    error_message = "A stopped broker is expected to be reachable."
+  }
+}
+
+run "the_agent_ships_the_list_and_no_series_of_partitions" {
+  command = plan
+
+  assert {
+    condition     = jsondecode(aws_ssm_parameter.agent.value).logs.metrics_collected.prometheus.emf_processor.metric_declaration[0].metric_selectors == [for metric in output.metric_names : "^${metric}$"]
+    error_message = "The agent ships other metrics than the list."
+  }
+
+  assert {
+    condition     = jsondecode(aws_ssm_parameter.agent.value).logs.metrics_collected.prometheus.emf_processor.metric_declaration[0].dimensions == [["cluster", "node_id"]]
+    error_message = "A metric has other dimensions than cluster and node id."
+  }
+
+  assert {
+    condition     = alltrue([for label in ["partition", "topic"] : strcontains(join("\n", jsondecode(aws_ssm_document.watch.content).mainSteps[0].inputs.runCommand), "\"action\": \"drop\"\n    \"regex\": \".+\"\n    \"source_labels\":\n    - \"${label}\"")])
+    error_message = "Series of partitions are not dropped."
+  }
+}
+
+run "logs_are_encrypted_and_end" {
+  command = plan
+
+  assert {
+    condition     = aws_cloudwatch_log_group.journal.kms_key_id == var.kms_key_arn && aws_cloudwatch_log_group.journal.retention_in_days == 30 && aws_cloudwatch_log_group.metrics.kms_key_id == var.kms_key_arn
+    error_message = "Logs are kept for ever, or in the clear."
+  }
+}

@@ -1,0 +1,59 @@
+variable "name" {
+  description = "Begins the names of what is made; the name of the cluster."
+  type        = string
+}
+
+variable "region" {
+  description = "Region of the dashboard."
+  type        = string
+}
+
+variable "kms_key_arn" {
+  description = "Key that encrypts logs."
+  type        = string
+}
+
+variable "log_retention_days" {
+  description = "Days that logs are kept."
+  type        = number
+}
+
+variable "alarm_actions" {
+  description = "SNS topics that alarms notify."
+  type        = list(string)
+}
+
+variable "http_port" {
+  description = "Port of HTTP on every machine; /metrics is read there."
+  type        = number
+}
+
+variable "brokers" {
+  description = "Whether each node id is meant to run."
+  type        = map(bool)
+}
+
+variable "scheduled" {
+  description = "Whether brokers are scaled to zero by schedule, so that missing metrics say nothing."
+  type        = bool
+}
+
+variable "disk_free_bytes_min" {
+  description = "Free bytes of the data directory below which an alarm goes off."
+  type        = number
+}
+
+variable "autoscaling_groups" {
+  description = "Name of the auto-scaling group by node id."
+  type        = map(string)
+}
+
+variable "load_balancer_arn_suffix" {
+  description = "Load balancer of Kafka's protocol."
+  type        = string
+}
+
+variable "target_group_arn_suffixes" {
+  description = "Target groups by node id."
+  type        = map(string)
+}

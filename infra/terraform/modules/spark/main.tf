@@ -1,0 +1,188 @@
+# Spark jobs over the history in the bucket, on EMR Serverless.
+#
+# Which release. Firn's data source is tested with Spark 4.2 and Python 3.11, and its package asks for pyspark 4.2. No release of EMR has Spark 4.2
+# yet: emr-spark-8.0.0 has 4.0.2, with Python 3.11, 3.12 and 3.13; every emr-7 release has Spark 3.5, which lacks what the data source is made of. So:
+# - `firn job …` (archive, verify, audit, replay) runs without Spark, in the image of module `spark`'s repository or on any machine;
+# - a Spark job needs an image of your own: FROM the release's base image, with a virtual environment of Python 3.11 that has firn-broker[spark]. The
+#   Spark that runs it is the release's own, 4.0.2, which Firn is not tested with. infra/README.md, "Spark", has the Dockerfile, and what to try first.
+#
+# Network. A job that reads the bucket needs S3 only. `tail` and writing need brokers, whose addresses are in the VPC: so jobs run in its subnets.
+
+locals {
+  root       = var.bucket_prefix == "" ? "" : "${var.bucket_prefix}/"
+  everything = length(var.topic_ids) == 0
+
+  # `firn iam policy --role spark [--topic …]` prints the same document.
+  objects = concat(
+    ["${local.root}cluster/log/*", "${local.root}cluster/snapshot/*"], # which topics there are
+    local.everything ? ["${local.root}topics/*", "${local.root}data/*"] : flatten([
+      for id in sort(var.topic_ids) : ["${local.root}topics/${id}/*", "${local.root}data/*/${id}/*"]
+    ]),
+  )
+  store_policy = {
+    Version   = "2012-10-17"
+    Statement = concat(local.reading, local.everything ? [local.list_uploads] : [], [local.key])
+  }
+  reading = [
+    {
+      Sid      = "Objects"
+      Effect   = "Allow"
+      Action   = "s3:GetObject"
+      Resource = [for key in local.objects : "${var.bucket_arn}/${key}"]
+    },
+    {
+      # IfExists: a GET of a missing key is 404 only for who may list, and such a GET carries no prefix. Without it a missing object is 403.
+      Sid       = "List"
+      Effect    = "Allow"
+      Action    = "s3:ListBucket"
+      Resource  = var.bucket_arn
+      Condition = { StringLikeIfExists = { "s3:prefix" = concat(["${local.root}cluster/*"], local.everything ? ["${local.root}topics/*", "${local.root}data/*"] : flatten([for id in sort(var.topic_ids) : ["${local.root}topics/${id}/*", "${local.root}data/*/${id}/*"]])) } }
+    },
+  ]
+  list_uploads = { # `firn job verify` looks for uploads that nobody completed, of the whole bucket
+    Sid      = "ListUploads"
+    Effect   = "Allow"
+    Action   = "s3:ListBucketMultipartUploads"
+    Resource = var.bucket_arn
+  }
+  key = {
+    Sid      = "Key"
+    Effect   = "Allow"
+    Action   = "kms:Decrypt"
+    Resource = var.kms_key_arn
+  }
+}
+
+resource "aws_cloudwatch_log_group" "jobs" {
+  name              = "/firn/${var.name}/spark"
+  retention_in_days = var.log_retention_days
+  kms_key_id        = var.kms_key_arn
+}
+
+resource "aws_ecr_repository" "image" {
+  name                 = "firn/${var.name}/spark"
+  image_tag_mutability = "IMMUTABLE"
+
+  image_scanning_configuration {
+    scan_on_push = true
+  }
+
+  encryption_configuration {
+    encryption_type = "KMS"
+    kms_key         = var.kms_key_arn
+  }
+}
+
+resource "aws_ecr_repository_policy" "image" {
+  repository = aws_ecr_repository.image.name
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [{
+      Sid       = "EmrServerlessPulls"
+      Effect    = "Allow"
+      Principal = { Service = "emr-serverless.amazonaws.com" }
+      Action    = ["ecr:BatchGetImage", "ecr:DescribeImages", "ecr:GetDownloadUrlForLayer"]
+      Condition = { ArnLike = { "aws:SourceArn" = "arn:${var.partition}:emr-serverless:${var.region}:${var.account_id}:/applications/*" } }
+    }]
+  })
+}
+
+resource "aws_emrserverless_application" "spark" {
+  name          = "${var.name}-spark"
+  type          = "spark"
+  release_label = var.release_label
+  architecture  = var.architecture == "arm64" ? "ARM64" : "X86_64"
+
+  dynamic "image_configuration" {
+    for_each = var.image_uri[*]
+
+    content {
+      image_uri = image_configuration.value
+    }
+  }
+
+  network_configuration {
+    subnet_ids         = var.subnet_ids
+    security_group_ids = [var.security_group_id]
+  }
+
+  maximum_capacity {
+    cpu    = "${var.vcpus_max} vCPU"
+    memory = "${var.vcpus_max * 4} GB"
+    disk   = "${var.vcpus_max * 20} GB"
+  }
+
+  # Nothing runs, and nothing is paid, between jobs.
+  auto_start_configuration {
+    enabled = true
+  }
+
+  auto_stop_configuration {
+    enabled              = true
+    idle_timeout_minutes = 15
+  }
+
+  depends_on = [aws_ecr_repository_policy.image]
+}
+
+resource "aws_iam_role" "job" {
+  name = "${var.name}-spark"
+  assume_role_policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [{
+      Effect    = "Allow"
+      Action    = "sts:AssumeRole"
+      Principal = { Service = "emr-serverless.amazonaws.com" }
+      Condition = {
+        StringEquals = { "aws:SourceAccount" = var.account_id }
+        ArnLike      = { "aws:SourceArn" = "arn:${var.partition}:emr-serverless:${var.region}:${var.account_id}:/applications/*" }
+      }
+    }]
+  })
+}
+
+resource "aws_iam_role_policy" "store" {
+  name   = "store"
+  role   = aws_iam_role.job.id
+  policy = jsonencode(local.store_policy)
+}
+
+resource "aws_iam_role_policy" "job" {
+  name = "job"
+  role = aws_iam_role.job.id
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = concat(
+      [
+        {
+          Sid      = "Logs"
+          Effect   = "Allow"
+          Action   = ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"]
+          Resource = "${aws_cloudwatch_log_group.jobs.arn}:*"
+        },
+        {
+          Sid      = "FindLogs" # knows no resources
+          Effect   = "Allow"
+          Action   = "logs:DescribeLogGroups"
+          Resource = "*"
+        },
+      ],
+      [for bucket in var.target_bucket[*] :
+        {
+          Sid      = "TargetObjects"
+          Effect   = "Allow"
+          Action   = ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
+          Resource = "arn:${var.partition}:s3:::${bucket}/*"
+        }
+      ],
+      [for bucket in var.target_bucket[*] :
+        {
+          Sid      = "TargetList"
+          Effect   = "Allow"
+          Action   = ["s3:ListBucket", "s3:ListBucketMultipartUploads"]
+          Resource = "arn:${var.partition}:s3:::${bucket}"
+        }
+      ],
+    )
+  })
+}

@@ -1,0 +1,89 @@
+variable "name" {
+  description = "Begins the names of what is made; the name of the cluster."
+  type        = string
+}
+
+variable "region" {
+  description = "Region of the cluster."
+  type        = string
+}
+
+variable "partition" {
+  description = "aws, aws-cn or aws-us-gov."
+  type        = string
+}
+
+variable "account_id" {
+  description = "Account of the cluster."
+  type        = string
+}
+
+variable "release_label" {
+  description = "Release of EMR."
+  type        = string
+}
+
+variable "image_uri" {
+  description = "Image of the workers; null: that of the release."
+  type        = string
+}
+
+variable "architecture" {
+  description = "arm64 or x86_64."
+  type        = string
+}
+
+variable "vcpus_max" {
+  description = "Most vCPUs of all jobs at a time."
+  type        = number
+}
+
+variable "topic_ids" {
+  description = "Topics that jobs may read, by id; empty: all."
+  type        = list(string)
+}
+
+variable "bucket_arn" {
+  description = "ARN of the cluster's bucket."
+  type        = string
+}
+
+variable "bucket_prefix" {
+  description = "Prefix of the cluster's keys, without slashes at its ends."
+  type        = string
+}
+
+variable "store_url" {
+  description = "The store, as Firn takes it."
+  type        = string
+}
+
+variable "target_bucket" {
+  description = "Bucket that jobs write to; null: none."
+  type        = string
+}
+
+variable "kms_key_arn" {
+  description = "Key of the cluster's bucket and of logs."
+  type        = string
+}
+
+variable "subnet_ids" {
+  description = "Private subnets. Without them jobs could not reach brokers."
+  type        = list(string)
+}
+
+variable "security_group_id" {
+  description = "Security group of jobs."
+  type        = string
+}
+
+variable "log_retention_days" {
+  description = "Days that logs are kept."
+  type        = number
+}
+
+variable "bootstrap_servers" {
+  description = "Brokers, for jobs that read the live tail or write."
+  type        = string
+}

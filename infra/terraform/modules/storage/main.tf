@@ -1,0 +1,202 @@
+# The bucket that holds the cluster, and the key that encrypts it.
+#
+# Versioning. Firn writes every object once, by a conditional write, and deletes what retention has passed. Only a sign of life
+# (cluster/heartbeat/, a few hundred bytes every 10 s for each broker) is overwritten. So versioning protects from one thing, a wrong
+# DeleteObject, at the price of paying for what expired for `versioning_days` more, and of 8,640 versions a day for each broker. It is off
+# unless asked for.
+#
+# Object Lock. It is not offered. A lock makes a delete marker of each deletion, so that retention would free nothing before the lock ends, and
+# a topic that must be deleted could not be. Who has to keep records for auditors archives them with `firn job archive` to a bucket with a lock.
+#
+# Lifecycle. Parts of uploads that nobody completed, and old versions: nothing else. A rule that moves or expires objects would take segments
+# from under the manifests, and an object in an archive class is not readable.
+
+locals {
+  arn       = "arn:${var.partition}:s3:::${var.bucket_name}"
+  root      = var.prefix == "" ? "" : "${var.prefix}/"
+  kms_key   = var.kms_key_arn != null ? var.kms_key_arn : aws_kms_key.this[0].arn
+  prefixes  = ["cluster/", "topics/", "data/", "wal/"] # docs/formats.md, "Object layout"
+  immutable = ["cluster/name", "cluster/log/", "cluster/snapshot/", "topics/", "data/", "wal/"]
+
+  bucket_policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid       = "TlsOnly"
+        Effect    = "Deny"
+        Principal = "*"
+        Action    = "s3:*"
+        Resource  = [local.arn, "${local.arn}/*"]
+        Condition = { Bool = { "aws:SecureTransport" = "false" } }
+      },
+      {
+        # What counts is written only if there is none of its name (If-None-Match: *), so that two brokers cannot write the same entry. The
+        # condition exempts the requests of a multipart upload that take no such header; its completion is not exempt.
+        Sid       = "WriteOnce"
+        Effect    = "Deny"
+        Principal = "*"
+        Action    = "s3:PutObject"
+        Resource  = [for prefix in local.immutable : "${local.arn}/${local.root}${prefix}*"]
+        Condition = {
+          Null = { "s3:if-none-match" = "true" }
+          Bool = { "s3:ObjectCreationOperation" = "true" }
+        }
+      },
+      {
+        Sid       = "BrokersWrite"
+        Effect    = "Deny"
+        Principal = "*"
+        Action    = ["s3:PutObject", "s3:DeleteObject", "s3:DeleteObjectVersion"]
+        Resource  = [for prefix in local.prefixes : "${local.arn}/${local.root}${prefix}*"]
+        Condition = { ArnNotEquals = { "aws:PrincipalArn" = sort(var.writer_role_arns) } }
+      },
+    ]
+  })
+}
+
+resource "aws_kms_key" "this" {
+  count = var.kms_key_arn == null ? 1 : 0
+
+  description             = "Firn cluster ${var.name}: bucket, volumes, logs, secrets"
+  enable_key_rotation     = true
+  deletion_window_in_days = 30
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid       = "AccountDecidesByIam"
+        Effect    = "Allow"
+        Principal = { AWS = "arn:${var.partition}:iam::${var.account_id}:root" }
+        Action    = "kms:*"
+        Resource  = "*"
+      },
+      {
+        Sid       = "CloudWatchLogs"
+        Effect    = "Allow"
+        Principal = { Service = "logs.${var.region}.amazonaws.com" }
+        Action    = ["kms:Encrypt", "kms:Decrypt", "kms:ReEncryptFrom", "kms:ReEncryptTo", "kms:GenerateDataKey", "kms:DescribeKey"]
+        Resource  = "*"
+        Condition = { ArnLike = { "kms:EncryptionContext:aws:logs:arn" = "arn:${var.partition}:logs:${var.region}:${var.account_id}:log-group:/firn/*" } }
+      },
+    ]
+  })
+
+  # Without its key the bucket is noise.
+  lifecycle {
+    prevent_destroy = true
+  }
+}
+
+resource "aws_kms_alias" "this" {
+  count = var.kms_key_arn == null ? 1 : 0
+
+  name          = "alias/firn/${var.name}"
+  target_key_id = aws_kms_key.this[0].key_id
+}
+
+resource "aws_s3_bucket" "this" {
+  # checkov:skip=CKV_AWS_144: conditional writes hold in one bucket only, so a replica that lags behind is no cluster to go on with
+  # checkov:skip=CKV_AWS_18: a log of every request is as large as the manifests; CloudTrail data events are a choice of the account
+  # checkov:skip=CKV2_AWS_62: nothing waits for objects, brokers know what they wrote
+  count = var.create_bucket ? 1 : 0
+
+  bucket = var.bucket_name
+
+  # All history of all topics. `terraform destroy` stops here; infra/README.md says how to let go of it.
+  lifecycle {
+    prevent_destroy = true
+  }
+}
+
+resource "aws_s3_bucket_public_access_block" "this" {
+  count = var.create_bucket ? 1 : 0
+
+  bucket                  = aws_s3_bucket.this[0].id
+  block_public_acls       = true
+  block_public_policy     = true
+  ignore_public_acls      = true
+  restrict_public_buckets = true
+}
+
+resource "aws_s3_bucket_ownership_controls" "this" {
+  count = var.create_bucket ? 1 : 0
+
+  bucket = aws_s3_bucket.this[0].id
+
+  rule {
+    object_ownership = "BucketOwnerEnforced"
+  }
+}
+
+resource "aws_s3_bucket_server_side_encryption_configuration" "this" {
+  count = var.create_bucket ? 1 : 0
+
+  bucket = aws_s3_bucket.this[0].id
+
+  rule {
+    bucket_key_enabled = true # one request to KMS for many objects
+
+    apply_server_side_encryption_by_default {
+      sse_algorithm     = "aws:kms"
+      kms_master_key_id = local.kms_key
+    }
+  }
+}
+
+resource "aws_s3_bucket_versioning" "this" {
+  count = var.create_bucket && var.versioning_days > 0 ? 1 : 0
+
+  bucket = aws_s3_bucket.this[0].id
+
+  versioning_configuration {
+    status = "Enabled"
+  }
+}
+
+resource "aws_s3_bucket_lifecycle_configuration" "this" {
+  count = var.create_bucket ? 1 : 0
+
+  bucket = aws_s3_bucket.this[0].id
+
+  rule {
+    id     = "abort-uploads"
+    status = "Enabled"
+
+    filter {}
+
+    # Brokers abort what they gave up, every six hours. This is for a cluster that is gone. No upload of a segment takes a week.
+    abort_incomplete_multipart_upload {
+      days_after_initiation = 7
+    }
+  }
+
+  dynamic "rule" {
+    for_each = var.versioning_days > 0 ? [var.versioning_days] : []
+
+    content {
+      id     = "old-versions"
+      status = "Enabled"
+
+      filter {}
+
+      noncurrent_version_expiration {
+        noncurrent_days = rule.value
+      }
+
+      expiration {
+        expired_object_delete_marker = true
+      }
+    }
+  }
+
+  depends_on = [aws_s3_bucket_versioning.this]
+}
+
+resource "aws_s3_bucket_policy" "this" {
+  count = var.create_bucket ? 1 : 0
+
+  bucket = aws_s3_bucket.this[0].id
+  policy = local.bucket_policy
+
+  depends_on = [aws_s3_bucket_public_access_block.this]
+}

@@ -1,0 +1,49 @@
+variable "name" {
+  description = "Begins the names of what is made."
+  type        = string
+}
+
+variable "bucket_name" {
+  description = "Name of the bucket."
+  type        = string
+}
+
+variable "create_bucket" {
+  description = "false: the bucket is there, and belongs to somebody else's configuration."
+  type        = bool
+}
+
+variable "prefix" {
+  description = "Prefix of the cluster's keys, without slashes at its ends; may be empty."
+  type        = string
+}
+
+variable "versioning_days" {
+  description = "Days that old versions stay; 0 is no versioning."
+  type        = number
+}
+
+variable "kms_key_arn" {
+  description = "Key that encrypts; null: one is made."
+  type        = string
+}
+
+variable "writer_role_arns" {
+  description = "Roles that may write to and delete from the cluster's prefixes."
+  type        = list(string)
+}
+
+variable "account_id" {
+  description = "Account of the key's policy."
+  type        = string
+}
+
+variable "partition" {
+  description = "aws, aws-cn or aws-us-gov."
+  type        = string
+}
+
+variable "region" {
+  description = "Region of the key's policy."
+  type        = string
+}

@@ -1,0 +1,147 @@
+output "bootstrap_servers" {
+  description = "For a client's bootstrap.servers."
+  value       = join(",", [for node_id in sort(keys(var.brokers)) : module.broker.addresses[node_id]])
+}
+
+output "broker_addresses" {
+  description = "host:port by node id. They stay while machines come and go."
+  value       = module.broker.addresses
+}
+
+output "client_properties" {
+  description = "A file of settings for clients, to paste. The load balancer forgets connections that are idle for 350 s, so clients close or probe them before."
+  value       = <<-EOT
+    # Java clients, and Kafka's command-line tools
+    bootstrap.servers=${join(",", values(module.broker.addresses))}
+    security.protocol=PLAINTEXT
+    connections.max.idle.ms=240000
+    # librdkafka (confluent-kafka, kcat) needs this one besides
+    # socket.keepalive.enable=true
+  EOT
+}
+
+output "try_it" {
+  description = "Commands for a machine that client_cidrs lets in."
+  value       = <<-EOT
+    echo hello | kcat -b ${module.broker.addresses[local.first_node_id]} -t greetings -P
+    kcat -b ${module.broker.addresses[local.first_node_id]} -t greetings -C -e -q
+  EOT
+}
+
+output "http_url" {
+  description = "REST, metrics and pages; null without http."
+  value       = one(module.http[*].url)
+}
+
+output "http_load_balancer" {
+  description = "What http.host must be an alias of, if http.dns_zone_id is not set; null without http."
+  value       = one(module.http[*].load_balancer_dns_name)
+}
+
+output "store_url" {
+  description = "The store, for `firn … --store`."
+  value       = module.storage.store_url
+}
+
+output "bucket_policy" {
+  description = "The policy of the bucket. With existing_bucket: what it should have."
+  value       = module.storage.bucket_policy
+}
+
+output "what_can_be_lost" {
+  description = "What you accepted to lose, in words; empty if nothing."
+  value = length(local.risky) == 0 ? "" : join(" ", [
+    "You chose: ${join(", ", local.risky)}.",
+    "If a broker ends before it is drained, what only its disk holds ${var.data_disk.kind == "instance-store" ? "is lost" : "is not served until its volume is attached again, and is lost with the volume"}:",
+    "records of tiered topics that are not in the bucket yet (firn_tier_lag_bytes; at most firn.tier.max.lag.ms old),",
+    "${var.data_disk.kind == "instance-store" ? "and, drained or not," : "and, also when drained,"} compacted topics, topics with remote.storage.enable=false, committed offsets, transactional ids and the progress of share groups.",
+  ])
+}
+
+output "drain_commands" {
+  description = "Drains each broker by Session Manager. End the machine afterwards; the group brings the next one."
+  value = {
+    for node_id, group in module.broker.autoscaling_groups : node_id => join(" ", [
+      "aws ssm send-command --region ${var.region} --document-name AWS-RunShellScript",
+      "--targets Key=tag:aws:autoscaling:groupName,Values=${group}",
+      "--parameters 'commands=[\"/opt/firn/current/bin/firn drain --data-dir /var/lib/firn/data --timeout ${var.drain_timeout_s}\"]'",
+      "--timeout-seconds 60",
+    ])
+  }
+}
+
+output "autoscaling_groups" {
+  description = "Auto-scaling group by node id."
+  value       = module.broker.autoscaling_groups
+}
+
+output "data_volumes" {
+  description = "Data volume by node id; empty with instance store."
+  value       = module.broker.volume_ids
+}
+
+output "broker_role_arns" {
+  description = "Role by node id."
+  value       = module.broker.role_arns
+}
+
+output "broker_store_policy" {
+  description = "What brokers may do in the bucket; `firn iam policy --role broker` prints the same."
+  value       = module.broker.store_policy
+}
+
+output "bootstrap_json" {
+  description = "What the first boot of each node id reads, as in its launch template. It holds no secret."
+  value       = module.broker.bootstrap
+}
+
+output "http_bootstrap_json" {
+  description = "What the first boot of HTTP machines reads, by zone; null without http."
+  value       = one(module.http[*].bootstrap)
+}
+
+output "kms_key_arn" {
+  description = "Key that encrypts bucket, volumes, logs and secrets."
+  value       = module.storage.kms_key_arn
+}
+
+output "secret_arn" {
+  description = "The secret of the brokers; null without create_secret."
+  value       = one(aws_secretsmanager_secret.broker[*].arn)
+}
+
+output "vpc_id" {
+  description = "The VPC."
+  value       = module.network.vpc_id
+}
+
+output "subnet_ids" {
+  description = "Private subnets by zone."
+  value       = module.network.subnet_ids
+}
+
+output "interface_endpoint_count" {
+  description = "Interface endpoints in each zone; each is billed by the hour."
+  value       = module.network.interface_endpoint_count
+}
+
+output "journal_log_group" {
+  description = "Log group of the journals."
+  value       = module.observability.log_group_name
+}
+
+output "metric_names" {
+  description = "Metrics that CloudWatch gets."
+  value       = module.observability.metric_names
+}
+
+output "spark" {
+  description = "Application, role, repository, policy and the command that submits a job; null without spark."
+  value = var.spark == null ? null : {
+    application_id = module.spark[0].application_id
+    role_arn       = module.spark[0].role_arn
+    repository_url = module.spark[0].repository_url
+    store_policy   = module.spark[0].store_policy
+    submit_command = module.spark[0].submit_command
+  }
+}

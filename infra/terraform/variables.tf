@@ -1,0 +1,613 @@
+# Everything that a caller can set. A wrong value, or a wrong combination of values, is refused here with the mend; what only
+# AWS knows (the architecture of an image, the region of a bucket) is refused by the postconditions in lookups.tf.
+
+# --- the cluster ---------------------------------------------------------------------------------------------------------------
+
+variable "cluster_name" {
+  description = "Name of the cluster. It begins the name of every resource, so that two clusters fit in one account."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]{1,18}[a-z0-9]$", var.cluster_name))
+    error_message = "cluster_name is not a name that AWS takes everywhere. Write 3 to 20 of a-z, 0-9 and '-', a letter first, no '-' last."
+  }
+}
+
+variable "region" {
+  description = "Region of everything. It must be that of the provider."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[a-z]{2}(-[a-z]+)+-[0-9]$", var.region))
+    error_message = "region is not the name of a region. Write one like eu-central-1."
+  }
+}
+
+variable "zones" {
+  description = "Availability zones with a subnet of this cluster. Brokers lie in them; the load balancers serve clients in each of them."
+  type        = list(string)
+
+  validation {
+    condition     = length(var.zones) > 0 && length(distinct(var.zones)) == length(var.zones)
+    error_message = "zones is empty or names a zone twice. Name each zone once, such as [\"eu-central-1a\"]."
+  }
+
+  validation {
+    condition     = alltrue([for zone in var.zones : can(regex("^${var.region}[a-z]$", zone))])
+    error_message = "zones names a zone that is not of the region ${var.region}. Correct zones or region."
+  }
+}
+
+variable "brokers" {
+  description = <<-EOT
+    One entry for each node id. `zone`: where the broker and its volume lie; a volume cannot leave its zone, so it never changes.
+    `running`: false stops the broker (desired capacity 0) and keeps its volume, address and node id; drain it first.
+    Firn is one broker today, so one entry is allowed unless preview_cluster is true.
+  EOT
+  type = map(object({
+    zone    = string
+    running = optional(bool, true)
+  }))
+
+  validation {
+    condition     = length(var.brokers) > 0
+    error_message = "brokers is empty. Name one node id with its zone, such as { \"0\" = { zone = \"eu-central-1a\" } }."
+  }
+
+  validation {
+    condition     = alltrue([for node_id in keys(var.brokers) : can(regex("^(0|[1-9][0-9]{0,3})$", node_id))])
+    error_message = "A key of brokers is not a node id. Write decimal numbers from 0 to 9999 without leading zeros."
+  }
+
+  validation {
+    condition     = alltrue([for broker in values(var.brokers) : contains(var.zones, broker.zone)])
+    error_message = "A broker lies in a zone that zones does not name. Add its zone to zones, or move the broker."
+  }
+
+  validation {
+    condition     = length(var.brokers) <= 1 || var.preview_cluster
+    error_message = "brokers names several node ids, but Firn is one broker today. Keep one entry. preview_cluster = true only serves to plan a cluster that is not there yet."
+  }
+
+  validation {
+    condition     = alltrue([for broker in values(var.brokers) : broker.running]) || var.accept_loss_of_untiered
+    error_message = "running = false scales a broker to zero. Records that are not in the bucket then lie on one volume that nobody serves. Drain the broker, and set accept_loss_of_untiered = true."
+  }
+}
+
+variable "preview_cluster" {
+  description = "Allow several brokers, to plan what a cluster will be. Firn of today does not replicate: never apply it."
+  type        = bool
+  default     = false
+}
+
+variable "accept_loss_of_untiered" {
+  description = <<-EOT
+    Says that you accept the loss of what is on a broker's disk only: the newest records of tiered topics, committed offsets,
+    transactional ids, progress of share groups and compacted topics. Instance store, spot and scale to zero need it.
+  EOT
+  type        = bool
+  default     = false
+}
+
+variable "settings" {
+  description = <<-EOT
+    Settings of the brokers by Kafka's names, as `firn serve --list-settings` prints them. What the modules derive is refused. Defaults here that are not Firn's own:
+    firn.durability = disk (a record is on the volume before it is acknowledged) and connections.max.idle.ms = 300000 (less than the load balancer's 350 s).
+  EOT
+  type        = map(string)
+  default     = {}
+
+  validation {
+    condition = length(setintersection(keys(var.settings), [
+      "node.id", "broker.id", "listeners", "firn.listen", "advertised.listeners", "firn.advertise", "log.dirs", "log.dir",
+      "firn.data.dir", "broker.rack", "firn.rack", "firn.store.url", "firn.store", "firn.http.listen", "firn.http",
+      "firn.instance.id", "firn.take.over", "firn.redis.url",
+    ])) == 0
+    error_message = "settings names a setting that comes from another variable or from the machine (node id, listeners, addresses, directories, rack, store, HTTP, instance, take-over, Redis). Remove it."
+  }
+
+  validation {
+    condition     = alltrue([for name, value in var.settings : can(regex("^[a-z][a-z0-9.]*$", name)) && !can(regex("[\r\n]", value))])
+    error_message = "settings has a name that is no setting, or a value of several lines. Write names as `firn serve --list-settings` prints them, and one line each."
+  }
+}
+
+# --- machines -----------------------------------------------------------------------------------------------------------------
+
+variable "ami_id" {
+  description = "Image of the machines: Debian 12 with Python 3.11. It is pinned: a new image is a change that you make and review."
+  type        = string
+
+  validation {
+    condition     = can(regex("^ami-[0-9a-f]{8}([0-9a-f]{9})?$", var.ami_id))
+    error_message = "ami_id is not the id of an image. Write one like ami-0123456789abcdef0. An alias or 'latest' would change machines behind your back."
+  }
+}
+
+variable "architecture" {
+  description = "Architecture of image, instance type and wheelhouse."
+  type        = string
+  default     = "arm64"
+
+  validation {
+    condition     = contains(["arm64", "x86_64"], var.architecture)
+    error_message = "architecture is neither arm64 nor x86_64."
+  }
+}
+
+variable "instance_type" {
+  description = "Instance type of the brokers. A broker uses two cores: itself and its store process."
+  type        = string
+  default     = "m7g.large"
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]*\\.[a-z0-9-]+$", var.instance_type))
+    error_message = "instance_type is not the name of an instance type. Write one like m7g.large."
+  }
+}
+
+variable "market" {
+  description = "on-demand or spot. AWS takes a spot machine away with two minutes' notice: a drain that takes longer is cut off."
+  type        = string
+  default     = "on-demand"
+
+  validation {
+    condition     = contains(["on-demand", "spot"], var.market)
+    error_message = "market is neither on-demand nor spot."
+  }
+
+  validation {
+    condition     = var.market != "spot" || var.accept_loss_of_untiered
+    error_message = "market = \"spot\" gives a broker 120 seconds to drain, whatever is left. Use on-demand, or set accept_loss_of_untiered = true."
+  }
+}
+
+variable "data_disk" {
+  description = <<-EOT
+    Disk of the data directory. `kind`: ebs is a volume for each node id that outlives the machine; instance-store is the machine's own
+    NVMe disk, which is gone with it. The other fields are those of the EBS volume; instance-store uses `filesystem` only.
+  EOT
+  type = object({
+    kind            = optional(string, "ebs")
+    size_gib        = optional(number, 100)
+    type            = optional(string, "gp3")
+    iops            = optional(number, 3000)
+    throughput_mibs = optional(number, 125)
+    filesystem      = optional(string, "xfs")
+  })
+  default = {}
+
+  validation {
+    condition     = contains(["ebs", "instance-store"], var.data_disk.kind)
+    error_message = "data_disk.kind is neither ebs nor instance-store."
+  }
+
+  validation {
+    condition     = var.data_disk.kind != "instance-store" || var.accept_loss_of_untiered
+    error_message = "data_disk.kind = \"instance-store\" loses what is not in the bucket with the machine. Use ebs, or set accept_loss_of_untiered = true."
+  }
+
+  validation {
+    condition     = contains(["xfs", "ext4"], var.data_disk.filesystem)
+    error_message = "data_disk.filesystem is neither xfs nor ext4."
+  }
+
+  validation {
+    condition     = contains(["gp3", "io2"], var.data_disk.type)
+    error_message = "data_disk.type is neither gp3 nor io2. Others have no throughput that can be relied on."
+  }
+
+  validation {
+    condition     = var.data_disk.size_gib >= 10 && var.data_disk.size_gib <= 16384
+    error_message = "data_disk.size_gib is out of range. Write 10 to 16384. A broker needs room for local.retention, compacted topics and the chunk cache."
+  }
+
+  validation {
+    condition = (
+      var.data_disk.iops >= (var.data_disk.type == "gp3" ? 3000 : 100) &&
+      var.data_disk.iops <= 500 * var.data_disk.size_gib &&
+      var.data_disk.iops <= (var.data_disk.type == "gp3" ? 16000 : 64000)
+    )
+    error_message = "data_disk.iops does not fit the volume. gp3 takes 3000 to 16000, io2 100 to 64000, both at most 500 for each GiB."
+  }
+
+  validation {
+    condition     = var.data_disk.type != "gp3" || (var.data_disk.throughput_mibs >= 125 && var.data_disk.throughput_mibs <= min(1000, var.data_disk.iops / 4))
+    error_message = "data_disk.throughput_mibs does not fit. gp3 takes 125 to 1000 MiB/s, and at most a quarter of its IOPS."
+  }
+}
+
+variable "wheelhouse" {
+  description = <<-EOT
+    Packages to install at boot: an archive `firn-wheelhouse-<version>-<arch>.tar.gz` in a bucket that brokers can only read. Its SHA-256 is
+    in the launch template, so that nobody who can write to the bucket can run code. null: they are baked into the image.
+  EOT
+  type = object({
+    bucket = string
+    key    = string
+    sha256 = string
+  })
+  default = null
+
+  validation {
+    condition     = var.wheelhouse == null || can(regex("^[0-9a-f]{64}$", var.wheelhouse.sha256))
+    error_message = "wheelhouse.sha256 is not a SHA-256. Write 64 lower-case hexadecimal digits, as sha256sum prints them."
+  }
+
+  validation {
+    condition     = var.wheelhouse == null || can(regex("-${var.architecture == "arm64" ? "aarch64" : "x86_64"}\\.tar\\.gz$", var.wheelhouse.key))
+    error_message = "wheelhouse.key is not an archive for ${var.architecture}. Name the one that ends in -${var.architecture == "arm64" ? "aarch64" : "x86_64"}.tar.gz, or correct architecture."
+  }
+
+  validation {
+    condition     = var.wheelhouse == null ? true : var.wheelhouse.bucket != local.bucket_name
+    error_message = "wheelhouse.bucket is the cluster's own bucket, which brokers write. Keep packages in a bucket that brokers can only read."
+  }
+}
+
+variable "drain_timeout_s" {
+  description = "Longest time of a drain by the commands in the output drain_commands. A drain takes un-tiered bytes / upload rate + 5 s. The agent of a machine that AWS ends waits an hour at most, and 110 s on spot."
+  type        = number
+  default     = 3600
+
+  validation {
+    condition     = var.drain_timeout_s >= 120 && var.drain_timeout_s <= 12000
+    error_message = "drain_timeout_s is out of range. Write 120 to 12000 seconds: a hundred heartbeats of 120 s are as long as AWS waits."
+  }
+}
+
+variable "launch_timeout_s" {
+  description = "Longest time from the launch of a machine to a broker that serves. After that the machine is replaced."
+  type        = number
+  default     = 900
+
+  validation {
+    condition     = var.launch_timeout_s >= 60 && var.launch_timeout_s <= 7200
+    error_message = "launch_timeout_s is out of range. Write 60 to 7200 seconds."
+  }
+}
+
+variable "scale_to_zero" {
+  description = <<-EOT
+    Stop the brokers and start them again by schedule. `down` and `up` are cron expressions of five fields in `time_zone`. null: never. Between the two the
+    group's capacity is not managed by Terraform, and protection from scale-in is off.
+  EOT
+  type = object({
+    down      = string
+    up        = string
+    time_zone = optional(string, "Etc/UTC")
+  })
+  default = null
+
+  validation {
+    condition     = var.scale_to_zero == null || var.accept_loss_of_untiered
+    error_message = "scale_to_zero ends brokers by schedule, and what a drain cannot upload in time lies on one volume that nobody serves. Set accept_loss_of_untiered = true, or remove scale_to_zero."
+  }
+
+  validation {
+    condition = var.scale_to_zero == null || alltrue([
+      for field in [try(var.scale_to_zero.down, ""), try(var.scale_to_zero.up, "")] : can(regex("^\\S+ \\S+ \\S+ \\S+ \\S+$", field))
+    ])
+    error_message = "scale_to_zero.down or .up is not a cron expression of five fields, such as \"0 20 * * 1-5\"."
+  }
+}
+
+# --- network ------------------------------------------------------------------------------------------------------------------
+
+variable "vpc_cidr" {
+  description = "Addresses of the VPC that is made. Ignored with existing_vpc."
+  type        = string
+  default     = "10.42.0.0/16"
+
+  validation {
+    condition     = can(cidrhost(var.vpc_cidr, 0)) && try(tonumber(split("/", var.vpc_cidr)[1]), 99) <= 20 && try(tonumber(split("/", var.vpc_cidr)[1]), 0) >= 16
+    error_message = "vpc_cidr is not an IPv4 block of /16 to /20. Each zone gets a sixteenth for machines, and one for NAT."
+  }
+}
+
+variable "existing_vpc" {
+  description = <<-EOT
+    A VPC to use in place of a new one. `subnet_ids`: a private subnet for each zone of zones. `route_table_ids`: of these subnets, for the gateway
+    endpoint of S3. `s3_endpoint`: false if the VPC has one already.
+  EOT
+  type = object({
+    vpc_id          = string
+    subnet_ids      = map(string)
+    route_table_ids = list(string)
+    s3_endpoint     = optional(bool, true)
+  })
+  default = null
+
+  validation {
+    condition     = var.existing_vpc == null || alltrue([for zone in var.zones : contains(keys(try(var.existing_vpc.subnet_ids, {})), zone)])
+    error_message = "existing_vpc.subnet_ids has no subnet for a zone of zones. Name a private subnet for each zone, or take the zone out of zones."
+  }
+
+  validation {
+    condition     = var.existing_vpc == null || try(length(var.existing_vpc.route_table_ids) > 0 || !var.existing_vpc.s3_endpoint, false)
+    error_message = "existing_vpc.route_table_ids is empty, so the gateway endpoint of S3 would be in no route. Name the route tables of the subnets, or set s3_endpoint = false if the VPC has an endpoint."
+  }
+}
+
+variable "egress" {
+  description = <<-EOT
+    How machines reach AWS's other APIs (S3 has its gateway endpoint). endpoints: interface endpoints, no way to the internet. nat: a NAT gateway in the
+    first zone. existing: nothing is made, the existing VPC has a way.
+  EOT
+  type        = string
+  default     = "endpoints"
+
+  validation {
+    condition     = contains(["endpoints", "nat", "existing"], var.egress)
+    error_message = "egress is none of endpoints, nat, existing."
+  }
+
+  validation {
+    condition     = var.egress != "existing" || var.existing_vpc != null
+    error_message = "egress = \"existing\" needs existing_vpc. A new VPC has no way out: choose endpoints or nat."
+  }
+
+  validation {
+    condition     = var.egress != "nat" || var.existing_vpc == null
+    error_message = "egress = \"nat\" makes a gateway in a new VPC only. With existing_vpc choose existing (the VPC has one) or endpoints."
+  }
+}
+
+variable "client_cidrs" {
+  description = "Blocks of addresses that may reach Kafka and HTTP. Firn has no authentication yet: who reaches the port can read and write everything."
+  type        = list(string)
+
+  validation {
+    condition     = length(var.client_cidrs) > 0
+    error_message = "client_cidrs is empty, so no client could connect. Name the blocks of your clients."
+  }
+
+  validation {
+    condition     = alltrue([for cidr in var.client_cidrs : can(cidrhost(cidr, 0)) && !strcontains(cidr, ":")])
+    error_message = "client_cidrs has an entry that is not an IPv4 block. Write such as 10.1.0.0/16."
+  }
+
+  validation {
+    condition     = alltrue([for cidr in var.client_cidrs : try(tonumber(split("/", cidr)[1]) >= 8, false)])
+    error_message = "client_cidrs lets in more than a /8, as 0.0.0.0/0 does. Firn has no authentication yet: name the blocks of your clients."
+  }
+}
+
+variable "kafka_port" {
+  description = "First port of the load balancer: clients reach node id n at kafka_port + n. On its machine every broker listens on 9092."
+  type        = number
+  default     = 9092
+
+  validation {
+    condition     = var.kafka_port >= 1024 && var.kafka_port <= 55000 && floor(var.kafka_port) == var.kafka_port
+    error_message = "kafka_port is out of range. Write 1024 to 55000."
+  }
+}
+
+variable "http_port" {
+  description = "Port of the HTTP process on every machine: REST, metrics and health."
+  type        = number
+  default     = 8080
+
+  validation {
+    condition     = var.http_port >= 1024 && var.http_port <= 65535 && floor(var.http_port) == var.http_port
+    error_message = "http_port is out of range. Write 1024 to 65535."
+  }
+
+  validation {
+    condition     = var.http_port != 9092
+    error_message = "http_port is 9092, where the broker of the machine listens. Choose another."
+  }
+}
+
+variable "dns" {
+  description = "A name in a Route 53 zone for the brokers, in place of the load balancer's own. null: none."
+  type = object({
+    zone_id = string
+    name    = string
+  })
+  default = null
+
+  validation {
+    condition     = var.dns == null || can(regex("^([a-z0-9]([a-z0-9-]*[a-z0-9])?\\.)+[a-z]{2,}$", var.dns.name))
+    error_message = "dns.name is not a full host name in lower case, such as kafka.example.com."
+  }
+}
+
+# --- storage ------------------------------------------------------------------------------------------------------------------
+
+variable "bucket_name" {
+  description = "Name of the bucket that is made. null: <cluster_name>-<account>-<region>."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.bucket_name == null || can(regex("^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$", var.bucket_name))
+    error_message = "bucket_name is not the name of a bucket. Write 3 to 63 of a-z, 0-9 and '-'; a '.' breaks TLS."
+  }
+
+  validation {
+    condition     = var.bucket_name == null || var.existing_bucket == null
+    error_message = "bucket_name and existing_bucket are both set. Set one: a new bucket, or one that is there."
+  }
+}
+
+variable "existing_bucket" {
+  description = "A bucket to use in place of a new one, in the same region. Its policy, encryption and lifecycle stay yours; the output bucket_policy is what it should have."
+  type        = string
+  default     = null
+}
+
+variable "bucket_prefix" {
+  description = "Prefix of the cluster's keys in the bucket, without slashes at its ends. Empty: the whole bucket."
+  type        = string
+  default     = ""
+
+  validation {
+    condition     = can(regex("^([A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*)?$", var.bucket_prefix)) && length(var.bucket_prefix) < 200
+    error_message = "bucket_prefix is not a prefix that Firn takes. Write parts of A-Z, a-z, 0-9, '.', '_', '-' joined by '/', no part beginning with a dot, fewer than 200 characters."
+  }
+}
+
+variable "bucket_versioning_days" {
+  description = <<-EOT
+    Days that deleted and overwritten objects stay as old versions. 0: no versioning. Versions protect from a wrong DeleteObject; what retention deletes is
+    charged for as many days more. See the module storage on this and on Object Lock.
+  EOT
+  type        = number
+  default     = 0
+
+  validation {
+    condition     = var.bucket_versioning_days >= 0 && var.bucket_versioning_days <= 365 && floor(var.bucket_versioning_days) == var.bucket_versioning_days
+    error_message = "bucket_versioning_days is out of range. Write 0 (no versioning) to 365."
+  }
+
+  validation {
+    condition     = var.bucket_versioning_days == 0 || var.existing_bucket == null
+    error_message = "bucket_versioning_days is for a bucket that is made. Set versioning of existing_bucket where that bucket is managed."
+  }
+}
+
+variable "operator_role_arns" {
+  description = "Roles besides the brokers' that may write to the bucket, for `firn tier adopt`, `firn tier accept-loss` and `firn job compact --offline`. Everybody else is denied."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for arn in var.operator_role_arns : can(regex("^arn:[a-z-]+:iam::[0-9]{12}:role/\\S+$", arn)) && !strcontains(arn, "*")])
+    error_message = "operator_role_arns has an entry that is not the ARN of one role. Write such as arn:aws:iam::123456789012:role/operator."
+  }
+}
+
+variable "kms_key_arn" {
+  description = "Key that encrypts bucket, volumes, logs and secrets. null: one is made. A key of yours must let CloudWatch Logs and these roles use it."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.kms_key_arn == null || can(regex("^arn:[a-z-]+:kms:${var.region}:[0-9]{12}:key/", var.kms_key_arn))
+    error_message = "kms_key_arn is not the ARN of a key in ${var.region}. Write the key's ARN (no alias), in the region of the cluster."
+  }
+}
+
+variable "create_secret" {
+  description = "Make a secret in Secrets Manager that only brokers read. Nothing in Firn reads it yet; TLS keys and SCRAM users will go there."
+  type        = bool
+  default     = false
+}
+
+variable "redis" {
+  description = "Make a small Valkey for signs of life between brokers. One broker needs none; a cluster will. null: none."
+  type = object({
+    node_type = optional(string, "cache.t4g.small")
+  })
+  default = null
+}
+
+# --- http and spark -----------------------------------------------------------------------------------------------------------
+
+variable "http" {
+  description = <<-EOT
+    HTTP processes on machines of their own behind an internal load balancer with HTTPS. `certificate_arn`: of ACM. `host`: the name that clients ask for,
+    which the certificate covers; other names are refused. `machines`: how many in each zone. null: none; every broker still has one for health and metrics.
+  EOT
+  type = object({
+    certificate_arn = string
+    host            = string
+    machines        = optional(number, 1)
+    instance_type   = optional(string, "t4g.small")
+    dns_zone_id     = optional(string)
+  })
+  default = null
+
+  validation {
+    condition     = var.http == null || can(regex("^arn:[a-z-]+:acm:${var.region}:[0-9]{12}:certificate/", var.http.certificate_arn))
+    error_message = "http.certificate_arn is not the ARN of a certificate in ${var.region}. HTTP is served by HTTPS only: make one in ACM, in the region of the cluster."
+  }
+
+  validation {
+    condition     = var.http == null || can(regex("^([a-z0-9]([a-z0-9-]*[a-z0-9])?\\.)+[a-z]{2,}$", var.http.host))
+    error_message = "http.host is not a full host name in lower case, such as firn.example.com."
+  }
+
+  validation {
+    condition     = var.http == null || length(var.zones) >= 2
+    error_message = "http needs two zones: an application load balancer takes no fewer. Add a zone to zones."
+  }
+
+  validation {
+    condition     = var.http == null || try(var.http.machines >= 1 && var.http.machines <= 20, false)
+    error_message = "http.machines is out of range. Write 1 to 20."
+  }
+}
+
+variable "spark" {
+  description = <<-EOT
+    EMR Serverless for Spark jobs over the history. `release_label` and `image_uri`: see the module spark on Spark 4.2. `topic_ids`: the topics that jobs may
+    read, by id (`firn topic describe`); empty: all. `target_bucket`: where archives go; null: reading only.
+  EOT
+  type = object({
+    release_label = optional(string, "emr-spark-8.0.0")
+    image_uri     = optional(string)
+    topic_ids     = optional(list(string), [])
+    target_bucket = optional(string)
+    vcpus_max     = optional(number, 16)
+  })
+  default = null
+
+  validation {
+    condition     = var.spark == null || can(regex("^emr-(spark-)?[0-9]+\\.[0-9]+\\.[0-9]+$", var.spark.release_label))
+    error_message = "spark.release_label is not a release of EMR. Write one like emr-spark-8.0.0."
+  }
+
+  validation {
+    condition     = var.spark == null || !can(regex("^emr-[0-7]\\.", var.spark.release_label))
+    error_message = "spark.release_label is a release with Spark 3. Firn's data source needs Spark 4: use emr-spark-8.0.0 or later, with an image of your own."
+  }
+
+  validation {
+    condition     = var.spark == null || try(var.spark.image_uri, null) == null || can(regex("^[0-9]{12}\\.dkr\\.ecr\\.${var.region}\\.amazonaws\\.com(\\.cn)?/[a-z0-9._/-]+(:[A-Za-z0-9._-]+|@sha256:[0-9a-f]{64})$", var.spark.image_uri))
+    error_message = "spark.image_uri is not an image in ECR of ${var.region} with a tag or digest. EMR Serverless takes images of its own region only."
+  }
+
+  validation {
+    condition     = var.spark == null || alltrue([for id in try(var.spark.topic_ids, []) : can(regex("^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", id))])
+    error_message = "spark.topic_ids has an entry that is not a topic id. Write the UUID that `firn topic describe` prints, in lower case with hyphens."
+  }
+
+  validation {
+    condition     = try(var.spark.target_bucket, null) == null ? true : var.spark.target_bucket != local.bucket_name
+    error_message = "spark.target_bucket is the cluster's own bucket. Spark only reads there: name another bucket for archives."
+  }
+}
+
+# --- watching -----------------------------------------------------------------------------------------------------------------
+
+variable "alarm_actions" {
+  description = "ARNs of SNS topics that alarms notify. Empty: alarms change state and tell nobody."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for arn in var.alarm_actions : can(regex("^arn:[a-z-]+:sns:${var.region}:[0-9]{12}:", arn))])
+    error_message = "alarm_actions has an entry that is not the ARN of an SNS topic in ${var.region}."
+  }
+}
+
+variable "log_retention_days" {
+  description = "Days that CloudWatch keeps logs."
+  type        = number
+  default     = 30
+
+  validation {
+    condition     = contains([1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653], var.log_retention_days)
+    error_message = "log_retention_days is none that CloudWatch takes: 1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731 or more years."
+  }
+}
+
+variable "deletion_protection" {
+  description = "Protect load balancers from being deleted. Bucket and volumes are always protected (prevent_destroy)."
+  type        = bool
+  default     = true
+}

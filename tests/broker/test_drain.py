@@ -1,0 +1,155 @@
+"""A drain, seen by clients of one broker, and by the machine that it runs on (ADR 0019)."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from app.broker.running import find_running
+from app.cli import main
+from app.client.firn_api import (
+    DrainRequest,
+    DrainResponse,
+    TierStatusRequest,
+    TierStatusResponse,
+    pack,
+    unpack,
+)
+from app.errors import ErrorCode
+from app.objectstore.memory import Fault, FaultKind, MemoryStore
+from app.wire.apikeys import ApiKey
+from tests.broker.test_node import fetch_all, produce, until
+from tests.broker.test_process import broker as process_of
+from tests.broker.test_process import make_topic
+from tests.broker.test_service import Manager
+from tests.groups.test_broker import FEW, ask, commit, committed, find
+from tests.handlers.conversation import Talk, batch, talk
+from tests.support.broker import running_broker
+
+FULL = Fault(FaultKind.UNAVAILABLE)
+
+
+async def step(client: Talk, name: str) -> DrainResponse:
+    return unpack(DrainResponse, await client.ask(ApiKey.FIRN_DRAIN, 0, pack(DrainRequest(name))))
+
+
+async def code_of(client: Talk, topic: str = "t") -> ErrorCode:
+    answer = await client.produce(9, [(topic, [(0, batch(1))])])
+    return ErrorCode(answer.responses[0].partition_responses[0].error_code)
+
+
+async def test_a_broker_that_drains_refuses_writes_and_serves_all_else(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with running_broker(tmp_path, store=store, **FEW) as broker, talk(broker.port) as client:
+        await broker.create_topic("t")
+        await produce(client, "t", *[batch(1)] * 3)  # the later ones are served by what is remembered of the first
+        context = broker.node.context
+        await find(broker)
+        assert (await ask(context, ApiKey.OFFSET_COMMIT, 8, commit("g", "t", 0, 1))).topics[0].partitions[
+            0
+        ].error_code == 0
+        store.faults = [FULL]
+        assert (await step(client, "begin")).state == "draining"
+        assert [await code_of(client) for _ in range(3)] == [ErrorCode.NOT_ENOUGH_REPLICAS] * 3
+        assert len(await fetch_all(client, "t", end=3)) == 3 * len(batch(1))
+        answer = await ask(context, ApiKey.OFFSET_COMMIT, 8, commit("g", "t", 0, 2))
+        assert answer.topics[0].partitions[0].error_code == 0
+        assert await committed(context, "g") == {("t", 0): 2}
+        (draining,) = [one.value for one in broker.node.registry.samples() if one.name == "firn_draining"]
+        assert draining == 1.0
+        store.faults = []
+
+
+async def test_a_drain_that_is_taken_back_leaves_a_broker_that_writes(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with running_broker(tmp_path, store=store) as broker, talk(broker.port) as client:
+        await broker.create_topic("t")
+        await produce(client, "t", batch(1))
+        store.faults = [FULL]
+        await step(client, "begin")
+        assert (await step(client, "take-back")).state == "serving"
+        assert await code_of(client) is ErrorCode.NONE
+        assert (await step(client, "stop")).error == "The broker has not drained."
+        store.faults = []
+        await step(client, "begin")
+        await until(lambda: broker.node.context.drain.sealed)
+        late = await step(client, "take-back")
+        assert (late.state, "too late" in late.error) == ("drained", True)
+        assert broker.log("t").sealed
+        assert await code_of(client) is ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+async def test_a_partition_that_is_offline_is_left_and_named(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t", retention_ms="-1")
+        await broker.create_topic("sound")
+        await produce(client, "t", batch(1))
+        broker.log("t").roll()
+        broker.node.remote_log_manager.kick()
+        await until(lambda: broker.node.remote_log_manager.tiered_end(broker.log("t").topic_id, 0) == 1)
+        topic = broker.node.controller.image.topic("t")
+        assert topic is not None
+    shutil.rmtree(tmp_path / "data")
+    manifest = tmp_path / "store" / "topics" / str(topic.topic_id) / "0"
+    manifest.rename(tmp_path / "aside")
+    async with running_broker(tmp_path, take_over=True) as broker, talk(broker.port) as client:
+        await produce(client, "sound", batch(1))
+        await step(client, "begin")
+        await until(lambda: broker.node.remote_log_manager.tiered_end(broker.log("sound").topic_id, 0) == 1)
+        now = await step(client, "status")
+        while any(one.topic == "sound" for one in now.left):
+            now = await step(client, "status")
+        assert now.state == "draining"
+        (left,) = now.left
+        assert (left.topic, left.partition, left.log_end_offset) == ("t", 0, -1)
+        assert left.why.startswith("is offline: ")
+
+
+async def test_a_start_on_an_empty_directory_says_up_to_which_offset_each_topic_is_back(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        assert not [line for line in broker.lines if "back from the store" in line]
+        await broker.create_topic("a", 2)
+        await broker.create_topic("b")
+        await broker.create_topic("local", remote_storage_enable="false")
+        await produce(client, "a", batch(10))
+        await produce(client, "a", batch(4), partition=1)
+        await produce(client, "b", batch(5))
+        await step(client, "begin")
+        await until(lambda: broker.node.context.drain.sealed)
+    shutil.rmtree(tmp_path / "data")
+    async with running_broker(tmp_path, take_over=True) as broker, talk(broker.port) as client:
+        assert [line for line in broker.lines if "back from the store" in line] == [
+            "back from the store: 2 tiered topics with 3 partitions, up to offset 19 in sum",
+            "back from the store: a, 2 partitions, up to offset 14 in sum (partition 0 up to 10, 1 up to 4)",
+            "back from the store: b, 1 partition, up to offset 5 in sum (partition 0 up to 5)",
+        ]
+        await produce(client, "b", batch(1))
+        told = unpack(TierStatusResponse, await client.ask(ApiKey.FIRN_TIER_STATUS, 0, pack(TierStatusRequest())))
+        assert [(one.topic, one.partitions, one.offsets) for one in told.back] == [("a", 2, 14), ("b", 1, 5)]
+
+
+@pytest.mark.faults
+async def test_firn_drain_ends_the_broker_of_a_data_directory_and_systemd_hears_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    manager = Manager(str(tmp_path / "notify"))
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    async with process_of(tmp_path, advertised_host="not.reachable.invalid") as running:
+        monkeypatch.delenv("NOTIFY_SOCKET")
+        async with talk(running.port) as client:
+            await make_topic(client, "t", retention_ms="-1")
+            await produce(client, "t", *[batch(10)] * 3)
+        found = find_running(tmp_path / "data")
+        assert found is not None
+        assert found.local == f"127.0.0.1:{running.port}"
+        assert await asyncio.to_thread(main, ("drain", "--data-dir", str(tmp_path / "data"))) == 0
+        assert await running.process.wait() == 0
+        assert "Drained in " in capfd.readouterr().err
+    manager.until("STOPPING")
+    manager.socket.close()
+    shutil.rmtree(tmp_path / "data")
+    async with process_of(tmp_path, take_over=True) as running, talk(running.port) as client:
+        assert len(await fetch_all(client, "t", end=30)) == 3 * len(batch(10))

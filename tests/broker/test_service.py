@@ -1,0 +1,143 @@
+"""What a broker tells the service manager that started it (sd_notify)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from app.broker.service import ServiceManager
+from tests.broker.test_process import broker
+
+
+class Manager:
+    """Has systemd's end of the socket."""
+
+    def __init__(self, address: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(address)
+        self.socket.settimeout(30)
+        self.told: list[dict[str, str]] = []
+
+    def next(self) -> dict[str, str]:
+        """The fields of the next message."""
+        fields = dict(line.split("=", 1) for line in self.socket.recv(4096).decode().split("\n"))
+        self.told.append(fields)
+        return fields
+
+    def until(self, field: str) -> dict[str, str]:
+        while True:
+            fields = self.next()
+            if field in fields:
+                return fields
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[Manager]:
+    made = Manager(str(tmp_path / "notify"))
+    yield made
+    made.socket.close()
+
+
+def test_a_message_has_a_line_for_each_field(manager: Manager, tmp_path: Path) -> None:
+    service = ServiceManager(str(tmp_path / "notify"))
+    service.starting("reads\n1,000 logs")
+    assert manager.next() == {"STATUS": "reads 1,000 logs", "EXTEND_TIMEOUT_USEC": "30000000"}
+    service.ready("serves")
+    assert manager.next() == {"READY": "1", "STATUS": "serves"}
+    service.busy("drains")
+    assert manager.next() == {"STATUS": "drains", "EXTEND_TIMEOUT_USEC": "30000000"}
+    service.serving("serves")
+    assert manager.next() == {"STATUS": "serves"}
+    service.stopping("stops")
+    service.stopping("stops")
+    assert manager.next() == {"STOPPING": "1", "STATUS": "stops", "EXTEND_TIMEOUT_USEC": "30000000"}
+    service.close()
+    manager.socket.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        manager.next()
+
+
+async def test_the_loop_says_that_it_runs_and_asks_for_time_while_it_needs_some(
+    manager: Manager, tmp_path: Path
+) -> None:
+    service = ServiceManager(str(tmp_path / "notify"), watchdog_s=0.01)
+    running = asyncio.create_task(service.run())
+    assert await asyncio.to_thread(manager.next) == {"WATCHDOG": "1"}
+    service.starting("reads")
+    while "EXTEND_TIMEOUT_USEC" not in (told := await asyncio.to_thread(manager.until, "WATCHDOG")):
+        pass
+    assert told == {"WATCHDOG": "1", "EXTEND_TIMEOUT_USEC": "30000000"}
+    running.cancel()
+    await asyncio.wait([running])
+    service.close()
+
+
+def test_the_environment_names_the_manager_and_is_not_left_to_children(manager: Manager, tmp_path: Path) -> None:
+    environment = {
+        "NOTIFY_SOCKET": str(tmp_path / "notify"),
+        "WATCHDOG_USEC": "20000000",
+        "WATCHDOG_PID": "7",
+        "HOME": "/",
+    }
+    service = ServiceManager.of_environment(environment, 7)
+    assert environment == {"HOME": "/"}
+    service.ready("serves")
+    assert manager.next()["READY"] == "1"
+    service.close()
+
+
+def test_without_a_manager_nothing_is_sent_and_nothing_fails() -> None:
+    service = ServiceManager.of_environment({}, 7)
+    assert not service.is_there
+    service.ready("serves")
+    service.close()
+
+
+def test_an_address_of_an_unknown_kind_and_a_manager_that_is_gone_are_told_once(tmp_path: Path) -> None:
+    lines: list[str] = []
+    assert not ServiceManager.of_environment({"NOTIFY_SOCKET": "vsock:2:1"}, 7, lines.append).is_there
+    assert "vsock:2:1" in lines.pop()
+    service = ServiceManager.of_environment({"NOTIFY_SOCKET": str(tmp_path / "gone")}, 7, lines.append)
+    service.ready("serves")
+    service.ready("serves")
+    service.close()
+    assert len(lines) == 1
+    assert "cannot tell the service manager" in lines[0]
+
+
+def test_an_abstract_address_is_reached() -> None:
+    name = f"firn-test-{os.getpid()}"
+    made = Manager("\0" + name)
+    service = ServiceManager.of_environment({"NOTIFY_SOCKET": f"@{name}"}, 7)
+    service.ready("serves")
+    assert made.next()["READY"] == "1"
+    service.close()
+    made.socket.close()
+
+
+@pytest.mark.faults
+async def test_a_broker_tells_when_it_starts_serves_and_stops(
+    manager: Manager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    monkeypatch.setenv("WATCHDOG_USEC", "1000000")
+    async with broker(tmp_path) as running:
+        first = manager.next()
+        assert first["STATUS"].startswith("starts on ")
+        assert int(first["EXTEND_TIMEOUT_USEC"]) > 0
+        assert f":{running.port}" in manager.until("READY")["STATUS"]
+        assert "EXTEND_TIMEOUT_USEC" not in manager.until("WATCHDOG")
+        store = running.store_process()
+        assert store is not None
+        assert "NOTIFY_SOCKET" not in psutil.Process(store.pid).environ()
+        running.process.send_signal(signal.SIGTERM)
+        assert "EXTEND_TIMEOUT_USEC" in await asyncio.to_thread(manager.until, "STOPPING")
+        async with asyncio.timeout(60):
+            assert await running.process.wait() == 0

@@ -1,0 +1,209 @@
+"""The agent: what it takes for the end of the machine, and what it does then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from firn_agent import DRAINED, NOT_WHOLE, RESERVE_S, Agent
+from firn_aws import Aws, Metadata, UrllibHttp
+from firn_bootstrap import parse_settings
+
+from tests.infra.bootstrap.conftest import REGION, FakeClock
+from tests.infra.imds import LifecycleServer, MetadataServer
+
+INSTANCE = "i-0123456789abcdef0"
+
+
+class Drain:
+    """``firn drain`` under way: it ends with ``code`` at ``end_s``, or never."""
+
+    def __init__(self, clock: FakeClock, seconds: float | None, code: int) -> None:
+        self._clock = clock
+        self._end_s = None if seconds is None else clock.s + seconds
+        self._code = code
+        self.stopped = False
+
+    def ended(self) -> int | None:
+        return self._code if self._end_s is not None and self._clock.s >= self._end_s else None
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+class Around:
+    def __init__(self, clock: FakeClock) -> None:
+        self.lines: list[str] = []
+        self.commands: list[Sequence[str]] = []
+        self.takes: tuple[float | None, int] = (5.0, DRAINED)
+        self.drains: list[Drain] = []
+        self._clock = clock
+
+    def begin(self, command: Sequence[str], environment: Mapping[str, str]) -> Drain:
+        assert environment["AWS_REGION"] == REGION
+        self.commands.append(command)
+        self.drains.append(Drain(self._clock, *self.takes))
+        return self.drains[-1]
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    @property
+    def timeout_s(self) -> float:
+        [command] = self.commands
+        assert command[:4] == ("/opt/firn/current/bin/firn", "drain", "--data-dir", "/var/lib/firn/data")
+        assert command[4] == "--timeout"
+        return float(command[5])
+
+
+Made = tuple[Agent, Around, FakeClock]
+
+
+@pytest.fixture
+def agent_of(settings: dict[str, Any], metadata: MetadataServer, hooks: LifecycleServer) -> Callable[..., Made]:
+    def make(**changes: Any) -> Made:
+        settings["endpoints"] = {"imds": metadata.url, "autoscaling": hooks.url}
+        settings.update(changes)
+        read = parse_settings(json.dumps(settings))
+        clock, http = FakeClock(), UrllibHttp()
+        clock.s = datetime.now(UTC).timestamp()
+        client = Metadata(http, clock, metadata.url)
+        around = Around(clock)
+        return Agent(read, client, Aws(http, clock, client, REGION, read.endpoints), clock, around), around, clock
+
+    return make
+
+
+def after_looks(metadata: MetadataServer, looks: int, change: Callable[[], None]) -> Callable[[], None]:
+    """A world in which something happens after so many waits."""
+    left = [looks]
+
+    def slept() -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            change()
+
+    return slept
+
+
+def test_a_machine_that_stays_is_left_alone(agent_of: Callable[..., Made], metadata: MetadataServer) -> None:
+    agent, around, _ = agent_of()
+    metadata.instance.lifecycle_state = "InService"
+    assert agent.look() is None
+    metadata.instance.lifecycle_state = None
+    assert agent.look() is None
+    assert around.commands == []
+
+
+def test_the_groups_wish_drains_the_broker_and_completes_the_hook(
+    agent_of: Callable[..., Made], metadata: MetadataServer, hooks: LifecycleServer
+) -> None:
+    agent, around, clock = agent_of()
+    hooks.begin("firn-0", "drain", INSTANCE)
+
+    def wished() -> None:
+        metadata.instance.lifecycle_state = "Terminated"
+
+    clock.on_sleep = after_looks(metadata, 3, wished)
+    agent.run()
+    assert around.timeout_s == 3600
+    assert hooks.done == {("firn-0", "drain", INSTANCE): "CONTINUE"}
+    assert "Drained in 5.0 s: everything tiered is in the store." in around.lines
+
+
+def test_a_long_drain_keeps_the_hook_open(
+    agent_of: Callable[..., Made], metadata: MetadataServer, hooks: LifecycleServer
+) -> None:
+    agent, around, _ = agent_of()
+    hooks.begin("firn-0", "drain", INSTANCE)
+    metadata.instance.lifecycle_state = "Terminated"
+    around.takes = (200.0, DRAINED)
+    agent.run()
+    assert hooks.heartbeats == [("firn-0", "drain", INSTANCE)] * 3
+
+
+@pytest.mark.parametrize(("code", "words"), [(NOT_WHOLE, "Not drained"), (1, "failed with exit code 1")])
+def test_a_drain_that_is_not_whole_is_told_and_the_machine_ends_all_the_same(
+    agent_of: Callable[..., Made], metadata: MetadataServer, hooks: LifecycleServer, code: int, words: str
+) -> None:
+    agent, around, _ = agent_of()
+    hooks.begin("firn-0", "drain", INSTANCE)
+    metadata.instance.lifecycle_state = "Terminated"
+    around.takes = (5.0, code)
+    agent.run()
+    assert any(words in line for line in around.lines)
+    assert len(hooks.done) == 1
+
+
+def test_a_spot_notice_leaves_the_drain_the_time_that_is_left(
+    agent_of: Callable[..., Made], metadata: MetadataServer
+) -> None:
+    agent, around, clock = agent_of()
+    metadata.instance.spot_action = "terminate"
+    metadata.instance.spot_time_s = clock.s + 90
+    agent.run()
+    assert 90 - RESERVE_S - 2 <= around.timeout_s <= 90 - RESERVE_S
+
+
+def test_a_spot_notice_that_came_late_still_drains(agent_of: Callable[..., Made], metadata: MetadataServer) -> None:
+    agent, around, clock = agent_of()
+    metadata.instance.spot_action = "stop"
+    metadata.instance.spot_time_s = clock.s - 5
+    agent.run()
+    assert around.timeout_s == 1
+
+
+def test_a_drain_that_hangs_is_stopped(agent_of: Callable[..., Made], metadata: MetadataServer) -> None:
+    agent, around, clock = agent_of()
+    metadata.instance.spot_action = "terminate"
+    metadata.instance.spot_time_s = clock.s + 60
+    around.takes = (None, 0)
+    agent.run()
+    assert around.drains[0].stopped
+    assert "The drain did not end in its time." in around.lines
+
+
+def test_metadata_that_is_away_for_a_while_is_told_once(
+    agent_of: Callable[..., Made], metadata: MetadataServer
+) -> None:
+    agent, around, clock = agent_of()
+    metadata.instance.on = False
+    assert agent.look() is None
+    assert agent.look() is None
+    metadata.instance.on = True
+    metadata.instance.spot_action = "terminate"
+    metadata.instance.spot_time_s = clock.s + 60
+    assert agent.look() is not None
+    assert len([line for line in around.lines if "cannot be read" in line]) == 1
+
+
+def test_a_rebalance_recommendation_ends_nothing(agent_of: Callable[..., Made], metadata: MetadataServer) -> None:
+    agent, around, _ = agent_of()
+    metadata.instance.rebalance = True
+    assert agent.look() is None
+    assert agent.look() is None
+    assert len(around.lines) == 1
+
+
+def test_a_machine_for_http_completes_its_hook_without_a_drain(
+    agent_of: Callable[..., Made], metadata: MetadataServer, hooks: LifecycleServer
+) -> None:
+    servers = {"bootstrap.servers": "b:9092"}
+    agent, around, _ = agent_of(role="http", node_id=None, data=None, advertised=None, settings=servers)
+    hooks.begin("firn-0", "drain", INSTANCE)
+    metadata.instance.lifecycle_state = "Terminated"
+    agent.run()
+    assert around.commands == []
+    assert len(hooks.done) == 1
+
+
+def test_a_hook_that_nobody_waits_for_is_told_and_not_an_end(
+    agent_of: Callable[..., Made], metadata: MetadataServer
+) -> None:
+    agent, around, _ = agent_of()
+    metadata.instance.lifecycle_state = "Terminated"
+    agent.run()
+    assert any("does not take CompleteLifecycleAction" in line for line in around.lines)

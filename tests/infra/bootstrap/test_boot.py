@@ -1,0 +1,465 @@
+"""The first boot, step by step: what it does, and above all what it must not do."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from firn_aws import Aws, AwsError, Unreachable
+from firn_bootstrap import INSTANCE_STORE_MODEL, LABEL, Done, Refused
+
+from app.configs.properties import parse_properties
+from tests.infra.bootstrap.conftest import DIRECTORY, OTHER_DIRECTORY, REGION, SHA256, World
+
+
+def formatted(world: World) -> bool:
+    return bool(world.machine.ran_any("mkfs.xfs") or world.machine.ran_any("mkfs.ext4"))
+
+
+def refused(world: World) -> str:
+    """Why the boot stops. Whatever the reason: nothing was formatted, and no broker started."""
+    with pytest.raises((Refused, Unreachable, AwsError)) as caught:
+        world.boot().run()
+    assert not formatted(world)
+    assert not [command for command in world.machine.ran if command[:2] == ("systemctl", "start")]
+    assert world.hooks.done == {}, "the launch hook stays open: the machine is not in service"
+    return str(caught.value)
+
+
+def took_over(world: World) -> bool:
+    """Whether the start was forced. The order holds for one start, so it is looked at while that goes on."""
+    order = world.machine.path("/run/firn-bootstrap/take-over.env")
+    seen: list[str | None] = []
+
+    def show(command: tuple[str, ...]) -> Done:
+        if "firn.service" in command:
+            seen.append(order.read_text() if order.exists() else None)
+        return Done(0, "ActiveState=active\n", "")
+
+    world.machine.answers["systemctl show"] = show
+    world.boot().run()
+    assert not order.exists(), "the next start is not forced"
+    assert set(seen) <= {None, "FIRN_TAKE_OVER=true\n"}
+    return seen[0] is not None
+
+
+# --- all goes well
+
+
+def test_a_blank_volume_is_attached_formatted_mounted_and_the_broker_started_in_this_order(world: World) -> None:
+    world.boot().run()
+    programs = [command[0] if command[0] != "systemctl" else " ".join(command[:2]) for command in world.machine.ran]
+    order = ["blkid", "mkfs.xfs", "mount", "sysctl", "firn:firn", "systemctl start", "systemctl show"]
+    positions = [programs.index(name) for name in order]
+    assert positions == sorted(positions)
+    assert world.attached() == world.instance_id
+    assert ("mkfs.xfs", "-q", "-L", LABEL, "/dev/nvme1n1") in world.machine.ran
+    assert ("mount", "-o", "noatime,nodev,nosuid", "/dev/nvme1n1", "/var/lib/firn") in world.machine.ran
+    assert world.hooks.done == {("firn-0", "launch", world.instance_id): "CONTINUE"}
+    assert world.machine.path("/opt/firn/current").readlink().name == SHA256
+
+
+def test_the_boot_says_each_step_and_up_to_which_offset_the_broker_is_back(world: World) -> None:
+    world.boot().run()
+    assert world.machine.failures == []
+    assert len(world.machine.lines) >= 8
+    [last] = [line for line in world.machine.lines if "serves" in line]
+    assert "orders-0 up to 5000" in last
+
+
+def test_a_second_boot_of_the_same_machine_changes_nothing(world: World) -> None:
+    world.boot().run()
+    first = {path: path.read_bytes() for path in world.machine.root.rglob("*") if path.is_file()}
+    world.machine.answers["blkid"] = Done(0, f"TYPE=xfs\nLABEL={LABEL}\n", "")
+    world.machine.ran.clear()
+    world.boot().run()
+    assert {path: path.read_bytes() for path in world.machine.root.rglob("*") if path.is_file()} == first
+    assert not formatted(world)
+    assert not world.machine.ran_any("mount")
+    assert any("Auto Scaling takes no word" in line for line in world.machine.lines), "no launch is under way any more"
+
+
+def test_settings_reach_the_broker_as_the_launch_template_has_them(world: World) -> None:
+    odd = {"log.segment.bytes": "268435456", "firn.http.allowed.hosts": "a b\\c,*.ä", "x=y:z": " \t#!"}
+    world.settings["settings"] = odd
+    world.boot().run()
+    path = world.machine.path("/etc/firn/firn.properties")
+    found = dict(parse_properties(path.read_text()))
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert odd.items() <= found.items()
+    assert found["firn.instance.id"] == world.instance_id
+    assert found["advertised.listeners"] == "PLAINTEXT://broker-0.prod.internal:9094"
+    assert found["listeners"] == "PLAINTEXT://0.0.0.0:9092"
+    assert found["broker.rack"] == "eu-central-1a"
+
+
+def test_the_broker_takes_the_settings_that_the_boot_writes(world: World) -> None:
+    from app.settings import Verdict, review, sources_of
+
+    world.boot().run()
+    path = world.machine.path("/etc/firn/firn.properties")
+    reviewed = review(sources_of(config_path=path, environment={}, flags={}))
+    assert [entry.why for entry in reviewed.entries if entry.verdict is not Verdict.EFFECTIVE] == []
+    assert reviewed.settings is not None
+    assert reviewed.settings.broker.node_id == 0
+
+
+def test_a_volume_that_another_machine_still_has_is_waited_for(world: World) -> None:
+    old = world.another_instance()
+    world.ec2.attach_volume(VolumeId=world.volume_id, InstanceId=old, Device="/dev/sdf")
+
+    def released() -> None:
+        if world.attached() == old:
+            world.ec2.detach_volume(VolumeId=world.volume_id, InstanceId=old)
+
+    world.machine.fake_clock.on_sleep = released
+    world.boot().run()
+    assert world.attached() == world.instance_id
+    assert len([line for line in world.machine.lines if f"still with {old}" in line]) == 1
+
+
+def test_a_long_wait_keeps_the_launch_hook_open(world: World) -> None:
+    old = world.another_instance()
+    world.ec2.attach_volume(VolumeId=world.volume_id, InstanceId=old, Device="/dev/sdf")
+    world.machine.fake_clock.slept_s = 60.0
+    assert f"still with {old} after 900 s" in refused(world)
+    assert set(world.hooks.heartbeats) == {("firn-0", "launch", world.instance_id)}
+    assert len(world.hooks.heartbeats) == 15
+
+
+def test_a_disk_that_the_kernel_shows_late_is_waited_for(world: World) -> None:
+    device = world.machine.path("/sys/block/nvme1n1")
+    hidden = device.with_name("hidden")
+    device.rename(hidden)
+    (hidden / "device/serial").rename(hidden / "serial-of-nobody")
+
+    def shown() -> None:
+        if hidden.exists():
+            (hidden / "serial-of-nobody").rename(hidden / "device/serial")
+            hidden.rename(device)
+
+    world.machine.fake_clock.on_sleep = shown
+    world.boot().run()
+    assert world.machine.mounted == "/dev/nvme1n1"
+
+
+def test_an_instance_store_is_found_by_its_model(world: World) -> None:
+    world.settings["data"] = {"kind": "instance-store", "volume_id": None, "filesystem": "ext4"}
+    world.settings["accept_loss_of_untiered"] = True
+    world.machine.add_disk("nvme2n1", serial="AWS123", model=INSTANCE_STORE_MODEL)
+    world.boot().run()
+    assert world.machine.mounted == "/dev/nvme2n1"
+    assert world.attached() is None
+    assert world.machine.ran_any("mkfs.ext4") == [("mkfs.ext4", "-q", "-m", "0", "-L", LABEL, "/dev/nvme2n1")]
+
+
+def test_a_machine_without_an_instance_store_is_told_to_be_another_type(world: World) -> None:
+    world.settings["data"] = {"kind": "instance-store", "volume_id": None, "filesystem": "ext4"}
+    world.settings["accept_loss_of_untiered"] = True
+    assert "one that has NVMe" in refused(world)
+
+
+def for_http(world: World, port: int) -> None:
+    world.settings |= {"role": "http", "node_id": None, "data": None, "advertised": None, "store": None}
+    world.settings["settings"] = {"bootstrap.servers": "b0:9092,b1:9092", "firn.http.allowed.hosts": "api.prod"}
+    world.settings["endpoints"]["s3"] = "http://127.0.0.1:9"
+    world.settings["http"]["port"] = port
+
+
+class Health(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/healthz" else 404)
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: object) -> None: ...
+
+
+def serve_health() -> ThreadingHTTPServer:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Health)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    return server
+
+
+def test_a_machine_for_http_alone_touches_no_disk_and_no_bucket(world: World) -> None:
+    healthy = serve_health()
+    try:
+        for_http(world, int(healthy.server_address[1]))
+        world.boot().run()
+    finally:
+        healthy.shutdown()
+        healthy.server_close()
+    assert not world.machine.ran_any("mount")
+    assert ("systemctl", "start", "--no-block", "firn-http.service") in world.machine.ran
+    env = world.machine.path("/etc/firn/firn.env").read_text()
+    assert 'FIRN_BOOTSTRAP="b0:9092,b1:9092"\n' in env
+    assert 'FIRN_HTTP_FLAGS="--http-allowed-hosts api.prod"\n' in env
+    assert len(world.hooks.done) == 1
+
+
+def test_http_that_does_not_answer_is_not_put_into_service(world: World) -> None:
+    for_http(world, 9)
+    with pytest.raises(Refused, match="HTTP does not answer on port 9"):
+        world.boot().run()
+    assert world.hooks.done == {}
+
+
+# --- what stops it
+
+
+def test_a_store_that_cannot_be_reached_stops_the_boot_before_any_disk_is_looked_at(world: World) -> None:
+    world.settings["endpoints"]["s3"] = "http://127.0.0.1:9"
+    assert "cannot be reached" in refused(world)
+    assert world.attached() is None
+
+
+def test_a_bucket_that_is_not_there_stops_the_boot(world: World) -> None:
+    world.settings["store"] = "s3://firn-nowhere/firn"
+    assert "NoSuchBucket" in refused(world)
+    assert world.attached() is None
+
+
+def test_a_bucket_of_another_cluster_stops_the_boot_before_any_disk_is_looked_at(world: World) -> None:
+    world.s3.put_object(Bucket=world.bucket, Key="firn/cluster/name", Body=b'{"version": 1, "cluster": "staging"}')
+    assert "belongs to cluster staging, and this machine to prod" in refused(world)
+    assert world.attached() is None
+
+
+@pytest.mark.parametrize("body", [b"prod", b"{}", b"[]", b'{"version": 2, "cluster": "prod"}', b""])
+def test_a_cluster_name_that_cannot_be_read_stops_the_boot(world: World, body: bytes) -> None:
+    world.s3.put_object(Bucket=world.bucket, Key="firn/cluster/name", Body=body)
+    assert "cluster/name" in refused(world)
+
+
+def test_the_first_broker_of_a_bucket_writes_the_clusters_name(world: World) -> None:
+    world.boot().run()
+    body = world.s3.get_object(Bucket=world.bucket, Key="firn/cluster/name")["Body"].read()
+    assert json.loads(body) == {"version": 1, "cluster": "prod"}
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ("TYPE=ext4\nLABEL=home\n", "holds ext4 with label home"),
+        ("TYPE=xfs\n", "holds xfs"),
+        ("TYPE=ntfs\nLABEL=firn\n", "holds ntfs"),
+        ("PTTYPE=gpt\n", "holds gpt"),
+        ("TYPE=LVM2_member\n", "holds LVM2_member"),
+        ("USAGE=raid\n", "holds something"),
+    ],
+)
+def test_a_disk_with_something_that_firn_did_not_make_is_never_formatted(world: World, found: str, words: str) -> None:
+    world.machine.answers["blkid"] = Done(0, found, "")
+    assert words in refused(world)
+
+
+def test_a_disk_that_blkid_does_not_know_but_is_not_zeros_is_never_formatted(world: World) -> None:
+    with world.machine.path("/dev/nvme1n1").open("r+b") as raw:
+        raw.seek((1 << 20) - 1)
+        raw.write(b"\1")
+    assert "is not blank" in refused(world)
+
+
+def test_a_disk_that_blkid_cannot_read_is_never_formatted(world: World) -> None:
+    world.machine.answers["blkid"] = Done(4, "", "blkid: error: /dev/nvme1n1: Input/output error")
+    assert "Input/output error" in refused(world)
+
+
+def test_a_disk_with_partitions_is_never_formatted(world: World) -> None:
+    partition = world.machine.path("/sys/block/nvme1n1/nvme1n1p1")
+    partition.mkdir()
+    (partition / "partition").write_text("1\n")
+    assert "has partitions (nvme1n1p1)" in refused(world)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"cluster": "staging"}, {"node_id": 1}, {"store": "s3://other/firn"}, {"version": 2}]
+)
+def test_the_volume_of_another_node_is_unmounted_again(world: World, fields: dict[str, Any]) -> None:
+    world.machine.answers["blkid"] = Done(0, f"TYPE=xfs\nLABEL={LABEL}\n", "")
+    world.marker(**fields)
+    assert "Nothing was changed" in refused(world)
+    assert world.machine.mounted is None
+
+
+def test_a_volume_with_data_and_without_a_marker_is_refused(world: World) -> None:
+    world.machine.answers["blkid"] = Done(0, f"TYPE=xfs\nLABEL={LABEL}\n", "")
+    world.data_directory(DIRECTORY)
+    assert "has no volume.json, but data/meta.properties" in refused(world)
+
+
+def test_a_boot_that_was_cut_off_after_the_format_goes_on(world: World) -> None:
+    world.machine.answers["blkid"] = Done(0, f"TYPE=xfs\nLABEL={LABEL}\n", "")
+    world.machine.path("/var/lib/firn/data").mkdir(parents=True)
+    world.boot().run()
+    assert world.machine.path("/var/lib/firn/volume.json").exists()
+
+
+def test_a_data_directory_of_another_cluster_than_the_buckets_stops_the_boot(world: World) -> None:
+    world.machine.answers["blkid"] = Done(0, f"TYPE=xfs\nLABEL={LABEL}\n", "")
+    world.marker()
+    world.data_directory(DIRECTORY, cluster_id="another")
+    world.say_place(directory_id=DIRECTORY)
+    assert "belongs to cluster another" in refused(world)
+
+
+def test_a_machine_in_another_zone_stops_before_it_touches_anything(world: World) -> None:
+    world.metadata.instance.zone = "eu-central-1b"
+    assert "is in zone eu-central-1b" in refused(world)
+    assert world.machine.ran == []
+
+
+def test_a_volume_in_another_zone_is_named(world: World) -> None:
+    world.volume_id = world.ec2.create_volume(AvailabilityZone="eu-central-1b", Size=20)["VolumeId"]
+    world.settings["data"]["volume_id"] = world.volume_id
+    assert "a volume cannot change its zone" in refused(world)
+
+
+def test_a_volume_that_ec2_does_not_know_is_named(world: World) -> None:
+    world.settings["data"]["volume_id"] = "vol-00000000000000000"
+    assert "vol-00000000000000000" in refused(world)
+
+
+def test_what_the_doctor_finds_stops_the_boot(world: World) -> None:
+    check = {"name": "disk", "passed": False, "detail": "5 GiB free", "mend": "use a larger volume"}
+    world.machine.answers["firn doctor"] = Done(1, json.dumps({"passed": False, "checks": [check]}), "")
+    with pytest.raises(Refused, match=r"disk: 5 GiB free \(use a larger volume\)"):
+        world.boot().run()
+    assert not [command for command in world.machine.ran if command[:2] == ("systemctl", "start")]
+
+
+def test_a_broker_that_fails_for_good_leaves_the_launch_hook_open(world: World) -> None:
+    world.machine.answers["systemctl show"] = Done(0, "ActiveState=failed\nResult=exit-code\nExecMainStatus=2\n", "")
+    with pytest.raises(Refused, match="exit code 2"):
+        world.boot().run()
+    assert world.hooks.done == {}
+
+
+def test_a_release_that_nobody_brought_stops_the_boot(world: World) -> None:
+    world.machine.path(f"/opt/firn/releases/{SHA256}/.complete").unlink()
+    with pytest.raises(Refused, match="neither installed nor baked"):
+        world.boot().run()
+
+
+# --- who may take a node id over
+
+
+def with_another(world: World, instance_id: str) -> None:
+    """The cluster log names another directory on that instance."""
+    world.say_place(directory_id=OTHER_DIRECTORY, instance_id=instance_id)
+
+
+def test_a_machine_that_ec2_calls_terminated_is_taken_over_from(world: World) -> None:
+    old = world.another_instance()
+    world.ec2.terminate_instances(InstanceIds=[old])
+    with_another(world, old)
+    assert took_over(world)
+    assert any("What that machine had not uploaded is lost" in line for line in world.machine.lines)
+
+
+@pytest.mark.parametrize("state", ["running", "stopped", "not found", "no id", "another id"])
+def test_nothing_but_terminated_is_death(world: World, state: str) -> None:
+    old = world.another_instance()
+    if state == "stopped":
+        world.ec2.stop_instances(InstanceIds=[old])
+    with_another(world, {"not found": "i-00000000000000000", "no id": "", "another id": "my laptop"}.get(state, old))
+    assert not took_over(world)
+
+
+OLD = "i-0aaaaaaaaaaaaaaa0"
+
+
+@pytest.mark.parametrize(
+    ("says", "words"),
+    [
+        (f"<instanceId>{OLD}</instanceId><instanceState><name>shutting-down</name></instanceState>", "(shutting-down)"),
+        (
+            "<instanceId>i-other</instanceId><instanceState><name>terminated</name></instanceState>",
+            "(not found by EC2)",
+        ),
+        (f"<instanceId>{OLD}</instanceId>", "(without a state)"),
+    ],
+    ids=["shutting-down", "of another machine", "no state"],
+)
+def test_an_answer_of_ec2_that_does_not_say_terminated_of_this_machine_is_not_death(
+    world: World, monkeypatch: pytest.MonkeyPatch, says: str, words: str
+) -> None:
+    ask = Aws.query
+    text = f"<r><reservationSet><item><instancesSet><item>{says}</item></instancesSet></item></reservationSet></r>"
+
+    def answer(self: Aws, service: str, action: str, **parameters: str) -> ElementTree.Element:
+        return (
+            ElementTree.fromstring(text) if action == "DescribeInstances" else ask(self, service, action, **parameters)
+        )
+
+    monkeypatch.setattr(Aws, "query", answer)
+    with_another(world, OLD)
+    assert not took_over(world)
+    assert any(f"{words}: without force" in line for line in world.machine.lines)
+
+
+def test_an_error_of_ec2_is_not_death(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = Aws.query
+
+    def answer(self: Aws, service: str, action: str, **parameters: str) -> Any:
+        if action == "DescribeInstances":
+            raise AwsError(403, "UnauthorizedOperation", "not allowed")
+        return ask(self, service, action, **parameters)
+
+    monkeypatch.setattr(Aws, "query", answer)
+    with_another(world, world.another_instance())
+    assert not took_over(world)
+
+
+def test_the_registered_directory_itself_asks_nobody(world: World) -> None:
+    world.machine.answers["blkid"] = Done(0, f"TYPE=xfs\nLABEL={LABEL}\n", "")
+    world.marker()
+    world.data_directory(DIRECTORY)
+    old = world.another_instance()
+    world.ec2.terminate_instances(InstanceIds=[old])
+    world.say_place(directory_id=DIRECTORY, instance_id=old)
+    assert not took_over(world)
+    assert any("it goes on here" in line for line in world.machine.lines)
+
+
+def test_a_data_directory_whose_identity_is_damaged_stops_the_boot(world: World) -> None:
+    world.machine.answers["blkid"] = Done(0, f"TYPE=xfs\nLABEL={LABEL}\n", "")
+    world.marker()
+    world.machine.path("/var/lib/firn/data").mkdir()
+    world.machine.path("/var/lib/firn/data/meta.properties").write_text("directory.id=x\n")
+    assert "is no directory id" in refused(world)
+
+
+def test_a_cluster_log_that_cannot_be_read_stops_the_boot(world: World) -> None:
+    world.machine.answers["firn cluster place"] = Done(1, "", "Error: entry 7 of the cluster log is damaged.")
+    with pytest.raises(Refused, match="entry 7 of the cluster log is damaged"):
+        world.boot().run()
+    assert not [command for command in world.machine.ran if command[:2] == ("systemctl", "start")]
+
+
+def test_a_forced_start_that_fails_leaves_no_force_behind(world: World) -> None:
+    old = world.another_instance()
+    world.ec2.terminate_instances(InstanceIds=[old])
+    with_another(world, old)
+    world.machine.answers["systemctl show"] = Done(0, "ActiveState=failed\nResult=exit-code\nExecMainStatus=1\n", "")
+    with pytest.raises(Refused):
+        world.boot().run()
+    assert not world.machine.path("/run/firn-bootstrap/take-over.env").exists()
+
+
+def test_a_broker_that_waits_for_the_old_one_is_waited_for(world: World) -> None:
+    states = iter(["activating", "activating", "active"])
+    texts = {"activating": "NRestarts=3\n", "active": ""}
+
+    def show(command: tuple[str, ...]) -> Done:
+        del command
+        state = next(states, "active")
+        return Done(0, f"ActiveState={state}\nResult=success\n{texts[state]}", "")
+
+    world.machine.answers["systemctl show"] = show
+    world.boot().run()
+    assert len([line for line in world.machine.lines if "it was started 3 times more" in line]) == 1
+    assert REGION in world.machine.path("/etc/firn/firn.env").read_text()

@@ -1,0 +1,138 @@
+"""bootstrap.json is read strictly: what is not understood is refused, with its name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from firn_bootstrap import EFFECT_OF_BOOTSTRAP, SettingsError, parse_settings, properties_text
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.configs.properties import parse_properties
+
+
+def change(made: dict[str, Any], path: str, value: object) -> None:
+    *folders, name = path.split(".")
+    for folder in folders:
+        made = made[folder]
+    if value is ...:
+        del made[name]
+    else:
+        made[name] = value
+
+
+def test_a_document_of_the_launch_template_is_read(settings: dict[str, Any]) -> None:
+    read = parse_settings(json.dumps(settings))
+    assert (read.node_id, read.advertised_host, read.advertised_port) == (0, "broker-0.prod.internal", 9094)
+    assert (read.store_url.bucket, read.store_url.prefix, read.store_url.region) == (
+        "firn-prod",
+        "firn/",
+        "eu-central-1",
+    )
+
+
+@pytest.mark.parametrize("path", ["wheelhouse", "lifecycle"])
+def test_what_may_be_null_is_read_as_nothing(settings: dict[str, Any], path: str) -> None:
+    change(settings, path, None)
+    assert getattr(parse_settings(json.dumps(settings)), path) is None
+
+
+REFUSED: list[tuple[str, object]] = [
+    ("version", 2),
+    ("version", True),
+    ("version", ...),
+    ("role", "controller"),
+    ("cluster", ""),
+    ("cluster", "a b"),
+    ("node_id", -1),
+    ("node_id", "0"),
+    ("node_id", None),
+    ("region", "eu"),
+    ("zone", "us-east-1a"),
+    ("store", "file:///data"),
+    ("store", "s3://UPPER/firn"),
+    ("store", "s3://firn-prod/a b"),
+    ("wheelhouse.sha256", "5F" * 32),
+    ("wheelhouse.sha256", "5f"),
+    ("wheelhouse.bucket", ...),
+    ("data", None),
+    ("data.kind", "tmpfs"),
+    ("data.volume_id", "vol-"),
+    ("data.volume_id", None),
+    ("data.filesystem", "btrfs"),
+    ("data.more", 1),
+    ("accept_loss_of_untiered", "yes"),
+    ("advertised", None),
+    ("advertised.port", 65536),
+    ("advertised.host", "a,b"),
+    ("http.port", 0),
+    ("http.enabled", 1),
+    ("settings", []),
+    ("settings", {"log.segment.bytes": 1}),
+    ("settings", {"a": "b\nnode.id=7"}),
+    ("settings", {"a\nb": "c"}),
+    ("lifecycle.heartbeat_s", 0),
+    ("lifecycle.autoscaling_group", ""),
+    ("endpoints", {"sts": "http://x"}),
+    ("endpoints", {"s3": "ftp://x"}),
+    ("surprise", 1),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), REFUSED, ids=[f"{path}={json.dumps(value, default=str)}" for path, value in REFUSED]
+)
+def test_what_is_wrong_is_refused(settings: dict[str, Any], path: str, value: object) -> None:
+    change(settings, path, value)
+    with pytest.raises(SettingsError):
+        parse_settings(json.dumps(settings))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "1", "null", '{"version": 1, "version": 1}'])
+def test_what_is_no_object_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError):
+        parse_settings(text)
+
+
+@pytest.mark.parametrize("name", sorted(EFFECT_OF_BOOTSTRAP))
+def test_a_setting_that_the_boot_decides_is_refused(settings: dict[str, Any], name: str) -> None:
+    settings["settings"] = {name: "1"}
+    with pytest.raises(SettingsError, match="must not have"):
+        parse_settings(json.dumps(settings))
+
+
+def test_every_spelling_of_a_setting_that_the_boot_decides_is_known() -> None:
+    from app.settings import ALIASES
+
+    missing = {alias for alias, name in ALIASES.items() if name in EFFECT_OF_BOOTSTRAP} - set(EFFECT_OF_BOOTSTRAP)
+    assert missing == set()
+
+
+def test_an_instance_store_needs_the_loss_to_be_accepted(settings: dict[str, Any]) -> None:
+    settings["data"] = {"kind": "instance-store", "volume_id": None, "filesystem": "ext4"}
+    with pytest.raises(SettingsError, match="accept_loss_of_untiered"):
+        parse_settings(json.dumps(settings))
+    settings["accept_loss_of_untiered"] = True
+    data = parse_settings(json.dumps(settings)).data
+    assert data is not None
+    assert data.kind == "instance-store"
+
+
+def test_a_machine_for_http_must_be_told_its_brokers(settings: dict[str, Any]) -> None:
+    settings |= {"role": "http", "node_id": None, "data": None, "advertised": None, "settings": {}}
+    with pytest.raises(SettingsError, match=r"bootstrap\.servers"):
+        parse_settings(json.dumps(settings))
+    settings["settings"] = {"bootstrap.servers": "b:9092", "log.segment.bytes": "1"}
+    with pytest.raises(SettingsError, match=r"log\.segment\.bytes"):
+        parse_settings(json.dumps(settings))
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r\x0b\x0c\x00"), max_size=20)
+
+
+@settings(max_examples=50)
+@given(st.dictionaries(TEXT.filter(lambda name: name.strip(" \t") == name and name), TEXT, max_size=4))
+def test_every_text_comes_back_from_the_properties_file(values: dict[str, str]) -> None:
+    assert dict(parse_properties(properties_text(values))) == values

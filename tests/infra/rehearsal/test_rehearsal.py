@@ -1,0 +1,141 @@
+"""The rehearsal itself: it sees what is lost, ends what it started, and (slow) boots machines for real."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from infra.rehearsal.__main__ import TOOLS, check_tools
+from infra.rehearsal.load import State
+from infra.rehearsal.root import NotPossible, mirror
+
+ROOT = Path(__file__).parents[3]
+STATE = State(
+    records={"orders-0": (5000, 5000, "aa"), "customers-0": (200, 200, "bb")},
+    offsets={"orders-0": 100},
+    transactional_ids={"payments-writer": "cc"},
+    customers={"customer 1": "round 2"},
+)
+
+
+def can_rehearse() -> str:
+    """Why this machine cannot; empty if it can."""
+    try:
+        check_tools()
+    except NotPossible as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        replace(STATE, records={**STATE.records, "orders-0": (4000, 4000, "dd")}),
+        replace(STATE, records={**STATE.records, "orders-0": (5000, 5000, "dd")}),
+        replace(STATE, records={"orders-0": (5000, 5000, "aa")}),
+        replace(STATE, offsets={}),
+        replace(STATE, offsets={"orders-0": 99}),
+        replace(STATE, transactional_ids={}),
+        replace(STATE, customers={"customer 1": "round 1"}),
+        replace(STATE, customers={}),
+    ],
+    ids=["tail", "changed", "partition", "no offset", "older offset", "id", "older value", "no value"],
+)
+def test_whatever_is_lost_is_named(later: State) -> None:
+    assert len(STATE.differences(later)) == 1
+    assert STATE.differences(STATE) == []
+
+
+def test_the_mirror_is_that_of_this_machines_apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    apt = tmp_path / "apt-get"
+    apt.write_text(
+        "#!/bin/sh\necho bookworm-updates main http://b.test/debian/\necho bookworm main http://a.test/debian/\n"
+    )
+    apt.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert mirror() == "http://a.test/debian/"
+    apt.write_text("#!/bin/sh\necho trixie main http://b.test/debian/\n")
+    with pytest.raises(NotPossible, match="no source of Debian bookworm"):
+        mirror()
+
+
+def test_a_machine_without_the_tools_is_told_which_packages_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(shutil, "which", lambda tool, path=None: None if tool == "debootstrap" else f"/bin/{tool}")
+    with pytest.raises(NotPossible, match="install debootstrap"):
+        check_tools()
+    assert {"debootstrap", "systemd-container"} <= set(TOOLS.values())
+
+
+@pytest.mark.skipif(can_rehearse() != "", reason=can_rehearse())
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_whatever_the_rehearsal_started_ends_with_it(tmp_path: Path, number: signal.Signals) -> None:
+    inner = textwrap.dedent(
+        """
+        import pathlib, signal, subprocess, sys
+        folder = pathlib.Path(sys.argv[1])
+        def interrupt(number, frame):
+            raise KeyboardInterrupt
+        signal.signal(signal.SIGTERM, interrupt)
+        child = subprocess.Popen(["sleep", "1000"])
+        (folder / "spaces").write_text(str((folder / "x").stat().st_ino))
+        (folder / "started").touch()
+        try:
+            child.wait()
+        except KeyboardInterrupt:
+            (folder / "cleaned").touch()
+        """
+    )
+    (tmp_path / "x").touch()
+    outer = "import sys; from infra.rehearsal.__main__ import in_name_spaces; sys.exit(in_name_spaces(sys.argv[1:]))"
+    command = [sys.executable, "-c", outer, sys.executable, "-c", inner, str(tmp_path)]
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+    group = process.pid
+    until(lambda: (tmp_path / "started").exists(), "the command began")
+    if number == signal.SIGINT:
+        os.killpg(group, number)  # as a terminal does
+    else:
+        process.send_signal(number)
+    process.wait(30)
+    until(lambda: (tmp_path / "cleaned").exists(), "the command had its turn to end what it started")
+    until(lambda: not running_in(group), "nothing of it runs any more")
+
+
+def running_in(session: int) -> list[int]:
+    """Processes of a session."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+def until(true: object, what: str) -> None:
+    assert callable(true)
+    end_s = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end_s, what
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(can_rehearse() != "", reason=can_rehearse())
+def test_a_deployment_survives_what_the_rehearsal_does_to_it() -> None:
+    """Times are measured by ``make rehearse``; here only what is lost or wrong counts."""
+    done = subprocess.run([sys.executable, "-m", "infra.rehearsal", "--no-limits"], cwd=ROOT, check=False, timeout=3600)
+    assert done.returncode == 0
