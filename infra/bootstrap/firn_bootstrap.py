@@ -514,6 +514,7 @@ class Boot:
             self.mount(device)
             self.claim_bucket()
         release = self.install_release()
+        self._beat()  # an installation takes its time
         self.install_units(release)
         self.write_settings()
         if self._settings.role == "broker":
@@ -1064,12 +1065,15 @@ class Boot:
 
     def _pause(self, seconds: float = POLL_S) -> None:
         """Wait a little, and tell the auto-scaling group now and then that this machine still works on it."""
-        clock = self._machine.clock
-        clock.sleep(seconds)
+        self._machine.clock.sleep(seconds)
+        self._beat()
+
+    def _beat(self) -> None:
+        now_s = self._machine.clock.monotonic_s()
         lifecycle = self._settings.lifecycle
-        if lifecycle is None or not lifecycle.launch_hook or clock.monotonic_s() - self._beat_s < lifecycle.heartbeat_s:
+        if lifecycle is None or not lifecycle.launch_hook or now_s - self._beat_s < lifecycle.heartbeat_s:
             return
-        self._beat_s = clock.monotonic_s()
+        self._beat_s = now_s
         try:
             self._aws.query("autoscaling", "RecordLifecycleActionHeartbeat", **self._hook)
         except (AwsError, Unreachable) as error:

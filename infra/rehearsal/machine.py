@@ -94,13 +94,19 @@ class Machine:
             (self._folder / name).mkdir(parents=True)
         options = f"lowerdir={self._image},upperdir={self._folder}/upper,workdir={self._folder}/work"
         subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, str(self._root)], check=True)
+        self._watcher = threading.Thread(target=self._show_disks, daemon=True)
+        self._watcher.start()
+        self.boot()
+
+    def boot(self) -> None:
+        """The kernel starts: the first time, or again after ``power_off``."""
         binds = [f"--bind={self._sysfs}:/sys/block"]
         if self.volume is not None:
             binds.append(f"--bind={self.volume.loop}:/dev/{DEVICE}")
         self.cloud.metadata.become(self.instance)
         command = ["systemd-nspawn", "--quiet", "--register=no", "--keep-unit", f"--directory={self._root}", *binds]
         self.started_s = time.time()
-        with (self._folder / "console.log").open("wb") as console:
+        with (self._folder / "console.log").open("ab") as console:
             self._nspawn = subprocess.Popen(
                 [*command, f"--machine={self.instance_id}", "--console=pipe", "--boot"],
                 stdin=subprocess.DEVNULL,
@@ -108,8 +114,6 @@ class Machine:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._watcher = threading.Thread(target=self._show_disks, daemon=True)
-        self._watcher.start()
 
     def _show_disks(self) -> None:
         """The kernel's part: a disk is there once EC2 has attached it."""
@@ -147,10 +151,11 @@ class Machine:
             raise Failed(f"{' '.join(command)} in {self.instance_id}: {done.stderr or done.stdout}")
         return done.stdout
 
-    def journal(self) -> list[Line]:
-        """Everything in the machine's journal, oldest first."""
+    def journal(self, *identifiers: str) -> list[Line]:
+        """The machine's journal, oldest first: everything, or the lines of these."""
+        only = [f"--identifier={name}" for name in identifiers]
         done = subprocess.run(
-            ["journalctl", f"--directory={self._root}/var/log/journal", "--output=json", "--no-pager"],
+            ["journalctl", f"--directory={self._root}/var/log/journal", "--output=json", "--no-pager", *only],
             capture_output=True,
             text=True,
             check=False,
@@ -158,8 +163,8 @@ class Machine:
         return list(_lines(done.stdout))
 
     def said(self, text: str) -> Line | None:
-        """The first line of Firn's in the journal that has this text."""
-        return next((line for line in self.journal() if text in line.text), None)
+        """The first line of the bootstrap or the agent that has this text."""
+        return next((line for line in self.journal("firn-bootstrap", "firn-agent") if text in line.text), None)
 
     def wait_until_said(self, text: str, timeout_s: float) -> Line:
         end_s = time.monotonic() + timeout_s
@@ -170,7 +175,7 @@ class Machine:
             self.check_hope()
             if time.monotonic() > end_s or not self.is_running():
                 raise Failed(f"{self.instance_id} did not say {text!r} within {timeout_s:.0f} s.\n{self.last_words()}")
-            time.sleep(0.1)
+            time.sleep(0.3)
 
     def check_hope(self) -> None:
         """Raises: Failed if the boot was refused."""
@@ -203,7 +208,6 @@ class Machine:
             self._nspawn.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise Failed(f"{self.instance_id} does not shut down.\n{self.last_words()}") from None
-        self._ended.set()
 
     def close(self) -> None:
         """End what still runs, and remove the machine's root."""

@@ -116,8 +116,9 @@ def baked_root(root: Path, archive: Path, sha256: str, cache: Path) -> Path:
     baked = cache / f"{root.name}-baked-{sha256[:12]}"
     if baked.is_dir():
         return baked
+    for old in cache.glob(f"{root.name}-baked-*"):
+        shutil.rmtree(old)  # of another release, or not finished
     new = baked.with_name(baked.name + ".new")
-    shutil.rmtree(new, ignore_errors=True)
     subprocess.run(["cp", "-a", str(root), str(new)], check=True)
     program = Path(__file__).parents[1] / "bootstrap"
     inside = new / "tmp/bake"

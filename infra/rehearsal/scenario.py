@@ -189,6 +189,23 @@ def lost_machine_same_volume(stage: Stage) -> None:
         )
 
 
+def reboot(stage: Stage) -> None:
+    """The machine shuts down and starts again: `firn-bootstrap.service` takes the steps that the user data took."""
+    with stage.booted() as one:
+        stage.serve(one)
+        stage.load.write()
+        before = stage.load.state()
+        one.power_off()
+        begun_s = time.time()
+        one.boot()
+        acknowledged_s = stage.load.first_acknowledged(BOOT_S_MAX, one.check_hope)
+        boots = sum("boots on" in line.text for line in one.journal())
+        if boots != 2:
+            raise Failed(f"the boot's steps were taken {boots} times instead of twice.\n{one.last_words()}")
+        note = stage.same(before, stage.load.state())
+        stage.row("reboot: kernel to first acknowledged record", acknowledged_s - begun_s, note)
+
+
 def scale_to_zero_and_back(stage: Stage) -> None:
     """The group's size becomes 0: drained through the terminate hook. Later it becomes 1."""
     with stage.booted() as one:
@@ -395,6 +412,7 @@ def _digest(volume: Volume) -> tuple[int, str]:
 STEPS: Final[dict[str, Callable[[Stage], None]]] = {
     "first-boot": first_boot,
     "lost": lost_machine_same_volume,
+    "reboot": reboot,
     "zero": scale_to_zero_and_back,
     "spot": spot_notice,
     "empty": drained_machine_empty_volume,

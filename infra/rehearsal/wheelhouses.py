@@ -84,9 +84,11 @@ def _files_of(root: Path) -> list[str]:
 
 
 def _digest_of(root: Path) -> str:
+    """Of all that goes into a wheelhouse."""
+    packed = ("app/", "firn_broker/", "pyspark_firn/", "infra/bootstrap/", "infra/systemd/", "tools/")
     digest = hashlib.sha256()
     for name in sorted(_files_of(root)):
-        if not name.startswith(("tests/", "docs/", "loadtests/", "infra/rehearsal/", "infra/terraform/")):
+        if name.startswith(packed) or name in ("pyproject.toml", "constraints.txt"):
             digest.update(name.encode() + b"\0" + (root / name).read_bytes())
     return digest.hexdigest()[:16]
 

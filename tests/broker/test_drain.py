@@ -20,6 +20,7 @@ from app.client.firn_api import (
 )
 from app.errors import ErrorCode
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
+from app.tiering.store_work import InlineStoreWork, UploadedSegment, UploadJob
 from app.wire.apikeys import ApiKey
 from tests.broker.test_node import fetch_all, produce, until
 from tests.broker.test_process import broker as process_of
@@ -80,6 +81,33 @@ async def test_a_drain_that_is_taken_back_leaves_a_broker_that_writes(tmp_path: 
         assert (late.state, "too late" in late.error) == ("drained", True)
         assert broker.log("t").sealed
         assert await code_of(client) is ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+async def test_small_tails_are_uploaded_many_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    partitions, under_way, most = 12, 0, 0
+    together = asyncio.Event()
+    upload = InlineStoreWork.upload_segment
+
+    async def counted(work: InlineStoreWork, job: UploadJob) -> UploadedSegment:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        if under_way == partitions:
+            together.set()
+        await together.wait()
+        try:
+            return await upload(work, job)
+        finally:
+            under_way -= 1
+
+    monkeypatch.setattr(InlineStoreWork, "upload_segment", counted)
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t", partitions)
+        for partition in range(partitions):
+            await produce(client, "t", batch(1), partition=partition)
+        await step(client, "begin")
+        await until(lambda: broker.node.context.drain.sealed)
+    assert most == partitions
 
 
 async def test_a_partition_that_is_offline_is_left_and_named(tmp_path: Path) -> None:

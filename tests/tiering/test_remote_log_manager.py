@@ -708,3 +708,30 @@ def test_a_partition_that_is_not_led_here_is_not_taken_for_an_empty_one(tmp_path
         await world.until(world.all_copied)
 
     run_world(tmp_path, scenario)
+
+
+def test_a_drain_does_not_wait_for_the_end_of_a_pause_that_was_begun_before_it(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.store.faults = [Fault(FaultKind.UNAVAILABLE)]
+        world.append(10)
+        await world.until(lambda: world.status().failures >= 6 and world.status().phase == "waiting to retry")
+        world.store.faults = []
+        world.tier.drain(True)
+        await world.until(world.all_copied, seconds=5)
+
+    run_world(tmp_path, scenario)
+
+
+def test_while_the_broker_drains_a_store_that_comes_back_is_tried_again_within_a_moment(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.store.faults = [Fault(FaultKind.UNAVAILABLE)]
+        world.append(10)
+        await world.until(lambda: world.status().failures >= 6)  # by now the pauses are half a minute long
+        world.tier.drain(True)
+        before = world.status().failures
+        await world.until(lambda: world.status().failures >= before + 6, seconds=240)
+        world.store.faults = []
+        await world.until(world.all_copied, seconds=5)
+        await world.check()
+
+    run_world(tmp_path, scenario)

@@ -6,6 +6,7 @@ The ``text`` checks read files and need nothing but this repository. The ``plann
 from __future__ import annotations
 
 import base64
+import difflib
 import importlib
 import json
 import re
@@ -21,10 +22,11 @@ from typing import Any, Final
 from botocore.session import get_session
 
 from app.configs import BrokerConfig
+from app.errors import ConfigError
 from app.iam.calls import NEEDS
 from app.iam.policy import policy_of
 from app.objectstore.location import S3Location, parse_store_url
-from app.settings import ALIASES, catalogue, parse_address
+from app.settings import ALIASES, catalogue, from_assignments, parse_address, resolve
 from app.units import TopicId
 from tools.infra.findings import Finding, blocks, files, without_comments
 from tools.infra.iam import actions_of, allowed, normal
@@ -91,12 +93,13 @@ def check_metrics(tree: Path) -> list[Finding]:
 def check_settings(tree: Path) -> list[Finding]:
     """Strings that look like a setting of the broker are one."""
     known = {*catalogue(), *ALIASES}
+    families = {name.partition(".")[0] for name in known}
     found = []
     for path in files(tree, "*.tf", "*.tftpl"):
         for text in sorted(set(_QUOTED.findall(without_comments(path.read_text())))):
             if _DOTTED.fullmatch(text) and not _NOT_SETTINGS.search(text) and not _INSTANCE_TYPE.fullmatch(text):
-                family = text.partition(".")[0]
-                if text not in known and any(name.partition(".")[0] == family for name in known):
+                family = text.partition(".")[0] in families
+                if text not in known and (family or difflib.get_close_matches(text, known, n=1, cutoff=0.9)):
                     where = str(path.relative_to(tree))
                     found.append(
                         Finding("settings", where, f"{text!r} is no setting; `firn serve --list-settings` lists all")
@@ -253,19 +256,13 @@ def _wrong_user_data(data: bytes) -> Iterator[str]:
     except reader.Refused as error:
         yield f"is refused by the bootstrap: {error}"
         return
-    known = catalogue()
-    for name, text in settings.settings.items():
-        if name not in known:
-            yield f"sets {name}, which is no setting"
-            continue
-        try:
-            known[name].parse(text)
-        except ValueError as error:
-            yield f"sets {name} to {text!r}, which the program refuses: {error}"
     try:
         parse_store_url(settings.store)
-    except Exception as error:  # noqa: BLE001 - whatever the program says of the URL is the finding
-        yield f"names the store {settings.store!r}, which the program refuses: {error}"
+        if settings.role == "broker":
+            given = reader.broker_settings(settings, "i-0123456789abcdef0")
+            resolve([from_assignments(f"{name}={text}" for name, text in given.items())])
+    except ConfigError as error:
+        yield f"is refused by the program: {error}"
 
 
 def check_iam(tested: Tested) -> list[Finding]:
@@ -342,7 +339,17 @@ def _texts(value: Any) -> list[str]:
 
 _NO_API: Final = frozenset({"ssmmessages", "ec2messages"})
 """Prefixes of actions whose calls no SDK has."""
-_NOT_A_CALL: Final = frozenset({"kms:ReEncryptFrom", "kms:ReEncryptTo"})
+_NOT_A_CALL: Final = frozenset(
+    {
+        "kms:ReEncryptFrom",
+        "kms:ReEncryptTo",
+        "ssm:ListInstanceAssociations",
+        "ssm:UpdateInstanceAssociationStatus",
+        "ssm:UpdateInstanceInformation",
+    }
+)
+"""Actions that IAM has and no SDK: the halves of a re-encryption, and what the agent of Session Manager calls itself (AWS's policy
+AmazonSSMManagedInstanceCore names them)."""
 
 
 @cache

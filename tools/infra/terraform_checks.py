@@ -50,10 +50,11 @@ def check_validate(tree: Path, terraform: Terraform) -> list[Finding]:
     found = []
     for folder in folders(tree):
         name = name_of(folder, tree)
-        got = terraform("get", folder=folder)
-        if got.code != 0:
-            found.append(Finding("validate", name, got.told))
-            continue
+        if any('module "' in path.read_text() for path in folder.glob("*.tf")):
+            got = terraform("get", folder=folder)
+            if got.code != 0:
+                found.append(Finding("validate", name, got.told))
+                continue
         told = terraform("validate", "-json", folder=folder)
         try:
             answer = json.loads(told.stdout)
@@ -132,12 +133,12 @@ def _read_tests(told: toolbox.Outcome, name: str, tested: Tested) -> None:
             case "test_plan":
                 planned = message["test_plan"]
                 tested.outputs.append(
-                    (place, {key: one["after"] for key, one in planned.get("output_changes", {}).items()})
+                    (place, {key: one.get("after") for key, one in planned.get("output_changes", {}).items()})
                 )
                 tested.resources += [
-                    Resource(place, each["address"], each["type"], each["change"]["after"])
+                    Resource(place, each["address"], each["type"], each["change"].get("after"))
                     for each in planned.get("resource_changes", ())
-                    if each["mode"] == "managed" and each["change"]["after"] is not None
+                    if each["mode"] == "managed" and each["change"].get("after") is not None
                 ]
             case "test_state":
                 made = message["test_state"].get("values", {})

@@ -152,6 +152,25 @@ def test_every_call_that_the_s3_client_makes_has_its_action_and_no_other_is_list
     assert names == set(NEEDS)
 
 
+def test_obstore_reads_ranges_of_the_store_and_serves_targets_of_archives_only() -> None:
+    found: dict[str, set[str]] = {}
+    for folder in ("app", "pyspark_firn"):
+        for path in (REPOSITORY / folder).rglob("*.py"):
+            called = set(re.findall(r"\bobstore\.(\w+)\(", path.read_text()))
+            if called:
+                found[str(path.relative_to(REPOSITORY))] = called
+    assert found == {
+        "app/objectstore/s3_bulk.py": {"get_range_async"},  # GetObject, which the store's policies allow
+        "pyspark_firn/jobs/targets.py": {
+            "put",
+            "list",
+            "delete",
+            "copy",
+            "head",
+        },  # where an archive goes, not the store
+    }
+
+
 async def cluster_of_two_topics(server: Server, path: Path) -> dict[str, TopicId]:
     """Topics ``mine`` and ``theirs``, each with a segment of ten records."""
     async with server.opened() as store:
