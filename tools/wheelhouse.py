@@ -8,8 +8,8 @@ each, ``bootstrap/`` and ``systemd/`` (from ``infra/``) and ``VERSION``. A machi
     pip install --no-index --find-links wheels --require-hashes -r requirements.txt
 
 The same commit gives the same bytes on every machine, as long as the index has the same files. Versions are those of
-``constraints.txt``, markers are evaluated for the target, files are sorted and have no time, owner or group, and gzip's blocks are
-stored: wheels are compressed already, and compressors differ from version to version.
+``constraints.txt``, markers are evaluated for the target, files are sorted and have no time, owner or group. Firn's own wheel and
+the archive are not compressed: compressors differ from version to version, and other wheels are compressed already.
 
 pip asks the index that it is configured for. The last line of the output is as sha256sum writes it.
 """
@@ -30,6 +30,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from email.parser import HeaderParser
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -82,6 +83,14 @@ def build(arch: str, out: Path, *, uncommitted: bool = False) -> tuple[Path, str
             f"{sys.executable} has no {', '.join(missing)}. Run `make wheelhouse`, or `pip install -c constraints.txt "
             f"hatchling packaging` in its environment."
         )
+    from packaging.utils import canonicalize_name
+
+    pins = read_pins(ROOT / "constraints.txt")
+    if (builder := metadata.version("hatchling")) != (pinned := pins.get(canonicalize_name("hatchling"))):
+        raise Refused(
+            f"{sys.executable} has hatchling {builder}, which writes its version into the wheel, and constraints.txt pins "
+            f"{pinned}. Run `make wheelhouse`, or install that one."
+        )
     copied = {name: ROOT / "infra" / name for name in COPIED}
     for folder in copied.values():
         if not folder.is_dir():
@@ -98,7 +107,7 @@ def build(arch: str, out: Path, *, uncommitted: bool = False) -> tuple[Path, str
             raise Refused(
                 f"{ROOT} would not be found again by its commit. {state}. Commit first, or say --uncommitted."
             )
-        collect(own, wheels, arch)
+        collect(own, wheels, arch, pins)
         texts = {
             "requirements.txt": requirements(wheels.iterdir()),
             "VERSION": f"{version} (commit {commit or 'unknown'})\n",
@@ -131,7 +140,18 @@ def build_own_wheel(folder: Path) -> Path:
     )
     if done.returncode:
         raise Refused(f"Firn's own wheel cannot be built:\n{done.stderr}")
-    return next(folder.glob("*.whl"))
+    wheel = next(folder.glob("*.whl"))
+    store(wheel)
+    return wheel
+
+
+def store(wheel: Path) -> None:
+    """Write a wheel anew without compression."""
+    with zipfile.ZipFile(wheel) as archive:
+        members = [(entry, archive.read(entry)) for entry in archive.infolist()]
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for entry, data in members:
+            archive.writestr(entry, data, compress_type=zipfile.ZIP_STORED)
 
 
 def commit_of(wheel: Path) -> str | None:
@@ -139,14 +159,13 @@ def commit_of(wheel: Path) -> str | None:
         return archive.read("app/COMMIT").decode().strip() if "app/COMMIT" in archive.namelist() else None
 
 
-def collect(own: Path, folder: Path, arch: str) -> None:
+def collect(own: Path, folder: Path, arch: str, pins: Mapping[NormalizedName, str]) -> None:
     """Download the wheels that ``own`` with ``EXTRAS`` needs on ``arch``, and those that these need, into ``folder``.
 
     Packages are fetched by name and pinned version, never resolved: pip would evaluate markers for the Python that runs it.
     """
     from packaging.utils import canonicalize_name, parse_wheel_filename
 
-    pins = read_pins(ROOT / "constraints.txt")
     root = parse_wheel_filename(own.name)[0]
     have = {root: own}
     seen: dict[NormalizedName, frozenset[str]] = {}
@@ -191,8 +210,8 @@ def requirements_of(wheel: Path, extras: Iterable[str], arch: str) -> Iterator[R
 
     with zipfile.ZipFile(wheel) as archive:
         place = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        metadata = HeaderParser().parsestr(archive.read(place).decode())
-    for line in metadata.get_all("Requires-Dist") or ():
+        headers = HeaderParser().parsestr(archive.read(place).decode())
+    for line in headers.get_all("Requires-Dist") or ():
         requirement = Requirement(line)
         marker = requirement.marker
         if marker is None or any(marker.evaluate({**target(arch), "extra": extra}) for extra in ("", *extras)):

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from firn_aws import METADATA, Aws, AwsError, Clock, Metadata, SystemClock, Unreachable, UrllibHttp
-from firn_bootstrap import SETTINGS, Refused, Settings, parse_settings
+from firn_settings import SETTINGS, Refused, Settings, parse_settings
 
 LOOK_S: Final = 2.0
 """Between two looks at the metadata. AWS advises five seconds at most for spot notices."""

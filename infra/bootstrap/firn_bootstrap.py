@@ -22,21 +22,17 @@ import fcntl
 import json
 import os
 import re
-import shutil
-import socket
-import subprocess
 import sys
 import tarfile
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
 
-from firn_aws import METADATA, Aws, AwsError, Clock, Http, Metadata, SystemClock, Unreachable, UrllibHttp
+from firn_aws import METADATA, Aws, AwsError, Http, Metadata, Unreachable, UrllibHttp
+from firn_machine import Disk, Done, Machine, bake, disks, install, write_whole
+from firn_settings import HTTP_SETTINGS, SETTINGS, Data, Refused, Settings, parse_settings
 
-SETTINGS: Final = "/etc/firn/bootstrap.json"
 USER: Final = "firn"
 KAFKA_PORT: Final = 9092
 """Where a broker listens. What clients connect to is ``advertised``, which a load balancer may forward from another port."""
@@ -57,426 +53,11 @@ START_WAIT_S: Final = 3600.0
 """How long a broker may take until it serves: it may have to wait until the old one counts as silent, and to recover."""
 HEALTHY_WAIT_S: Final = 120.0
 POLL_S: Final = 1.0
-COMMAND_TIMEOUT_S: Final = 600.0
 PARTITIONS_NAMED_MAX: Final = 20
-
-EFFECT_OF_BOOTSTRAP: Final = {
-    "node.id": "node_id",
-    "broker.id": "node_id",
-    "log.dirs": "the data volume",
-    "log.dir": "the data volume",
-    "firn.data.dir": "the data volume",
-    "firn.store.url": "store",
-    "firn.store": "store",
-    "listeners": "the security group, which knows one port",
-    "firn.listen": "the security group, which knows one port",
-    "advertised.listeners": "advertised",
-    "firn.advertise": "advertised",
-    "firn.http.listen": "http",
-    "firn.http": "http",
-    "broker.rack": "zone",
-    "firn.rack": "zone",
-    "firn.instance.id": "the instance metadata",
-    "firn.take.over": "what EC2 says of the old machine",
-}
-"""Settings of the broker that the first boot decides, and from what. They may not be among ``settings``."""
-
 
 _LOSS: Final = (
     "What that machine had not uploaded is lost: last records, committed offsets, transactional ids, compacted topics."
 )
-
-
-class Refused(Exception):
-    """The boot stops here. The text says what was found and how to mend it."""
-
-
-class SettingsError(Refused):
-    """``bootstrap.json`` is not of the shape that this version reads."""
-
-
-# --- settings ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Wheelhouse:
-    bucket: str
-    key: str
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class Data:
-    kind: str
-    volume_id: str
-    filesystem: str
-
-
-@dataclass(frozen=True, slots=True)
-class Lifecycle:
-    autoscaling_group: str
-    launch_hook: str
-    terminate_hook: str
-    heartbeat_s: int
-
-
-@dataclass(frozen=True, slots=True)
-class StoreUrl:
-    """``s3://bucket/prefix?region=…&endpoint=…``"""
-
-    bucket: str
-    prefix: str
-    """Empty, or with a slash at its end."""
-    region: str
-    endpoint: str
-
-    @property
-    def name(self) -> str:
-        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """``bootstrap.json``, version 1. The launch template writes it."""
-
-    role: str
-    cluster: str
-    node_id: int
-    region: str
-    zone: str
-    store: str
-    wheelhouse: Wheelhouse | None
-    data: Data | None
-    accept_loss_of_untiered: bool
-    advertised_host: str
-    advertised_port: int
-    http_enabled: bool
-    http_port: int
-    broker: Mapping[str, str]
-    lifecycle: Lifecycle | None
-    endpoints: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def store_url(self) -> StoreUrl:
-        parts = urlsplit(self.store)
-        options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        prefix = parts.path.strip("/")
-        return StoreUrl(
-            bucket=parts.netloc,
-            prefix=f"{prefix}/" if prefix else "",
-            region=options.get("region", self.region),
-            endpoint=options.get("endpoint", ""),
-        )
-
-
-def parse_settings(text: str) -> Settings:
-    """Read ``bootstrap.json``. Anything unknown, missing or of another type is refused. Raises: SettingsError."""
-    try:
-        raw = json.loads(text, object_pairs_hook=_once)
-    except ValueError as error:
-        raise SettingsError(f"bootstrap.json is not JSON: {error}") from error
-    top = _Fields(raw, "")
-    version = top.integer("version", 1, 1 << 31)
-    if version != 1:
-        raise SettingsError(f"bootstrap.json has version {version}; this release reads version 1")
-    role = top.choice("role", ("broker", "http"))
-    broker_role = role == "broker"
-    wheelhouse = top.optional_object("wheelhouse")
-    data = top.optional_object("data")
-    lifecycle = top.optional_object("lifecycle")
-    advertised = top.optional_object("advertised")
-    web = top.object("http")
-    endpoints = top.strings("endpoints")
-    for name, url in endpoints.items():
-        if name not in ("imds", "ec2", "s3", "autoscaling") or not re.fullmatch(r"https?://[^\s/]+", url):
-            raise SettingsError(
-                f"bootstrap.json: endpoints.{name} must be imds, ec2, s3 or autoscaling, and an http URL"
-            )
-    node_id = top.integer("node_id", 0, (1 << 31) - 1, optional=not broker_role)
-    settings = Settings(
-        role=role,
-        cluster=top.text("cluster", r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"),
-        node_id=node_id,
-        region=top.text("region", r"[a-z]{2}(-[a-z]+)+-\d"),
-        zone=top.text("zone", r"[a-z]{2}(-[a-z]+)+-\d[a-z]|[a-z0-9-]+"),
-        store=top.text(
-            "store", r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s?#]*)?(\?[^\s#]*)?", optional=not broker_role
-        ),
-        wheelhouse=None
-        if wheelhouse is None
-        else Wheelhouse(
-            wheelhouse.text("bucket", r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"),
-            wheelhouse.text("key", r"\S(.*\S)?"),
-            wheelhouse.text("sha256", r"[0-9a-f]{64}"),
-        ),
-        data=None if data is None else _data(data),
-        accept_loss_of_untiered=top.flag("accept_loss_of_untiered"),
-        advertised_host="" if advertised is None else advertised.text("host", r"[A-Za-z0-9.:_-]+"),
-        advertised_port=9092 if advertised is None else advertised.integer("port", 1, 65535),
-        http_enabled=web.flag("enabled"),
-        http_port=web.integer("port", 1, 65535),
-        broker=top.strings("settings"),
-        lifecycle=None
-        if lifecycle is None
-        else Lifecycle(
-            lifecycle.text("autoscaling_group", r"\S(.*\S)?"),
-            lifecycle.text("launch_hook", r"\S*", optional=True),
-            lifecycle.text("terminate_hook", r"\S*", optional=True),
-            lifecycle.integer("heartbeat_s", 1, 7200),
-        ),
-        endpoints=endpoints,
-    )
-    for fields in (top, wheelhouse, data, lifecycle, advertised, web):
-        if fields is not None:
-            fields.nothing_else()
-    _check_together(settings)
-    return settings
-
-
-def _data(fields: _Fields) -> Data:
-    kind = fields.choice("kind", ("ebs", "instance-store"))
-    ebs = kind == "ebs"
-    return Data(
-        kind=kind,
-        volume_id=fields.text("volume_id", r"vol-[0-9a-f]{8,17}", optional=not ebs)
-        if ebs
-        else fields.nothing("volume_id"),
-        filesystem=fields.choice("filesystem", ("ext4", "xfs")),
-    )
-
-
-def _check_together(settings: Settings) -> None:
-    if not settings.zone.startswith(settings.region):
-        raise SettingsError(f"bootstrap.json: zone {settings.zone} is not in region {settings.region}")
-    for name, value in settings.broker.items():
-        if re.search(r"[\x00-\x08\x0a-\x1f\x7f]", name + value) or not name.strip():
-            raise SettingsError(f"bootstrap.json: setting {name!r} has a control character in its name or value")
-    if settings.role == "http":
-        if settings.data is not None:
-            raise SettingsError("bootstrap.json: role http has no data volume; data must be null")
-        unknown = sorted(set(settings.broker) - set(HTTP_SETTINGS))
-        if unknown or not settings.broker.get("bootstrap.servers"):
-            raise SettingsError(
-                "bootstrap.json: settings of role http must have bootstrap.servers, and may have "
-                f"{', '.join(HTTP_SETTINGS[1:])}" + (f"; it has {', '.join(unknown)}" if unknown else "")
-            )
-        return
-    if settings.data is None or not settings.advertised_host:
-        raise SettingsError("bootstrap.json: role broker needs data and advertised")
-    if settings.data.kind == "instance-store" and not settings.accept_loss_of_untiered:
-        raise SettingsError(
-            "bootstrap.json: an instance store loses un-tiered records, committed offsets, transactional ids and compacted topics "
-            "with its machine; set accept_loss_of_untiered, or use an EBS volume"
-        )
-    for name, owner in EFFECT_OF_BOOTSTRAP.items():
-        if name in settings.broker:
-            raise SettingsError(f"bootstrap.json: settings must not have {name}; it comes from {owner}")
-
-
-HTTP_SETTINGS: Final = ("bootstrap.servers", "firn.http.allowed.hosts", "firn.http.allowed.origins")
-"""What ``settings`` may hold on a machine that serves HTTP alone."""
-
-
-class _Fields:
-    """One JSON object that is read field by field; what was not read is refused."""
-
-    def __init__(self, raw: object, where: str) -> None:
-        if not isinstance(raw, dict):
-            raise SettingsError(f"bootstrap.json: {where.rstrip('.') or 'it'} must be an object")
-        self._raw: dict[str, Any] = raw
-        self._where = where
-        self._read: set[str] = set()
-
-    def _take(self, name: str) -> Any:
-        self._read.add(name)
-        if name not in self._raw:
-            raise SettingsError(f"bootstrap.json: {self._where}{name} is missing")
-        return self._raw[name]
-
-    def text(self, name: str, pattern: str, *, optional: bool = False) -> str:
-        value = self._take(name)
-        if optional and value in (None, ""):
-            return ""
-        if not isinstance(value, str) or not re.fullmatch(pattern, value):
-            raise SettingsError(f"bootstrap.json: {self._where}{name} is {json.dumps(value)}, which is not allowed")
-        return value
-
-    def nothing(self, name: str) -> str:
-        self._read.add(name)
-        if self._raw.get(name) not in (None, ""):
-            raise SettingsError(f"bootstrap.json: {self._where}{name} must be null here")
-        return ""
-
-    def choice(self, name: str, allowed: Sequence[str]) -> str:
-        value = self._take(name)
-        if value not in allowed:
-            raise SettingsError(
-                f"bootstrap.json: {self._where}{name} is {json.dumps(value)}; it must be {' or '.join(allowed)}"
-            )
-        return str(value)
-
-    def integer(self, name: str, low: int, high: int, *, optional: bool = False) -> int:
-        value = self._take(name)
-        if optional and value is None:
-            return low
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise SettingsError(
-                f"bootstrap.json: {self._where}{name} is {json.dumps(value)}; it must be a whole number from {low} to {high}"
-            )
-        return value
-
-    def flag(self, name: str) -> bool:
-        value = self._take(name)
-        if not isinstance(value, bool):
-            raise SettingsError(f"bootstrap.json: {self._where}{name} must be true or false")
-        return value
-
-    def object(self, name: str) -> _Fields:
-        return _Fields(self._take(name), f"{self._where}{name}.")
-
-    def optional_object(self, name: str) -> _Fields | None:
-        return None if self._take(name) is None else self.object(name)
-
-    def strings(self, name: str) -> Mapping[str, str]:
-        value = self._take(name)
-        if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
-            raise SettingsError(f"bootstrap.json: {self._where}{name} must be an object of texts")
-        return dict(value)
-
-    def nothing_else(self) -> None:
-        unknown = sorted(set(self._raw) - self._read)
-        if unknown:
-            raise SettingsError(f"bootstrap.json: {self._where}{unknown[0]} is not known to this release")
-
-
-def _once(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for name, value in pairs:
-        if name in found:
-            raise ValueError(f"{name} is there twice")
-        found[name] = value
-    return found
-
-
-# --- the machine -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A command that has ended."""
-
-    code: int
-    out: str
-    error: str
-
-    @property
-    def last_words(self) -> str:
-        """The last line that says something, for one line in the journal."""
-        lines = [line.strip() for line in (self.error or self.out).splitlines() if line.strip()]
-        return lines[-1][:500] if lines else f"exit code {self.code}"
-
-
-class Machine:
-    """The file system, commands and the journal. ``root`` is where its paths begin; tests give a directory."""
-
-    def __init__(self, root: Path = Path("/"), clock: Clock | None = None) -> None:
-        self.root = root
-        self.clock: Clock = clock or SystemClock()
-
-    def path(self, absolute: str) -> Path:
-        return self.root / absolute.lstrip("/")
-
-    def run(self, *command: str, user: str | None = None, environment: Mapping[str, str] | None = None) -> Done:
-        """Run a command to its end. A command that is not there, or takes too long, has failed. Raises: nothing of its own."""
-        env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
-        try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=COMMAND_TIMEOUT_S,
-                user=user,
-                group=user,
-                extra_groups=None if user is None else [],
-                env=env | dict(environment or {}),
-                cwd="/",
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return Done(127, "", f"{command[0]}: {error}")
-        return Done(done.returncode, done.stdout, done.stderr)
-
-    def say(self, text: str, *, failed: bool = False) -> None:
-        """One line in the journal, and one for whoever watches."""
-        line = " ".join(text.split())
-        journal = self.path("/run/systemd/journal/socket")
-        told = False
-        if journal.exists():
-            message = f"MESSAGE={line}\nPRIORITY={3 if failed else 6}\nSYSLOG_IDENTIFIER=firn-bootstrap\n".encode()
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagram:
-                datagram.sendto(message, str(journal))
-            told = _is_journal(sys.stdout.fileno())
-        if not told:
-            sys.stdout.write(f"firn-bootstrap: {line}\n")
-            sys.stdout.flush()
-
-    def own(self, path: Path, user: str, group: str) -> None:
-        shutil.chown(path, user, group)
-
-    def mounted_from(self, place: str) -> str | None:
-        """The device that is mounted there, None if nothing is."""
-        found = None
-        for line in self.path("/proc/self/mountinfo").read_text().splitlines():
-            fields = line.split()
-            if fields[4] == place:
-                found = fields[fields.index("-") + 2]
-        return found
-
-
-def _is_journal(descriptor: int) -> bool:
-    """Whether what is written there goes to the journal anyway."""
-    found = os.fstat(descriptor)
-    return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
-
-
-@dataclass(frozen=True, slots=True)
-class Disk:
-    """A disk as sysfs shows it."""
-
-    name: str
-    serial: str
-    model: str
-    partitions: tuple[str, ...]
-
-    @property
-    def device(self) -> str:
-        return f"/dev/{self.name}"
-
-
-def disks(machine: Machine) -> list[Disk]:
-    """Every disk of the machine, by name."""
-    found = []
-    folder = machine.path("/sys/block")
-    for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
-        device = entry / "device"
-        found.append(
-            Disk(
-                name=entry.name,
-                serial=_line_of(device / "serial"),
-                model=_line_of(device / "model"),
-                partitions=tuple(sorted(one.parent.name for one in entry.glob("*/partition"))),
-            )
-        )
-    return found
-
-
-def _line_of(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""  # not every kind of disk says it
 
 
 # --- the boot ----------------------------------------------------------------------------------------------------
@@ -735,7 +316,7 @@ class Boot:
         data.mkdir(mode=0o750, exist_ok=True)
         self._machine.own(data, USER, USER)
         if new:
-            _write(folder / MARKER, json.dumps(self._marker) + "\n", 0o644)
+            write_whole(folder / MARKER, json.dumps(self._marker) + "\n", 0o644)
         self._say(f"Disk {device} is mounted at {place}" + (": it is new." if new else " with what it had."))
 
     @property
@@ -824,10 +405,10 @@ class Boot:
         self._ensure_user()
         changed = False
         for unit in sorted((release / "systemd").glob("*.service")):
-            changed |= _write(self._machine.path(f"/etc/systemd/system/{unit.name}"), unit.read_text(), 0o644)
+            changed |= write_whole(self._machine.path(f"/etc/systemd/system/{unit.name}"), unit.read_text(), 0o644)
         for conf in sorted((release / "systemd").glob("*.conf")):
             place = self._machine.path(f"/etc/sysctl.d/{conf.name}")
-            _write(place, conf.read_text(), 0o644)
+            write_whole(place, conf.read_text(), 0o644)
             done = self._machine.run("sysctl", "-q", "-p", str(place))
             if done.code != 0:
                 self._say(f"Kernel settings were not all taken: {done.last_words}")
@@ -861,10 +442,10 @@ class Boot:
             environment["FIRN_HTTP_FLAGS"] = " ".join(flags)
         else:
             text = properties_text(broker_settings(settings, self._instance_id))
-            _write(self._machine.path("/etc/firn/firn.properties"), text, 0o640)
+            write_whole(self._machine.path("/etc/firn/firn.properties"), text, 0o640)
             self._machine.own(self._machine.path("/etc/firn/firn.properties"), "root", USER)
         lines = "".join(f"{name}={_quoted(value)}\n" for name, value in environment.items())
-        _write(self._machine.path("/etc/firn/firn.env"), lines, 0o640)
+        write_whole(self._machine.path("/etc/firn/firn.env"), lines, 0o640)
         self._machine.own(self._machine.path("/etc/firn/firn.env"), "root", USER)
 
     # --- the node id
@@ -946,7 +527,7 @@ class Boot:
         order = self._machine.path("/run/firn-bootstrap/take-over.env")
         if force:
             order.parent.mkdir(parents=True, exist_ok=True)
-            _write(order, "FIRN_TAKE_OVER=true\n", 0o644)
+            write_whole(order, "FIRN_TAKE_OVER=true\n", 0o644)
         try:
             self._systemctl("start", "--no-block", unit)
             self._wait_until_active(unit)
@@ -1133,87 +714,6 @@ def _uuid_text(text: str) -> str:
 def _quoted(value: str) -> str:
     """For an environment file of systemd."""
     return '"' + re.sub(r'(["\\`$])', r"\\\1", value) + '"'
-
-
-def _write(path: Path, text: str, mode: int) -> bool:
-    """Put a file in place whole, unless it is there already. Returns whether it was changed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        if path.read_text() == text:
-            return False
-    except FileNotFoundError:
-        pass
-    new = path.with_name(path.name + ".new")
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as out:
-        out.write(text)
-        out.flush()
-        os.fchmod(out.fileno(), mode)
-        os.fsync(out.fileno())
-    new.replace(path)
-    return True
-
-
-# --- releases ----------------------------------------------------------------------------------------------------
-
-
-def install(machine: Machine, wheelhouse: Path, release: Path) -> None:
-    """Make the venv of a release from an unpacked wheelhouse. One that was not finished is begun anew. Raises: Refused, OSError."""
-    if release.exists():
-        shutil.rmtree(release)
-    release.parent.mkdir(parents=True, exist_ok=True)
-    pip = (str(release / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--no-cache-dir", "install")
-    steps = (
-        ("/usr/bin/python3", "-m", "venv", str(release)),
-        (
-            *pip,
-            "--quiet",
-            "--no-index",
-            "--find-links",
-            str(wheelhouse / "wheels"),
-            "--require-hashes",
-            "-r",
-            str(wheelhouse / "requirements.txt"),
-        ),
-    )
-    for step in steps:
-        done = machine.run(*step)
-        if done.code != 0:
-            raise Refused(f"The release cannot be installed: {done.last_words}")
-    for folder in ("bootstrap", "systemd"):
-        shutil.copytree(wheelhouse / folder, release / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    version = machine.run(str(release / "bin" / "firn"), "--version")
-    if version.code != 0:
-        raise Refused(f"The release does not run: {version.last_words}")
-    _write(release / ".complete", version.out, 0o644)
-
-
-def unpack(archive: Path, target: Path) -> None:
-    """Unpack a wheelhouse: files and folders below ``target`` and nothing else. Raises: Refused, OSError, tarfile.TarError."""
-    with tarfile.open(archive, "r:gz") as tar:
-        members = tar.getmembers()
-        for one in members:
-            if not (one.isfile() or one.isdir()) or one.name.startswith("/") or ".." in one.name.split("/"):
-                raise Refused(f"The wheelhouse has the entry {one.name!r}, which is no file below it.")
-        tar.extractall(target, members)
-
-
-def bake(machine: Machine, archive: Path) -> str:
-    """Put a wheelhouse and its release into an image, so that no boot downloads or installs. Returns its SHA-256."""
-    import hashlib
-
-    with archive.open("rb") as raw:
-        sha256 = hashlib.file_digest(raw, "sha256").hexdigest()
-    place = machine.path(f"/opt/firn/baked/{sha256}")
-    if not place.exists():
-        new = place.with_name(sha256 + ".new")
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir(parents=True)
-        unpack(archive, new)
-        new.replace(place)
-    release = machine.path(f"/opt/firn/releases/{sha256}")
-    if not (release / ".complete").exists():
-        install(machine, place, release)
-    return sha256
 
 
 # --- the command -------------------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ import re
 import subprocess
 import sys
 import tarfile
+import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -41,7 +43,8 @@ def checkout(root: Path, *, dependencies: str = '"plain", "native>=1"') -> Path:
     project = re.sub(r"^dependencies = \[.*?^\]", f"dependencies = [{dependencies}]", project, flags=re.M | re.S)
     project = re.sub(r"^redis = .*$", 'redis = ["valkey"]', project, flags=re.M)
     (root / "pyproject.toml").write_text(project)
-    (root / "constraints.txt").write_text("# pins\n" + "".join(f"{name}==1.0\n" for name in PINS))
+    pins = [f"{name}==1.0\n" for name in PINS]
+    (root / "constraints.txt").write_text("".join(["# pins\n", *pins, f"hatchling=={metadata.version('hatchling')}\n"]))
     for name, text in {
         "bootstrap/firn_bootstrap.py": "print('first boot')\n",
         "bootstrap/inner/more.json": "{}",
@@ -98,6 +101,10 @@ def test_a_wheelhouse_holds_what_the_target_needs_and_pip_installs_it_by_hash(tm
     ]
     assert {(entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname) for entry in entries} == {(0, 0, 0, "", "")}
     assert [entry.name for entry in entries if entry.mode != 0o644] == ["bootstrap/firn_bootstrap.py"]
+    with zipfile.ZipFile(tmp_path / "unpacked/wheels/firn_broker-0.1.0-py3-none-any.whl") as own:
+        assert {entry.compress_type for entry in own.infolist()} == {zipfile.ZIP_STORED}, (
+            "zlib would have a say in its bytes"
+        )
     assert (tmp_path / "unpacked/VERSION").read_text() == f"0.1.0 (commit {head})\n"
     installed = subprocess.run(
         [
@@ -152,6 +159,7 @@ def test_another_clone_another_time_and_another_machine_give_the_same_bytes(tmp_
     [
         ("changed", "It has local changes. Commit first, or say --uncommitted."),
         ("no git", "Its commit is not known. Commit first, or say --uncommitted."),
+        ("other builder", "which writes its version into the wheel, and constraints.txt pins 0.1."),
         ("no units", "infra/systemd does not exist"),
         ("link", "is neither a file nor a folder"),
         ("no pin", "constraints.txt pins no version of unpinned, which firn-broker needs. Add it."),
@@ -171,6 +179,8 @@ def test_what_would_not_install_is_refused_with_the_mend_and_nothing_is_written(
             (root / ".git").rename(tmp_path / "away")
         case "no units":
             (root / "infra/systemd").rename(tmp_path / "away")
+        case "other builder":
+            (root / "constraints.txt").write_text("hatchling==0.1\n")
         case "link":
             (root / "infra/bootstrap/link.py").symlink_to("/etc/hostname")
             commit_all(root)

@@ -19,7 +19,9 @@ from uuid import UUID
 import boto3
 import pytest
 from firn_aws import Aws, Metadata, UrllibHttp
-from firn_bootstrap import Boot, Done, Machine, parse_settings
+from firn_bootstrap import Boot
+from firn_machine import Done, Machine
+from firn_settings import parse_settings
 
 from app.hot.checkpoints import MetaProperties, encode_meta_properties
 from app.units import BrokerId

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from firn_agent import DRAINED, NOT_WHOLE, RESERVE_S, Agent
 from firn_aws import Aws, Metadata, UrllibHttp
-from firn_bootstrap import parse_settings
+from firn_settings import parse_settings
 
 from tests.infra.bootstrap.conftest import REGION, FakeClock
 from tests.infra.imds import LifecycleServer, MetadataServer

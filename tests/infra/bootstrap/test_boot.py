@@ -10,7 +10,9 @@ from xml.etree import ElementTree
 
 import pytest
 from firn_aws import Aws, AwsError, Unreachable
-from firn_bootstrap import INSTANCE_STORE_MODEL, LABEL, Done, Refused
+from firn_bootstrap import INSTANCE_STORE_MODEL, LABEL
+from firn_machine import Done
+from firn_settings import Refused
 
 from app.configs.properties import parse_properties
 from tests.infra.bootstrap.conftest import DIRECTORY, OTHER_DIRECTORY, REGION, SHA256, World

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from firn_bootstrap import EFFECT_OF_BOOTSTRAP, SettingsError, parse_settings, properties_text
+from firn_bootstrap import properties_text
+from firn_settings import EFFECT_OF_BOOTSTRAP, SettingsError, parse_settings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from firn_bootstrap import Done, Refused, bake, install, unpack
+from firn_machine import Done, bake, install, unpack
+from firn_settings import Refused
 
 from tests.infra.bootstrap.conftest import REGION, FakeMachine, World
 
@@ -46,9 +47,9 @@ def test_the_user_data_fits_with_every_setting_that_a_broker_has(settings: dict[
     assert text.startswith("#!/usr/bin/python3"), "cloud-init runs it as a script"
 
 
-@pytest.mark.parametrize("name", ["user_data.py.tftpl", "firn_aws.py", "firn_bootstrap.py", "firn_agent.py"])
+@pytest.mark.parametrize("name", ["user_data.py.tftpl", *sorted(one.name for one in BOOTSTRAP.glob("*.py"))])
 def test_a_machine_needs_nothing_but_the_standard_library(name: str) -> None:
-    own = {"firn_aws", "firn_bootstrap"} if name != "user_data.py.tftpl" else set()
+    own = {one.stem for one in BOOTSTRAP.glob("*.py")} if name != "user_data.py.tftpl" else set()
     imported = set()
     for node in ast.walk(ast.parse((BOOTSTRAP / name).read_text(), feature_version=(3, 11))):
         if isinstance(node, ast.Import):

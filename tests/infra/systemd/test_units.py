@@ -111,7 +111,7 @@ def test_every_flag_of_a_unit_is_a_flag_of_the_command(name: str) -> None:
 
 
 def test_every_setting_that_a_unit_gives_in_the_environment_is_one_of_the_programs() -> None:
-    from firn_bootstrap import HTTP_SETTINGS
+    from firn_settings import HTTP_SETTINGS
 
     done = subprocess.run(
         [sys.executable, "-m", "app.cli", "serve", "--list-settings", "--json"],

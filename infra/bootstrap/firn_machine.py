@@ -1,0 +1,214 @@
+"""What the first boot does to a machine: files, commands, disks as sysfs shows them, releases, and lines in the journal."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from firn_aws import Clock, SystemClock
+from firn_settings import Refused
+
+COMMAND_TIMEOUT_S: Final = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    error: str
+
+    @property
+    def last_words(self) -> str:
+        """The last line that says something, for one line in the journal."""
+        lines = [line.strip() for line in (self.error or self.out).splitlines() if line.strip()]
+        return lines[-1][:500] if lines else f"exit code {self.code}"
+
+
+class Machine:
+    """The file system, commands and the journal. ``root`` is where its paths begin; tests give a directory."""
+
+    def __init__(self, root: Path = Path("/"), clock: Clock | None = None) -> None:
+        self.root = root
+        self.clock: Clock = clock or SystemClock()
+
+    def path(self, absolute: str) -> Path:
+        return self.root / absolute.lstrip("/")
+
+    def run(self, *command: str, user: str | None = None, environment: Mapping[str, str] | None = None) -> Done:
+        """Run a command to its end. A command that is not there, or takes too long, has failed. Raises: nothing of its own."""
+        env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=COMMAND_TIMEOUT_S,
+                user=user,
+                group=user,
+                extra_groups=None if user is None else [],
+                env=env | dict(environment or {}),
+                cwd="/",
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return Done(127, "", f"{command[0]}: {error}")
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    def say(self, text: str, *, failed: bool = False) -> None:
+        """One line in the journal, and one for whoever watches."""
+        line = " ".join(text.split())
+        journal = self.path("/run/systemd/journal/socket")
+        told = False
+        if journal.exists():
+            message = f"MESSAGE={line}\nPRIORITY={3 if failed else 6}\nSYSLOG_IDENTIFIER=firn-bootstrap\n".encode()
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagram:
+                datagram.sendto(message, str(journal))
+            told = _is_journal(sys.stdout.fileno())
+        if not told:
+            sys.stdout.write(f"firn-bootstrap: {line}\n")
+            sys.stdout.flush()
+
+    def own(self, path: Path, user: str, group: str) -> None:
+        shutil.chown(path, user, group)
+
+    def mounted_from(self, place: str) -> str | None:
+        """The device that is mounted there, None if nothing is."""
+        found = None
+        for line in self.path("/proc/self/mountinfo").read_text().splitlines():
+            fields = line.split()
+            if fields[4] == place:
+                found = fields[fields.index("-") + 2]
+        return found
+
+
+def _is_journal(descriptor: int) -> bool:
+    """Whether what is written there goes to the journal anyway."""
+    found = os.fstat(descriptor)
+    return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A disk as sysfs shows it."""
+
+    name: str
+    serial: str
+    model: str
+    partitions: tuple[str, ...]
+
+    @property
+    def device(self) -> str:
+        return f"/dev/{self.name}"
+
+
+def disks(machine: Machine) -> list[Disk]:
+    """Every disk of the machine, by name."""
+    found = []
+    folder = machine.path("/sys/block")
+    for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
+        device = entry / "device"
+        found.append(
+            Disk(
+                name=entry.name,
+                serial=_line_of(device / "serial"),
+                model=_line_of(device / "model"),
+                partitions=tuple(sorted(one.parent.name for one in entry.glob("*/partition"))),
+            )
+        )
+    return found
+
+
+def _line_of(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""  # not every kind of disk says it
+
+
+def write_whole(path: Path, text: str, mode: int) -> bool:
+    """Put a file in place whole, unless it is there already. Returns whether it was changed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if path.read_text() == text:
+            return False
+    except FileNotFoundError:
+        pass
+    new = path.with_name(path.name + ".new")
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as out:
+        out.write(text)
+        out.flush()
+        os.fchmod(out.fileno(), mode)
+        os.fsync(out.fileno())
+    new.replace(path)
+    return True
+
+
+def install(machine: Machine, wheelhouse: Path, release: Path) -> None:
+    """Make the venv of a release from an unpacked wheelhouse. One that was not finished is begun anew. Raises: Refused, OSError."""
+    if release.exists():
+        shutil.rmtree(release)
+    release.parent.mkdir(parents=True, exist_ok=True)
+    pip = (str(release / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--no-cache-dir", "install")
+    steps = (
+        ("/usr/bin/python3", "-m", "venv", str(release)),
+        (
+            *pip,
+            "--quiet",
+            "--no-index",
+            "--find-links",
+            str(wheelhouse / "wheels"),
+            "--require-hashes",
+            "-r",
+            str(wheelhouse / "requirements.txt"),
+        ),
+    )
+    for step in steps:
+        done = machine.run(*step)
+        if done.code != 0:
+            raise Refused(f"The release cannot be installed: {done.last_words}")
+    for folder in ("bootstrap", "systemd"):
+        shutil.copytree(wheelhouse / folder, release / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    version = machine.run(str(release / "bin" / "firn"), "--version")
+    if version.code != 0:
+        raise Refused(f"The release does not run: {version.last_words}")
+    write_whole(release / ".complete", version.out, 0o644)
+
+
+def unpack(archive: Path, target: Path) -> None:
+    """Unpack a wheelhouse: files and folders below ``target`` and nothing else. Raises: Refused, OSError, tarfile.TarError."""
+    with tarfile.open(archive, "r:gz") as tar:
+        members = tar.getmembers()
+        for one in members:
+            if not (one.isfile() or one.isdir()) or one.name.startswith("/") or ".." in one.name.split("/"):
+                raise Refused(f"The wheelhouse has the entry {one.name!r}, which is no file below it.")
+        tar.extractall(target, members)
+
+
+def bake(machine: Machine, archive: Path) -> str:
+    """Put a wheelhouse and its release into an image, so that no boot downloads or installs. Returns its SHA-256."""
+    with archive.open("rb") as raw:
+        sha256 = hashlib.file_digest(raw, "sha256").hexdigest()
+    place = machine.path(f"/opt/firn/baked/{sha256}")
+    if not place.exists():
+        new = place.with_name(sha256 + ".new")
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
+        unpack(archive, new)
+        new.replace(place)
+    release = machine.path(f"/opt/firn/releases/{sha256}")
+    if not (release / ".complete").exists():
+        install(machine, place, release)
+    return sha256
