@@ -793,7 +793,7 @@ class Partitions:
 
         Raises: StorageUnavailable, CorruptionError.
         """
-        manifest = self._manifest(_key_of(log), LeaderEpoch(max(log.leader_epoch, 0)))
+        manifest = self._manifest(_key_of(log), LeaderEpoch(max(log.leader_epoch, self._leader_epoch(log), 0)))
         await manifest.load(copy, listed)
         return manifest
 

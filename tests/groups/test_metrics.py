@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.groups.metrics import GroupCounters, ShareCounters, show_groups, show_lag
+from app.groups.counters import GroupCounters, ShareCounters
+from app.groups.metrics import show_groups, show_lag
 from app.groups.offsets import OffsetStore, offset_key, offset_value
 from app.groups.share_state import ShareKey, ShareSettings, ShareStateShard
 from app.groups.share_window import Acknowledgement
