@@ -80,6 +80,7 @@ class Installed:
 def install(tmp_path: Path, *extras: str, target: str = "wheel") -> Installed:
     environment, folder = tmp_path / "environment", tmp_path / "elsewhere"
     folder.mkdir()
+    commit = commit_of_checkout(ROOT) or "unknown"
     done = subprocess.run(
         [
             *(sys.executable, ROOT / "tools/install_size.py", "--from", target, "--into", environment),
@@ -92,7 +93,7 @@ def install(tmp_path: Path, *extras: str, target: str = "wheel") -> Installed:
     assert done.returncode == 0, done.stderr
     print(done.stdout)
     installed = Installed(environment, folder, json.loads(done.stdout.splitlines()[-1]))
-    assert installed.firn("--version") == f"firn 0.1.0 (commit {commit_of_checkout(ROOT) or 'unknown'})\n"
+    assert installed.firn("--version") == f"firn 0.1.0 (commit {commit})\n"
     checked = installed.run("pip", "check")
     assert checked.returncode == 0, checked.stdout
     assert installed.run("python", "-c", "import app; print(app.__file__)").stdout.startswith(str(environment))
