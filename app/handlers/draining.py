@@ -275,12 +275,11 @@ class Drain:
 
     def _rolled(self, log: PartitionLog, found: Left) -> Left:
         """Roll a log whose tail can be uploaded then; what is left of it."""
-        if found.log_end > log.high_watermark:
-            log.request_stored(found.log_end)
-        if found.covered_end < 0 or log.last_stable_offset < found.log_end:
-            return found
         try:
-            log.roll()
+            if found.log_end > log.high_watermark:
+                log.request_stored(found.log_end)
+            if found.covered_end >= 0 and log.last_stable_offset >= found.log_end:
+                log.roll()
         except FirnError as error:
             return found._replace(why=f"cannot be rolled: {error}")
         return found
