@@ -18,25 +18,9 @@ from app.commit import commit_of_checkout
 from tests.support.checkouts import ROOT
 from tests.support.ports import free_port
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("index")]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DEVELOPERS = sorted(set(PROJECT["optional-dependencies"]) - {"demo", "redis", "spark"})
-
-
-@pytest.fixture(scope="module", autouse=True)
-def index(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Skip all if pip reaches no index."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"),
-            *("--retries", "0", "--dest", str(tmp_path_factory.mktemp("index")), "six"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        pytest.skip(f"no package index answers: {done.stderr.strip().splitlines()[-1]}")
 
 
 @dataclass
