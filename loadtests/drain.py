@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+
 from app.broker.process import Broker
 from app.client.connection import open_connection
 from app.client.firn_api import DrainRequest, DrainResponse, pack, unpack
@@ -28,7 +30,9 @@ from app.records.builder import build_batch
 from app.wire.apikeys import ApiKey
 from loadtests.start_up import S3_ENVIRONMENT, s3_url, slow_s3
 
-LOOK_S = 0.02
+LOOK_S = 0.05
+ASK_S = 0.2
+"""As `firn drain` asks."""
 ALLOWED_S = 5.0
 BATCH_BYTES = 100_000
 
@@ -42,6 +46,7 @@ class Case(NamedTuple):
 CASES = (
     Case("one tail of 128 MiB", 1, 128 * MIB),
     Case("16 tails of 8 MiB", 16, 8 * MIB),
+    Case("100 tails of 1 kB", 100, 1000),
     Case("1,000 tails of 1 kB", 1000, 1000),
 )
 
@@ -77,8 +82,21 @@ async def make(broker: Broker, topic: str, partitions: int) -> None:
     await until(lambda: len([one for one in manager.status() if one.topic == topic]) == partitions)
 
 
-async def measure(case: Case, directory: str, store_url: str) -> tuple[float, float, int]:
-    """Seconds of the reference and of the drain, and the bytes of each."""
+class Measured(NamedTuple):
+    reference_s: float
+    drain_s: float
+    filled_bytes: int
+    broker_cpu_s: float
+    """Of the drain."""
+    store_cpu_s: float
+
+
+def cpu_s(process_id: int) -> float:
+    times = psutil.Process(process_id).cpu_times()
+    return float(times.user + times.system)
+
+
+async def measure(case: Case, directory: str, store_url: str) -> Measured:
     defaults = TopicConfig(segment_bytes=1 << 30, firn_tier_max_lag_ms=3_600_000)
     config = BrokerConfig(
         data_dir=f"{directory}/data",
@@ -109,17 +127,19 @@ async def measure(case: Case, directory: str, store_url: str) -> tuple[float, fl
         filled = fill(broker, "drained", case)
         assert abs(filled - reference_bytes) <= filled // 100
         connection = await open_connection("127.0.0.1", broker.node.port)
+        before = cpu_s(os.getpid()), cpu_s(broker.store_process_id)
         began_s = time.monotonic()
         answer = None
         while answer is None or answer.state != "drained":
             told = await connection.request(ApiKey.FIRN_DRAIN, pack(DrainRequest("begin")))
             answer = unpack(DrainResponse, told)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(ASK_S)
         await connection.request(ApiKey.FIRN_DRAIN, pack(DrainRequest("stop")))
         drain_s = time.monotonic() - began_s
+        after = cpu_s(os.getpid()), cpu_s(broker.store_process_id)
         await connection.close()
         await broker.wait()
-        return reference_s, drain_s, filled
+        return Measured(reference_s, drain_s, filled, after[0] - before[0], after[1] - before[1])
     finally:
         await broker.stop()
 
@@ -146,14 +166,16 @@ def main() -> None:
     for case in CASES if arguments.case is None else [CASES[arguments.case]]:
         with tempfile.TemporaryDirectory() as directory, store(Path(directory), arguments.delay_ms) as url:
             try:
-                reference_s, drain_s, filled = asyncio.run(measure(case, directory, url))
+                found = asyncio.run(measure(case, directory, url))
             except FirnError as error:
                 sys.exit(str(error))
-        over_s = drain_s - reference_s
+        over_s = found.drain_s - found.reference_s
         late = late or over_s > ALLOWED_S
+        rate = found.filled_bytes / found.reference_s / 1e6
+        broker_ms, store_ms = (one / case.partitions * 1e3 for one in (found.broker_cpu_s, found.store_cpu_s))
         print(
-            f"{case.name}: uploaded as always in {reference_s:.2f} s ({filled / reference_s / 1e6:.1f} MB/s), "
-            f"drained in {drain_s:.2f} s: {over_s:+.2f} s beside bytes ÷ rate"
+            f"{case.name}: uploaded as always in {found.reference_s:.2f} s ({rate:.1f} MB/s), drained in {found.drain_s:.2f} s:"
+            f" {over_s:+.2f} s beside bytes ÷ rate; CPU a partition: broker {broker_ms:.1f} ms, store {store_ms:.1f} ms"
         )
     sys.exit(1 if late else 0)
 

@@ -31,7 +31,10 @@ TRANSACTIONS_S: Final = 2.0
 TOLD_S: Final = 5.0
 """How long a drained broker waits for whoever asked to have heard of it."""
 LOOK_S: Final = 0.1
-"""Between two looks at what is left."""
+"""Between two looks at what is left, if a look is quick."""
+LOOK_SHARE: Final = 0.1
+"""Of the time that looks may take: with many partitions left they are further apart."""
+LOOK_S_MAX: Final = 1.0
 LOGS_AT_ONCE: Final = 256
 """Logs looked at before other work gets a turn."""
 UNKNOWN: Final = -1
@@ -239,9 +242,11 @@ class Drain:
         while self.state is DrainState.DRAINING:
             if self._seal_if_whole():
                 return True
+            began_s = asyncio.get_running_loop().time()
             await self._push()
+            took_s = asyncio.get_running_loop().time() - began_s
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(min(LOOK_S_MAX, max(LOOK_S, took_s / LOOK_SHARE))):
                     await self._woken.wait()
         return False
 
@@ -270,12 +275,11 @@ class Drain:
 
     def _rolled(self, log: PartitionLog, found: Left) -> Left:
         """Roll a log whose tail can be uploaded then; what is left of it."""
-        if found.log_end > log.high_watermark:
-            log.request_stored(found.log_end)
-        if found.covered_end < 0 or log.last_stable_offset < found.log_end:
-            return found
         try:
-            log.roll()
+            if found.log_end > log.high_watermark:
+                log.request_stored(found.log_end)
+            if found.covered_end >= 0 and log.last_stable_offset >= found.log_end:
+                log.roll()
         except FirnError as error:
             return found._replace(why=f"cannot be rolled: {error}")
         return found

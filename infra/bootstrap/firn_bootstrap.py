@@ -84,6 +84,8 @@ class Boot:
         self._instance_id = ""
         self._beat_s = machine.clock.monotonic_s()
         self._begun_s = self._beat_s
+        self._launched = False
+        """Whether Auto Scaling has said that this machine is not being launched."""
 
     def run(self) -> None:
         """Raises: Refused, Unreachable, AwsError, OSError."""
@@ -542,12 +544,17 @@ class Boot:
         told = ""
         while True:
             done = self._machine.run(
-                "systemctl", "show", unit, "--property=ActiveState,SubState,Result,StatusText,ExecMainStatus,NRestarts"
+                "systemctl",
+                "show",
+                unit,
+                "--property=ActiveState,Result,AssertResult,AssertTimestampMonotonic,StatusText,ExecMainStatus,NRestarts",
             )
             says = dict(line.partition("=")[::2] for line in done.out.splitlines())
             state = says.get("ActiveState", "")
             if state == "active":
                 return
+            if says.get("AssertResult") == "no" and says.get("AssertTimestampMonotonic", "0") != "0":
+                raise Refused(f"{unit} does not start: what it asserts is not so. See its journal.")
             failed_for_good = state == "failed" or (state == "inactive" and says.get("Result") not in ("success", ""))
             if failed_for_good:
                 raise Refused(
@@ -652,12 +659,17 @@ class Boot:
     def _beat(self) -> None:
         now_s = self._machine.clock.monotonic_s()
         lifecycle = self._settings.lifecycle
-        if lifecycle is None or not lifecycle.launch_hook or now_s - self._beat_s < lifecycle.heartbeat_s:
+        if lifecycle is None or not lifecycle.launch_hook or self._launched:
+            return
+        if now_s - self._beat_s < lifecycle.heartbeat_s:
             return
         self._beat_s = now_s
         try:
             self._aws.query("autoscaling", "RecordLifecycleActionHeartbeat", **self._hook)
-        except (AwsError, Unreachable) as error:
+        except AwsError as error:
+            self._launched = True  # a later boot: no launch is under way
+            self._say(f"Auto Scaling takes no heartbeat of hook {lifecycle.launch_hook}: {error}")
+        except Unreachable as error:
             self._say(f"Auto Scaling takes no heartbeat of hook {lifecycle.launch_hook}: {error}")
 
 

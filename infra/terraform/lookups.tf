@@ -14,7 +14,7 @@ data "aws_region" "current" {
 }
 
 data "aws_ami" "machine" {
-  owners = ["self", "amazon", "136693071363"] # the last is Debian's account
+  owners = var.ami_owners
 
   filter {
     name   = "image-id"

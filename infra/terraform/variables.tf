@@ -125,6 +125,12 @@ variable "ami_id" {
   }
 }
 
+variable "ami_owners" {
+  description = "Accounts whose image ami_id may be: this one, Amazon and Debian. Add the account that shares images with yours."
+  type        = list(string)
+  default     = ["self", "amazon", "136693071363"]
+}
+
 variable "architecture" {
   description = "Architecture of image, instance type and wheelhouse."
   type        = string

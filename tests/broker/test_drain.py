@@ -136,6 +136,18 @@ async def test_a_partition_that_is_offline_is_left_and_named(tmp_path: Path) -> 
         assert left.why.startswith("is offline: ")
 
 
+async def test_a_log_directory_that_failed_leaves_its_partitions_and_the_broker_goes_on(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t", firn_durability="disk")
+        await produce(client, "t", batch(1))
+        broker.node.logs.log_directory.go_offline("the disk is broken")
+        await step(client, "begin")
+        now = await step(client, "status")
+        while not any("cannot be rolled" in one.why for one in now.left):
+            now = await step(client, "status")
+        assert (now.state, [one.topic for one in now.left]) == ("draining", ["t"])
+
+
 async def test_a_start_on_an_empty_directory_says_up_to_which_offset_each_topic_is_back(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, talk(broker.port) as client:
         assert not [line for line in broker.lines if "back from the store" in line]

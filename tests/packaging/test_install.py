@@ -18,25 +18,9 @@ from app.commit import commit_of_checkout
 from tests.support.checkouts import ROOT
 from tests.support.ports import free_port
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("index")]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DEVELOPERS = sorted(set(PROJECT["optional-dependencies"]) - {"demo", "redis", "spark"})
-
-
-@pytest.fixture(scope="module", autouse=True)
-def index(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Skip all if pip reaches no index."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"),
-            *("--retries", "0", "--dest", str(tmp_path_factory.mktemp("index")), "six"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        pytest.skip(f"no package index answers: {done.stderr.strip().splitlines()[-1]}")
 
 
 @dataclass
@@ -80,6 +64,7 @@ class Installed:
 def install(tmp_path: Path, *extras: str, target: str = "wheel") -> Installed:
     environment, folder = tmp_path / "environment", tmp_path / "elsewhere"
     folder.mkdir()
+    commit = commit_of_checkout(ROOT) or "unknown"
     done = subprocess.run(
         [
             *(sys.executable, ROOT / "tools/install_size.py", "--from", target, "--into", environment),
@@ -92,7 +77,7 @@ def install(tmp_path: Path, *extras: str, target: str = "wheel") -> Installed:
     assert done.returncode == 0, done.stderr
     print(done.stdout)
     installed = Installed(environment, folder, json.loads(done.stdout.splitlines()[-1]))
-    assert installed.firn("--version") == f"firn 0.1.0 (commit {commit_of_checkout(ROOT) or 'unknown'})\n"
+    assert installed.firn("--version") == f"firn 0.1.0 (commit {commit})\n"
     checked = installed.run("pip", "check")
     assert checked.returncode == 0, checked.stdout
     assert installed.run("python", "-c", "import app; print(app.__file__)").stdout.startswith(str(environment))

@@ -22,7 +22,7 @@ PINS = ("plain", "native", "inner", "arm_only", "before_3_11_3", "windows_only",
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("index")
     make_wheel(folder, "plain", needs=("inner[more]>=1", "before-3-11-3; python_full_version < '3.11.3'"))
     make_wheel(folder, "inner", needs=("optional; extra == 'more'", "windows-only; sys_platform == 'win32'"))
@@ -59,9 +59,9 @@ def checkout(root: Path, *, dependencies: str = '"plain", "native>=1"') -> Path:
     return root
 
 
-def pack(root: Path, index: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def pack(root: Path, packages: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
-    environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index), "PIP_CONFIG_FILE": os.devnull}
+    environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(packages), "PIP_CONFIG_FILE": os.devnull}
     return subprocess.run(
         [sys.executable, "tools/wheelhouse.py", *arguments],
         cwd=root,
@@ -77,10 +77,10 @@ def wheels(archive: Path) -> set[str]:
         return {name.removeprefix("wheels/") for name in packed.getnames() if name.startswith("wheels/")}
 
 
-def test_a_wheelhouse_holds_what_the_target_needs_and_pip_installs_it_by_hash(tmp_path: Path, index: Path) -> None:
+def test_a_wheelhouse_holds_what_the_target_needs_and_pip_installs_it_by_hash(tmp_path: Path, packages: Path) -> None:
     root = checkout(tmp_path / "checkout")
     head = commit_all_again(root)
-    done = pack(root, index, "--arch", "x86_64")
+    done = pack(root, packages, "--arch", "x86_64")
     assert done.returncode == 0, done.stderr
     archive = root / "dist" / "firn-wheelhouse-0.1.0-x86_64.tar.gz"
     assert done.stdout == f"{hashlib.sha256(archive.read_bytes()).hexdigest()}  {archive}\n"
@@ -137,7 +137,7 @@ def commit_all_again(root: Path) -> str:
 
 
 @pytest.mark.slow
-def test_another_clone_another_time_and_another_machine_give_the_same_bytes(tmp_path: Path, index: Path) -> None:
+def test_another_clone_another_time_and_another_machine_give_the_same_bytes(tmp_path: Path, packages: Path) -> None:
     first = checkout(tmp_path / "first")
     second = checkout(tmp_path / "elsewhere" / "second")
     for path in second.rglob("*"):
@@ -146,7 +146,7 @@ def test_another_clone_another_time_and_another_machine_give_the_same_bytes(tmp_
     (second / "infra/bootstrap/inner/more.json").chmod(0o600)
     archives = []
     for root, more in ((first, ()), (second, ("--uncommitted",)), (first, ())):
-        done = pack(root, index, "--arch", "aarch64", *more)
+        done = pack(root, packages, "--arch", "aarch64", *more)
         assert done.returncode == 0, done.stderr
         archives.append((root / "dist" / "firn-wheelhouse-0.1.0-aarch64.tar.gz").read_bytes())
     assert archives[0] == archives[1] == archives[2]
@@ -168,7 +168,7 @@ def test_another_clone_another_time_and_another_machine_give_the_same_bytes(tmp_
     ],
 )
 def test_what_would_not_install_is_refused_with_the_mend_and_nothing_is_written(
-    tmp_path: Path, index: Path, breaking: str, words: str
+    tmp_path: Path, packages: Path, breaking: str, words: str
 ) -> None:
     dependencies = {"no pin": '"unpinned"', "wrong pin": '"plain>=2"', "no wheel": '"windows-only", "plain"'}
     root = checkout(tmp_path / "checkout", dependencies=dependencies.get(breaking, '"inner"'))
@@ -186,7 +186,7 @@ def test_what_would_not_install_is_refused_with_the_mend_and_nothing_is_written(
             commit_all(root)
         case _:
             pass
-    done = pack(root, index, "--arch", "aarch64")
+    done = pack(root, packages, "--arch", "aarch64")
     assert (done.returncode, done.stdout) == (1, "")
     assert words in done.stderr
     assert "Traceback" not in done.stderr

@@ -133,6 +133,23 @@ def test_a_long_wait_keeps_the_launch_hook_open(world: World) -> None:
     assert len(world.hooks.heartbeats) == 15
 
 
+def test_a_machine_that_is_not_being_launched_says_so_once_however_long_it_waits(world: World) -> None:
+    world.hooks.forget()
+    old = world.another_instance()
+    world.ec2.attach_volume(VolumeId=world.volume_id, InstanceId=old, Device="/dev/sdf")
+    world.machine.fake_clock.slept_s = 60.0
+    refused(world)
+    assert len([line for line in world.machine.lines if "takes no heartbeat" in line]) == 1
+
+
+def test_a_unit_whose_assertion_fails_is_not_waited_for(world: World) -> None:
+    says = "ActiveState=inactive\nResult=success\nAssertResult=no\nAssertTimestampMonotonic=123\n"
+    world.machine.answers["systemctl show"] = Done(0, says, "")
+    with pytest.raises(Refused, match="what it asserts is not so"):
+        world.boot().run()
+    assert world.hooks.done == {}
+
+
 def test_a_disk_that_the_kernel_shows_late_is_waited_for(world: World) -> None:
     device = world.machine.path("/sys/block/nvme1n1")
     hidden = device.with_name("hidden")
