@@ -88,10 +88,10 @@ def demo(
         Path, typer.Argument(metavar="[DIRECTORY]", parser=local_path, help="Where the demo keeps its data.")
     ] = Path("firn-demo"),
 ) -> int:
-    """Watch the main job on real input.
+    """Show the main scenario on real records.
 
-    The 336,776 flights out of New York in 2013 go in, roll, move to the object store, leave the local disk, and are read
-    back and compared.
+    Produces 336,776 flights that left New York in 2013, moves them to the object store, deletes them from the local disk, reads
+    them back and compares them.
     """
     from app.demo import run
 

@@ -28,13 +28,13 @@ Formatter = Callable[[str, int, "Record"], bytes]
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What to read.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to read.")],
     start: Annotated[
         str,
         typer.Option(
             "--from",
             metavar="PLACE",
-            help="earliest (beginning), latest (end), an offset (1000), the last so many of each partition (last:10), or a moment.",
+            help="earliest (beginning), latest (end), an offset (1000), the last records of each partition (last:10), or a time.",
         ),
     ] = "earliest",
     until: Annotated[
@@ -42,13 +42,13 @@ def consume(
         typer.Option(
             "--until",
             metavar="PLACE",
-            help="Stop before an offset or a moment; latest (now) if not given.",
+            help="Stop before an offset or a time; default: latest (now).",
         ),
     ] = None,
     partitions: Annotated[
         list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated.")
     ] = None,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=0, help="Stop after so many records.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=0, help="Stop after N records.")] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Wait for new records instead of stopping at the end.")
     ] = False,
@@ -59,14 +59,14 @@ def consume(
         ),
     ] = "{value}\\n",
     read_committed: Annotated[
-        bool, typer.Option("--read-committed", help="Leave out records of transactions that are open or were aborted.")
+        bool, typer.Option("--read-committed", help="Skip records of open and aborted transactions.")
     ] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: Annotated[bool, typer.Option("--json", help="Print each record as one line of JSON.")] = False,
 ) -> int:
     """Print records of a topic.
 
-    A moment is written 2013-07-01, 2013-07-01T12:00:00Z, @1372636800000 (milliseconds) or -15min (ago).
+    Write a time as 2013-07-01, 2013-07-01T12:00:00Z, @1372636800000 (milliseconds) or -15min (15 minutes ago).
     """
     if follow and until is not None:
         raise ConfigError("--follow never stops and --until does: give one of them.")

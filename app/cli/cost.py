@@ -18,26 +18,35 @@ if TYPE_CHECKING:
 
 
 def cost(
-    write: Annotated[float, typer.Option("--write", "-w", metavar="MB/S", help="Record bytes written, on average.")],
+    write: Annotated[
+        float, typer.Option("--write", "-w", metavar="MB/S", help="Average rate of record bytes written.")
+    ],
     fan_out: Annotated[
-        float, typer.Option("--fan-out", metavar="N", help="Consumers that read everything as it comes.")
+        float, typer.Option("--fan-out", metavar="N", help="Number of consumers that read all new records.")
     ] = 2.0,
     retention: Annotated[float, typer.Option("--retention", metavar="DAYS", help="How long records are kept.")] = 7.0,
     replay: Annotated[
-        float, typer.Option("--replay", metavar="SHARE", help="Bytes read again from history for one written.")
+        float, typer.Option("--replay", metavar="SHARE", help="Bytes read from history per byte written.")
     ] = 0.1,
-    partitions: Annotated[int, typer.Option("--partitions", metavar="N", help="Over all topics.")] = 100,
+    partitions: Annotated[
+        int, typer.Option("--partitions", metavar="N", help="Number of partitions of all topics.")
+    ] = 100,
     segment: Annotated[str, typer.Option("--segment", metavar="SIZE", help="segment.bytes.")] = "1GiB",
     local: Annotated[
         float, typer.Option("--local", metavar="HOURS", help="How long tiered records stay on the local disk.")
     ] = 1.0,
     stored: Annotated[
-        float, typer.Option("--stored", metavar="SHARE", help="Bytes in the store for one of records: chunks compress.")
+        float,
+        typer.Option(
+            "--stored", metavar="SHARE", help="Bytes in the store per byte of records; below 1 if chunks compress."
+        ),
     ] = 1.0,
-    zones: Annotated[int, typer.Option("--zones", metavar="N", help="Over which brokers and clients are spread.")] = 3,
-    peak: Annotated[float, typer.Option("--peak", metavar="X", help="The busiest hour against the average.")] = 2.0,
+    zones: Annotated[int, typer.Option("--zones", metavar="N", help="Number of zones with brokers and clients.")] = 3,
+    peak: Annotated[
+        float, typer.Option("--peak", metavar="X", help="Load of the busiest hour, as a multiple of the average.")
+    ] = 2.0,
     replicas: Annotated[
-        int, typer.Option("--replicas", metavar="N", min=1, help="Of Firn's hot tier; Kafka has three.")
+        int, typer.Option("--replicas", metavar="N", min=1, help="Replicas of Firn's local tier; Kafka has three.")
     ] = 1,
     volume: Annotated[
         float | None,
@@ -52,15 +61,18 @@ def cost(
         ),
     ] = None,
     price: Annotated[
-        list[str] | None, typer.Option("--price", metavar="NAME=DOLLARS", help="Your price instead of the list's.")
+        list[str] | None,
+        typer.Option("--price", metavar="NAME=DOLLARS", help="Use this price instead of the list price."),
     ] = None,
     projected: Annotated[
         bool,
-        typer.Option("--projected", help="Also where several brokers are needed: a cluster of Firn is not there yet."),
+        typer.Option(
+            "--projected", help="Also estimate workloads that need several brokers; Firn clusters do not exist yet."
+        ),
     ] = False,
     json: Json = False,
 ) -> int:
-    """Estimate a month on AWS, beside Kafka.
+    """Estimate the monthly cost on AWS, compared with Kafka.
 
     Firn is one broker today: what one cannot carry is refused, unless you ask what a cluster would cost (--projected).
 

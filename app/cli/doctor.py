@@ -59,17 +59,15 @@ def doctor(
         ),
     ] = None,
     listen: Annotated[
-        str | None, typer.Option("--listen", "-l", metavar="HOST:PORT", help="Where Kafka's protocol is to be served.")
+        str | None, typer.Option("--listen", "-l", metavar="HOST:PORT", help="Address for the Kafka protocol.")
     ] = None,
-    http: Annotated[
-        str | None, typer.Option("--http", metavar="HOST:PORT|off", help="Where HTTP is to be served.")
-    ] = None,
+    http: Annotated[str | None, typer.Option("--http", metavar="HOST:PORT|off", help="Address for HTTP.")] = None,
     as_json: Json = False,
 ) -> int:
-    """Check settings, machine, disk, ports and object store, and say how to mend what fails.
+    """Check settings, machine, disk, ports and object store, and say how to fix each problem.
 
-    Settings come as for `firn serve`, so that the same flags are checked that will be used; with --config each of them is
-    listed with what becomes of it. Disk, ports and store are looked at when no setting is refused. Nothing is left behind.
+    Pass the same flags as to `firn serve`, to check the settings that the broker will use. With --config, each setting is
+    listed with its outcome. Disk, ports and store are checked only if no setting is refused. The checks leave nothing behind.
     """
     from app.broker.running import find_running
     from app.settings import resolve, review, sources_of

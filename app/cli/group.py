@@ -27,7 +27,7 @@ Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
 @app.command("ls", hidden=True)
 @app.command("list")
 def list_groups(bootstrap: Bootstrap = BOOTSTRAP_DEFAULT, as_json: Json = False) -> None:
-    """List groups, of every type, and what state they are in."""
+    """List groups of every type with their state."""
 
     async def work() -> None:
         from app.client.groups import GroupClient
@@ -60,7 +60,7 @@ def list_groups(bootstrap: Bootstrap = BOOTSTRAP_DEFAULT, as_json: Json = False)
 
 @app.command()
 def describe(group: Group, bootstrap: Bootstrap = BOOTSTRAP_DEFAULT, as_json: Json = False) -> None:
-    """Show who is in a group, where it has got to, and how far behind it is."""
+    """Show a group's members, committed offsets and lag."""
 
     async def work() -> None:
         from app.client.cluster import LATEST
@@ -101,26 +101,30 @@ def reset(
     group: Group,
     topics: Annotated[
         list[str] | None,
-        typer.Option("--topic", "-t", metavar="TOPIC[:PARTITION,…]", help="What to reset; may be repeated."),
+        typer.Option(
+            "--topic", "-t", metavar="TOPIC[:PARTITION,…]", help="Topic or partitions to reset; may be repeated."
+        ),
     ] = None,
     all_topics: Annotated[
-        bool, typer.Option("--all-topics", help="Reset every topic that the group has offsets of.")
+        bool, typer.Option("--all-topics", help="Reset all topics for which the group has offsets.")
     ] = False,
     to: Annotated[
         str | None,
         typer.Option(
-            "--to", metavar="WHERE", help="earliest, latest, an offset, or a moment such as 2013-07-01 or -15min."
+            "--to", metavar="WHERE", help="earliest, latest, an offset, or a time such as 2013-07-01 or -15min."
         ),
     ] = None,
     shift_by: Annotated[
         int | None,
-        typer.Option("--shift-by", metavar="N", help="Forward by N records from where it is; back if negative."),
+        typer.Option("--shift-by", metavar="N", help="Move forward by N offsets; backward if negative."),
     ] = None,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it; without this it is only shown.")] = False,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Apply the change; without this option it is only shown.")
+    ] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Put a group without members to other offsets. Shows what would be done, unless --execute is given."""
+    """Reset the offsets of a group without members. Only shows the change, unless --execute is given."""
     if (to is None) == (shift_by is None):
         raise ConfigError("Say where to reset to: either --to WHERE or --shift-by N.")
     if bool(topics) == all_topics:

@@ -16,14 +16,14 @@ from app.settings import parse_address
 def http(
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     listen: Annotated[
-        str, typer.Option("--listen", "-l", metavar="HOST:PORT", help="Where to serve HTTP.")
+        str, typer.Option("--listen", "-l", metavar="HOST:PORT", help="Address to listen on.")
     ] = "127.0.0.1:8080",
     allowed_hosts: Annotated[
         str,
         typer.Option(
             "--http-allowed-hosts",
             metavar="HOST,…",
-            help="Names that requests may ask for, besides localhost and the address (NAME, NAME:PORT, *.NAME); * for any.",
+            help="Host names that requests may use, besides localhost and the address (NAME, NAME:PORT, *.NAME); * for any.",
         ),
     ] = "",
     allowed_origins: Annotated[
@@ -31,17 +31,17 @@ def http(
         typer.Option(
             "--http-allowed-origins",
             metavar="ORIGIN,…",
-            help="Origins whose web pages may use this server, as in https://ui.example; * for any.",
+            help="Origins whose web pages may use this server, such as https://ui.example; * for any.",
         ),
     ] = "",
     connections_max: Annotated[
-        int, typer.Option("--max-connections", min=1, metavar="N", help="Connections at a time.")
+        int, typer.Option("--max-connections", min=1, metavar="N", help="Maximum number of connections.")
     ] = HTTP_CONNECTIONS_MAX,
     header_timeout_ms: Annotated[
-        int, typer.Option("--header-timeout-ms", min=1, metavar="MS", help="Time for the head of a request.")
+        int, typer.Option("--header-timeout-ms", min=1, metavar="MS", help="Time limit for the head of a request.")
     ] = HTTP_HEADER_TIMEOUT_MS,
     body_timeout_ms: Annotated[
-        int, typer.Option("--body-timeout-ms", min=1, metavar="MS", help="Time without progress of a body.")
+        int, typer.Option("--body-timeout-ms", min=1, metavar="MS", help="Time limit for a body without progress.")
     ] = HTTP_BODY_TIMEOUT_MS,
     parent_fd: Annotated[
         int | None, typer.Option("--parent-fd", hidden=True, help="End at this descriptor's end-of-file.")
@@ -49,7 +49,7 @@ def http(
 ) -> int:
     """Serve HTTP as a client of brokers.
 
-    `firn serve` starts one of its own; this is for more of them, on any machine.
+    `firn serve` starts an HTTP process of its own. Use this command to run more of them, on any machine.
     """
     address = parse_address(listen, what="--listen")
     brokers = parse_bootstrap(bootstrap)

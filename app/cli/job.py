@@ -25,7 +25,7 @@ WAREHOUSE: Final = Path("firn-warehouse")
 
 Store = Annotated[str, typer.Option("--store", "-s", metavar="URL", help="file:///path or s3://bucket/prefix.")]
 Workers = Annotated[
-    int | None, typer.Option("--workers", "-w", min=1, help="Processes; as many as there are cores if not given.")
+    int | None, typer.Option("--workers", "-w", min=1, help="Number of processes; default: one per core.")
 ]
 
 
@@ -38,7 +38,7 @@ def archive(
         typer.Option(
             "--to",
             metavar="URL",
-            help="Where the files go, or with --iceberg a new table: file:///path or s3://bucket/…",
+            help="Location of the files, or with --iceberg of a new table: file:///path or s3://bucket/…",
         ),
     ] = "",
     iceberg: Annotated[
@@ -54,20 +54,23 @@ def archive(
             "--warehouse",
             parser=local_path,
             metavar="FOLDER",
-            help="Folder of the SQLite catalog that is used if none is given. [./firn-warehouse]",
+            help="Folder of the SQLite catalog that is used without --catalog. [./firn-warehouse]",
         ),
     ] = None,
     value: Annotated[
-        str, typer.Option("--value", metavar="KIND", help="Decode values: json or avro. Bad records are kept aside.")
+        str,
+        typer.Option("--value", metavar="KIND", help="Decode values: json or avro. Bad records are stored separately."),
     ] = "",
     schema: Annotated[
         str, typer.Option("--schema", help="JSON: 'name type, …', inferred if not given. Avro: the schema, or @FILE.")
     ] = "",
-    file_mib: Annotated[int, typer.Option("--file-mib", min=1, help="About so much of records in a file.")] = 256,
+    file_mib: Annotated[
+        int, typer.Option("--file-mib", min=1, help="Approximate size of the records in a file.")
+    ] = 256,
     workers: Workers = None,
     as_json: Json = False,
 ) -> None:
-    """Write what is in the store and not yet archived as Parquet files by date, or into an Iceberg table.
+    """Write stored records that are not archived yet to Parquet files by date, or to an Iceberg table.
 
     Each record once: safe to repeat and to kill. Run it more often than retention deletes.
     """
@@ -137,7 +140,7 @@ def verify(
     topics: Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only this topic; may be repeated.")] = None,
     records: Annotated[
         bool,
-        typer.Option("--records", help="Decode every record too, to find batches that no consumer can read. Slower."),
+        typer.Option("--records", help="Also decode every record, to find batches that no consumer can read. Slower."),
     ] = False,
     workers: Workers = None,
     as_json: Json = False,
@@ -195,21 +198,26 @@ def compact(
         ),
     ] = None,
     offline: Annotated[
-        bool, typer.Option("--offline", help="No broker runs: take the right to write the manifests from it.")
+        bool, typer.Option("--offline", help="Write the manifests directly. Use this only while no broker runs.")
     ] = False,
     by_key: Annotated[
-        bool, typer.Option("--by-key", help="Keep only the newest value of each key; records without one stay.")
+        bool, typer.Option("--by-key", help="Keep only the newest value of each key; records without a key stay.")
     ] = False,
-    target_mib: Annotated[int, typer.Option("--target-mib", min=1, help="Records in a merged segment, at most.")] = 512,
+    target_mib: Annotated[
+        int, typer.Option("--target-mib", min=1, help="Maximum size of the records in a merged segment.")
+    ] = 512,
     workers: Annotated[
         int | None,
         typer.Option(
-            "--workers", "-w", min=1, help="Processes; as many as cores, but one with --by-key, for its memory."
+            "--workers",
+            "-w",
+            min=1,
+            help="Number of processes; default: one per core, but one with --by-key because of its memory.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Merge a topic's small segments in the store, at the same offsets.
+    """Merge a topic's small segments in the store. Offsets do not change.
 
     Beside a running cluster only what has left the local disks. With --offline make sure that no broker runs: one that keeps
     its signs of life in Redis cannot be seen.
@@ -251,11 +259,14 @@ def replay(
     store: Store,
     target: Annotated[str, typer.Option("--target", help="Topic to produce to; it must have as many partitions.")],
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
-    start: Annotated[str, typer.Option("--from", metavar="TIME", help="First time, like 2013-07-01T00:00:00Z.")] = "",
-    end: Annotated[str, typer.Option("--to", metavar="TIME", help="Time to stop before.")] = "",
+    start: Annotated[
+        str, typer.Option("--from", metavar="TIME", help="Start time, such as 2013-07-01T00:00:00Z.")
+    ] = "",
+    end: Annotated[str, typer.Option("--to", metavar="TIME", help="End time (exclusive).")] = "",
     rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="Records per second.")] = None,
     pace: Annotated[
-        float | None, typer.Option("--pace", min=0.001, help="Times the original pace: 1 takes as long as it took.")
+        float | None,
+        typer.Option("--pace", min=0.001, help="Speed relative to the original; 1 takes the original time."),
     ] = None,
     state: Annotated[
         Path | None,

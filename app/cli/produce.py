@@ -45,33 +45,35 @@ class Acks(StrEnum):
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where the records go.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to write to.")],
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="Lines to send, one record each; standard input if not given."),
+        typer.Argument(metavar="[FILE]", help="File with one record per line; default: standard input."),
     ] = None,
     key_separator: Annotated[
         str | None,
         typer.Option(
-            "--key-separator", "-k", metavar="TEXT", help="What stands between key and value, for example a tab: '\\t'."
+            "--key-separator", "-k", metavar="TEXT", help="Separator between key and value, for example a tab: '\\t'."
         ),
     ] = None,
     headers: Annotated[
         list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header of every record; may be repeated."),
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header for every record; may be repeated."),
     ] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Send to this partition.")] = None,
     timestamp: Annotated[
-        str | None, typer.Option("--timestamp", metavar="MOMENT", help="Timestamp of every record; now if not given.")
+        str | None, typer.Option("--timestamp", metavar="MOMENT", help="Timestamp of every record; default: now.")
     ] = None,
     empty_is_null: Annotated[
-        bool, typer.Option("--empty-is-null", help="An empty value is null: a tombstone.")
+        bool, typer.Option("--empty-is-null", help="Send empty values as null (tombstones).")
     ] = False,
     compression: Annotated[
         Compression, typer.Option("--compression", "-z", help="Codec of the batches.")
     ] = Compression.NONE,
-    acks: Annotated[Acks, typer.Option("--acks", help="Who must have a record before it counts as sent.")] = Acks.ALL,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing of success.")] = False,
+    acks: Annotated[
+        Acks, typer.Option("--acks", help="Which replicas must store a record before it counts as sent.")
+    ] = Acks.ALL,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing on success.")] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: Json = False,
 ) -> int:

@@ -28,7 +28,7 @@ def serve(
             "--store",
             "-s",
             metavar="URL",
-            help="file:///path or s3://bucket/prefix. [a folder beside the data directory]",
+            help="file:///path or s3://bucket/prefix. [a folder next to the data directory]",
         ),
     ] = None,
     listen: Annotated[
@@ -36,7 +36,7 @@ def serve(
     ] = None,
     advertise: Annotated[
         str | None,
-        typer.Option("--advertise", metavar="HOST:PORT", help="What clients are told to connect to. [--listen]"),
+        typer.Option("--advertise", metavar="HOST:PORT", help="Address that clients connect to. [--listen]"),
     ] = None,
     http: Annotated[
         str | None, typer.Option("--http", metavar="HOST:PORT|off", help="REST, metrics and health. [127.0.0.1:8080]")
@@ -46,7 +46,7 @@ def serve(
         typer.Option(
             "--http-allowed-hosts",
             metavar="HOST,…",
-            help="Names that HTTP requests may ask for, besides localhost, the address and --advertise; * for any.",
+            help="Host names that HTTP requests may use, besides localhost, the address and --advertise; * for any.",
         ),
     ] = None,
     http_allowed_origins: Annotated[
@@ -54,22 +54,24 @@ def serve(
         typer.Option(
             "--http-allowed-origins",
             metavar="ORIGIN,…",
-            help="Origins whose web pages may use HTTP, as in https://ui.example; * for any.",
+            help="Origins whose web pages may use the HTTP API, such as https://ui.example; * for any.",
         ),
     ] = None,
-    node_id: Annotated[str | None, typer.Option("--node-id", metavar="N", help="This broker's number. [1]")] = None,
+    node_id: Annotated[str | None, typer.Option("--node-id", metavar="N", help="Node id of this broker. [1]")] = None,
     rack: Annotated[str | None, typer.Option("--rack", metavar="NAME", help="This broker's rack or zone.")] = None,
     redis: Annotated[
         str | None,
-        typer.Option("--redis", metavar="URL", help="For a cluster of several brokers; one alone needs none."),
+        typer.Option(
+            "--redis", metavar="URL", help="Redis server for a cluster of several brokers; a single broker needs none."
+        ),
     ] = None,
     take_over: Annotated[
         bool,
         typer.Option(
             "--take-over",
-            help="Take over this node id though another data directory holds it and its broker may live. That broker is told, and"
-            " ends. If it cannot be told, it acknowledges records, which are lost, for up to 10 s, or for as long as it is cut off"
-            " from the store; the start says so.",
+            help="Take over this node id from another data directory, even if its broker may still run. The old broker is"
+            " notified and stops. If it cannot be notified, it may acknowledge records that are lost, for up to 10 s or while"
+            " it cannot reach the store; the new broker logs a warning.",
         ),
     ] = False,
     config: Annotated[
@@ -84,10 +86,13 @@ def serve(
     ] = None,
     assignments: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Any setting by Kafka's name; may be repeated."),
+        typer.Option("--set", metavar="NAME=VALUE", help="Set a setting by Kafka's name; may be repeated."),
     ] = None,
     background: Annotated[
-        bool, typer.Option("--background", help="Return when it serves, and leave it running; `firn stop` ends it.")
+        bool,
+        typer.Option(
+            "--background", help="Start the broker in the background and return when it is ready; `firn stop` stops it."
+        ),
     ] = False,
     log_file: Annotated[
         Path | None,
@@ -95,11 +100,12 @@ def serve(
             "--log-file",
             parser=local_path,
             metavar="FILE",
-            help="Where --background appends what the broker says. [the data directory's name with .log]",
+            help="File to which --background appends the broker's log. [the data directory's name with .log]",
         ),
     ] = None,
     ready_fd: Annotated[
-        int | None, typer.Option("--ready-fd", hidden=True, help="Write a line to this descriptor when it serves.")
+        int | None,
+        typer.Option("--ready-fd", hidden=True, help="Write a line to this descriptor when the broker is ready."),
     ] = None,
     list_settings: Annotated[
         bool, typer.Option("--list-settings", help="List every setting with its default, and exit.")
@@ -109,7 +115,7 @@ def serve(
     """Run a broker.
 
     Without any flag it serves Kafka on 127.0.0.1:9092 and HTTP on 127.0.0.1:8080, with its data in ./firn-data.
-    Settings come from a file (--config), FIRN_… environment variables, flags and --set, each over the ones before.
+    Settings come from a file (--config), FIRN_… environment variables, flags and --set. Later sources override earlier ones.
     """
     from app.settings import load
 

@@ -13,7 +13,9 @@ from app.errors import ErrorCode, RequestRejected
 from app.units import PartitionIndex, TopicPartition
 
 app = typer.Typer(
-    help="Show what is on local disks and what is in the object store.", no_args_is_help=True, rich_markup_mode=None
+    help="Show which data is on local disks and which is in the object store.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
@@ -26,7 +28,7 @@ def status(
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Show every partition's bytes by tier and how far tiering is behind."""
+    """Show the bytes of every partition by tier, and the tiering lag."""
 
     async def work() -> None:
         from app.client.admin import AdminClient
@@ -103,7 +105,7 @@ def segments(
     partition: Annotated[
         int | None, typer.Option("--partition", "-p", min=0, help="Only this partition; all if not given.")
     ] = None,
-    keys: Annotated[bool, typer.Option("--keys", help="Show the key of each object, which is long.")] = False,
+    keys: Annotated[bool, typer.Option("--keys", help="Show the key of each object (long).")] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -187,10 +189,10 @@ def adopt(
     store: StoreUrl,
     as_json: Json = False,
 ) -> None:
-    """Take segments that a manifest has lost its entries of into the manifest again.
+    """Add segments to a manifest that has lost their entries.
 
-    For a partition that is offline because segment objects lie above its tiered end that no record names. The segments that follow
-    the tiered end without a gap are entered by their footers, and the broker leads the partition when it looks again. If a
+    Use this for a partition that is offline because the manifest does not name segment objects above its tiered end. Segments that
+    follow the tiered end without a gap are added from their footers. The broker leads the partition at its next retry. If a
     broker leads the partition, stop the broker first.
     """
     from app.cli.stored_manifest import changing
@@ -218,7 +220,7 @@ def accept_loss(
     store: StoreUrl,
     as_json: Json = False,
 ) -> None:
-    """Give up the records of segments that no manifest names, so that their partition is led again at its tiered end.
+    """Give up the records of segments that no manifest names, so that a broker can lead the partition again from its tiered end.
 
     Their objects are deleted, and their offsets are given to other records. Try `firn tier adopt` first, which loses nothing. If
     a broker leads the partition, stop the broker first.

@@ -25,11 +25,11 @@ Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 def create(
     topic: Name,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="How many; the broker decides if not given.")
+        int | None, typer.Option("--partitions", "-p", min=1, help="Number of partitions; default: the broker's.")
     ] = None,
     replication_factor: Annotated[
         int | None,
-        typer.Option("--replication-factor", min=1, help="Replicas of each; the broker decides if not given."),
+        typer.Option("--replication-factor", min=1, help="Replicas of each partition; default: the broker's."),
     ] = None,
     assignments: Annotated[
         list[str] | None,
@@ -37,7 +37,7 @@ def create(
             "--set", "-s", "--config", "-c", metavar="NAME=VALUE", help="A setting of the topic; may be repeated."
         ),
     ] = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="It is no error if the topic exists.")] = False,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do not fail if the topic exists.")] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -84,7 +84,7 @@ def create(
 @app.command("ls", hidden=True)
 @app.command("list")
 def list_topics(internal: Internal = False, bootstrap: Bootstrap = BOOTSTRAP_DEFAULT, as_json: Json = False) -> None:
-    """List topics, how much they hold and where it is."""
+    """List topics with their records and bytes by tier."""
 
     async def work() -> None:
         from app.client.admin import AdminClient
@@ -123,12 +123,17 @@ def list_topics(internal: Internal = False, bootstrap: Bootstrap = BOOTSTRAP_DEF
 def describe(
     topic: Name,
     all_settings: Annotated[
-        bool, typer.Option("--all", "-a", help="Show settings that are at their default too.")
+        bool, typer.Option("--all", "-a", help="Also show settings with their default value.")
     ] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     store: Annotated[
         str,
-        typer.Option("--store", "-s", metavar="URL", help="Ask this object store in place of brokers; none need run."),
+        typer.Option(
+            "--store",
+            "-s",
+            metavar="URL",
+            help="Read this object store instead of asking brokers; works without a running broker.",
+        ),
     ] = "",
     as_json: Json = False,
 ) -> None:
@@ -222,15 +227,17 @@ def alter(
     ] = None,
     unset: Annotated[
         list[str] | None,
-        typer.Option("--unset", "-u", "--delete-config", metavar="NAME", help="Back to the default; may be repeated."),
+        typer.Option(
+            "--unset", "-u", "--delete-config", metavar="NAME", help="Reset a setting to its default; may be repeated."
+        ),
     ] = None,
     validate_only: Annotated[
-        bool, typer.Option("--validate-only", help="Only ask whether the broker would accept it.")
+        bool, typer.Option("--validate-only", help="Only check whether the broker would accept the change.")
     ] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Change settings of a topic; others stay as they are."""
+    """Change settings of a topic; other settings do not change."""
     to_set = parse_assignments(assignments or (), "--set")
     if not to_set and not unset:
         raise ConfigError("There is nothing to change: give --set name=value or --unset name.")
@@ -259,11 +266,11 @@ def alter(
 def delete(
     topic: Name,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="It is no error if there is no such topic.")] = False,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Do not fail if the topic does not exist.")] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: Json = False,
 ) -> int:
-    """Delete a topic and all of its records, in the object store too."""
+    """Delete a topic and all its records, also from the object store."""
     if not yes:
         if not sys.stdin.isatty():
             raise ConfigError(f"Deleting {topic} deletes its records for good: add --yes to do it without being asked.")
@@ -295,13 +302,13 @@ def delete_records(
     topic: Name,
     partition: Annotated[int, typer.Option("--partition", "-p", min=0, help="The partition.")],
     before: Annotated[
-        str, typer.Option("--before", metavar="OFFSET", help="Records below this offset go; `latest` is all of them.")
+        str, typer.Option("--before", metavar="OFFSET", help="Delete records below this offset; `latest` deletes all.")
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: Json = False,
 ) -> int:
-    """Delete a partition's oldest records, in the object store too: all below an offset.
+    """Delete the records of a partition below an offset, also from the object store.
 
     A consumer that stands below the offset goes on by its own reset policy. To get one group past some records without deleting
     them, use `firn group reset`.
@@ -336,13 +343,11 @@ def delete_records(
 @app.command("add-partitions")
 def add_partitions(
     topic: Name,
-    total: Annotated[
-        int, typer.Option("--total", "-t", min=1, help="How many partitions the topic is to have in all.")
-    ],
+    total: Annotated[int, typer.Option("--total", "-t", min=1, help="New number of partitions of the topic.")],
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Raise a topic's number of partitions. Keys may go to other partitions from then on."""
+    """Increase a topic's number of partitions. New records of a key may then go to another partition."""
 
     async def work() -> None:
         from app.client.admin import AdminClient

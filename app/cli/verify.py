@@ -32,7 +32,7 @@ def verify(
     ] = None,
     records: Annotated[
         bool,
-        typer.Option("--records", help="Decode every record too, to find batches that no consumer can read. Slower."),
+        typer.Option("--records", help="Also decode every record, to find batches that no consumer can read. Slower."),
     ] = False,
     config: Annotated[
         Path | None, typer.Option("--config", "-c", envvar="FIRN_CONFIG", help="File with the broker's settings.")
@@ -41,8 +41,8 @@ def verify(
 ) -> int:
     """Read everything in an object store and check it.
 
-    Manifests, segments and every checksum are read, and offsets must have no gap and no overlap. No broker is needed, and
-    one may be running. Nothing is changed. Exit code 1 if records are missing or damaged, or a manifest is gone.
+    Reads manifests and segments, checks every checksum, and checks that offsets have no gap and no overlap. Works with or without a
+    running broker, and changes nothing. Exit code 1 if records are missing or damaged, or a manifest is missing.
     """
     from app.objectstore.location import DirectoryLocation, parse_store_url
     from app.settings import load

@@ -75,6 +75,7 @@ SCRIPT: list[tuple[str, int, dict[str, Any]]] = [
     ("an empty instance id", 1, joining("a", instance_id="")),
     ("an empty rack id", 1, joining("a", rack_id=" ")),
     ("no rebalance time-out", 1, joining("a", rebalance_timeout_ms=-1)),
+    ("a subscription alone (librdkafka)", 1, joining("a", rebalance_timeout_ms=-1, topic_partitions=None)),
     ("no word of partitions", 1, joining("a", topic_partitions=None)),
     ("no subscription", 1, joining("a", subscribed_topic_names=None)),
     ("an epoch that there is not", 1, joining("a", member_epoch=-3)),
