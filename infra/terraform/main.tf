@@ -159,6 +159,7 @@ module "http" {
   port                   = var.http_port
   bootstrap_servers      = join(",", values(module.broker.addresses))
   bucket_arn             = module.storage.bucket_arn
+  store_url              = module.storage.store_url
   wheelhouse             = var.wheelhouse
   user_data_template     = local.user_data_template
   launch_timeout_s       = var.launch_timeout_s

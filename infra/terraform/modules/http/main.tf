@@ -15,7 +15,7 @@ locals {
       node_id                 = null
       region                  = var.region
       zone                    = zone
-      store                   = null
+      store                   = var.store_url
       wheelhouse              = var.wheelhouse
       data                    = null
       accept_loss_of_untiered = false
@@ -59,8 +59,8 @@ resource "aws_iam_instance_profile" "http" {
 }
 
 # `firn iam policy --role http` prints the same: whatever somebody attaches to this role, the bucket stays closed to it.
-resource "aws_iam_role_policy" "store" {
-  name = "store"
+resource "aws_iam_role_policy" "no_store" {
+  name = "no-store"
   role = aws_iam_role.http.id
   policy = jsonencode({
     Version = "2012-10-17"

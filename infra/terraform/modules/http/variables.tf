@@ -78,6 +78,11 @@ variable "bootstrap_servers" {
   type        = string
 }
 
+variable "store_url" {
+  description = "The store; these machines are told its name and must not reach it."
+  type        = string
+}
+
 variable "bucket_arn" {
   description = "ARN of the cluster's bucket, which these machines must not reach."
   type        = string

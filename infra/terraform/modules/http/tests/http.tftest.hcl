@@ -36,6 +36,7 @@ variables {
   dns_zone_id            = "Z0123456789ABCDEFGHIJ"
   port                   = 8080
   bucket_arn             = "arn:aws:s3:::records"
+  store_url              = "s3://records?region=eu-central-1"
   bootstrap_servers      = "kafka.example.com:9092"
   wheelhouse             = null
   user_data_template     = "../../../bootstrap/user_data.py.tftpl"
@@ -87,7 +88,7 @@ run "http_has_no_access_to_the_bucket" {
   command = plan
 
   assert {
-    condition     = jsondecode(aws_iam_role_policy.store.policy).Statement[0] == { Sid = "NotInTheBucket", Effect = "Deny", Action = "s3:*", Resource = ["arn:aws:s3:::records", "arn:aws:s3:::records/*"] } && !strcontains(aws_iam_role_policy.machine.policy, "s3:") && !strcontains(aws_iam_role_policy.machine.policy, "kms:") && !strcontains(aws_iam_role_policy.machine.policy, "ec2:")
+    condition     = jsondecode(aws_iam_role_policy.no_store.policy).Statement[0] == { Sid = "NotInTheBucket", Effect = "Deny", Action = "s3:*", Resource = ["arn:aws:s3:::records", "arn:aws:s3:::records/*"] } && !strcontains(aws_iam_role_policy.machine.policy, "s3:") && !strcontains(aws_iam_role_policy.machine.policy, "kms:") && !strcontains(aws_iam_role_policy.machine.policy, "ec2:")
     error_message = "HTTP machines may do more than answer hooks, read their configuration and send logs."
   }
 }
