@@ -96,7 +96,7 @@ def test_every_setting_that_a_document_names_is_known(document: str) -> None:
     for token in quoted(document):
         for part in token.split(","):
             match = re.fullmatch(r"([a-z][a-z0-9]*(?:\.[a-z0-9-]+)+)(=.*)?", part)
-            if match is None or part.startswith(FOREIGN) or re.search(r"\.(py|md|sh|txt|toml)$", part):
+            if match is None or part.startswith(FOREIGN) or re.search(r"\.(py|md|sh|txt|toml|json|tf|service)$", part):
                 continue
             assert match[1] in known or broker_setting_without_effect(match[1]) is not None, token
     variables = {environment_name(name) for name in (*catalogue(), *ALIASES)} | {
