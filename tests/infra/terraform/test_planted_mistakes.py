@@ -324,6 +324,14 @@ MISTAKES = (
         '"cluster/", ',
         "refuses cluster/heartbeat/",
     ),
+    Mistake(
+        "a key that is never rotated",
+        "promises",
+        f"{STORAGE}/main.tf",
+        r"enable_key_rotation( +)= true",
+        r"enable_key_rotation\1= false",
+        "is never rotated",
+    ),
 )
 
 BY_CHECKOV = (
@@ -336,12 +344,12 @@ BY_CHECKOV = (
         "CKV_AWS_54",
     ),
     Mistake(
-        "a key that is never rotated",
+        "logs that no key of one's own encrypts",
         "checkov",
-        f"{STORAGE}/main.tf",
-        r"enable_key_rotation( +)= true",
-        r"enable_key_rotation\1= false",
-        "CKV_AWS_7 ",
+        "terraform/modules/observability/main.tf",
+        r'(resource "aws_cloudwatch_log_group" "journal" \{(?s:.*?))\n  kms_key_id[^\n]*',
+        r"\1",
+        "CKV_AWS_158 ",
     ),
     Mistake(
         "a volume that is not encrypted",
