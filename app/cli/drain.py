@@ -28,7 +28,7 @@ DRAINING: Final = "draining"
 ASK_S: Final = 0.2
 TELL_S: Final = 1.0
 """Between two lines of progress."""
-CONNECT_AGAIN_S: Final = 3.0
+CONNECT_AGAIN_S: Final = 5.0
 """How long a broker that was lost is looked for: shorter than a drained one waits to be heard."""
 END_WAIT_S: Final = 60.0
 """How long a drained broker may take to end."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 TRANSACTIONS_S: Final = 2.0
 """How long transactions that are open when a drain begins may go on."""
-TOLD_S: Final = 5.0
+TOLD_S: Final = 15.0
 """How long a drained broker waits for whoever asked to have heard of it."""
 LOOK_S: Final = 0.1
 """Between two looks at what is left, if a look is quick."""

@@ -82,7 +82,8 @@ class Load:
             future.result(30)
 
     def create_wide_topic(self, name: str, partitions: int) -> None:
-        for future in AdminClient(self._quiet).create_topics([NewTopic(name, partitions, 1)]).values():
+        admin = AdminClient(self._quiet)  # its requests end with it
+        for future in admin.create_topics([NewTopic(name, partitions, 1)]).values():
             future.result(120)
         producer = self._producer()
         for partition in range(partitions):

@@ -22,6 +22,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from confluent_kafka import KafkaException
+
 from infra.rehearsal.cloud import ARTIFACTS, BUCKET, GROUP, LAUNCH_HOOK, REGION, TERMINATE_HOOK, ZONE, Cloud
 from infra.rehearsal.load import Load, State
 from infra.rehearsal.machine import Failed, Machine, Volume, detach_leftovers, machine
@@ -466,7 +468,7 @@ def rehearse(houses: Wheelhouses, work: Path, only: frozenset[str], *, limits: b
         code = 1 if late and limits else 0
         for row in late:
             say(f"TOO SLOW: {row.what}: {row.took_s:.1f} s, limit {row.limit_s:.0f} s")
-    except Failed as error:
+    except (Failed, KafkaException, OSError, subprocess.SubprocessError) as error:
         say(f"FAILED: {error}")
     except KeyboardInterrupt:
         say("interrupted: everything that was started has ended")

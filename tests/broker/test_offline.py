@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from app.cli import main
-from app.cli.doctor import partition_checks
+from app.cli.doctor import partition_checks, store_checks
 from app.errors import ErrorCode
 from app.machine.runtime import SystemClock
 from app.metadata.changes import ConfigChange, Operation
@@ -125,6 +125,9 @@ async def test_a_partition_that_cannot_be_opened_is_offline_alone_and_back_when_
         for command in (["topic", "describe", "t"], ["tier", "status", "t"]):
             assert f"put back what was under topics/{topic_id}/0/" in await told(command, broker)
         assert await doctors_findings(broker) == ["partition t-0"]
+        url = f"file://{tmp_path}/store"
+        assert [one.name for one in await store_checks(url) if not one.passed] == ["store: partition t-0"]
+        assert all(one.passed for one in await store_checks(url, partitions=False)), "a broker starts all the same"
         await broker.create_topic("u")
         assert await produce(client, "u", batch(1)) == [0]
         change = ConfigChange("max.message.bytes", Operation.SET, "100000")

@@ -463,6 +463,8 @@ def _broken(resource: Resource) -> Iterator[str]:
                 yield "has an idle time-out that the broker's keep-alives do not answer"
         case "aws_ebs_volume" if values.get("encrypted") is not True:
             yield "is not encrypted"
+        case "aws_kms_key" if values.get("enable_key_rotation") is not True:
+            yield "is never rotated"
         case "aws_s3_bucket_public_access_block":
             for name in ("block_public_acls", "block_public_policy", "ignore_public_acls", "restrict_public_buckets"):
                 if values.get(name) is not True:

@@ -342,6 +342,27 @@ def test_a_volume_that_ec2_does_not_know_is_named(world: World) -> None:
     assert "vol-00000000000000000" in refused(world)
 
 
+def test_every_command_of_firn_that_the_boot_runs_has_the_flags_that_it_is_given(world: World) -> None:
+    from app.cli.commands import application
+
+    world.boot().run()
+    seen = set()
+    for _, *arguments in world.machine.ran_any("firn"):
+        command = application(arguments)
+        while hasattr(command, "commands"):
+            seen.add(arguments[0])
+            command = command.commands[arguments.pop(0)]
+        known = {flag for parameter in command.params for flag in parameter.opts}
+        assert {one for one in arguments if one.startswith("--")} <= known
+    assert seen == {"cluster", "place", "doctor", "tier", "status"}
+
+
+def test_a_damaged_partition_does_not_keep_a_broker_from_booting(world: World) -> None:
+    world.boot().run()
+    [doctor] = [command for command in world.machine.ran_any("firn") if command[1] == "doctor"]
+    assert "--without-partitions" in doctor, "the broker takes such a partition offline alone"
+
+
 def test_what_the_doctor_finds_stops_the_boot(world: World) -> None:
     check = {"name": "disk", "passed": False, "detail": "5 GiB free", "mend": "use a larger volume"}
     world.machine.answers["firn doctor"] = Done(1, json.dumps({"passed": False, "checks": [check]}), "")
