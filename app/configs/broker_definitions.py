@@ -91,7 +91,7 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "firn.store.url",
                 _STRING,
-                "Object store of the cluster: file:///path or s3://bucket/prefix. By default a directory beside log.dirs.",
+                "Object store of the cluster: file:///path or s3://bucket/prefix. By default a directory next to log.dirs.",
                 attribute="store_url",
                 importance=Importance.HIGH,
             ),
@@ -149,13 +149,13 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "firn.redis.url",
                 _PASSWORD,
-                "Redis for liveness in a cluster of several brokers; one broker alone needs none.",
+                "Redis for liveness in a cluster of several brokers; a single broker needs none.",
                 attribute="redis_url",
             ),
             _broker(
                 "num.partitions",
                 _INT,
-                "Partitions of a topic whose creator does not say.",
+                "Number of partitions of a new topic if its creator does not specify one.",
                 minimum=1,
                 maximum=PARTITIONS_PER_TOPIC_MAX,
             ),
@@ -549,13 +549,13 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "firn.chunk.cache.bytes",
                 _LONG,
-                "Room on the local disk for chunks that were fetched from the object store.",
+                "Local disk space for chunks that were fetched from the object store.",
                 minimum=0,
             ),
             _broker(
                 "firn.read.ahead.bytes",
                 _LONG,
-                "Bytes fetched from the object store ahead of sequential readers, over all of them.",
+                "Read-ahead from the object store for all sequential readers together.",
                 minimum=0,
             ),
             _broker(
@@ -576,7 +576,7 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "firn.log.dir.free.bytes.min",
                 _LONG,
-                "Free room on the disk of log.dirs below which producers get a retriable error.",
+                "Free space on the disk of log.dirs below which producers get a retriable error.",
                 minimum=0,
             ),
         )
