@@ -127,7 +127,11 @@ def test_a_wheelhouse_that_was_changed_is_not_used(run: Run, tmp_path: Path) -> 
     assert not list(tmp_path.rglob("firn_bootstrap.py"))
 
 
-@pytest.mark.parametrize("archive", [archive_of(("../x", b"")), archive_of(("/x", b"")), archive_of(link="/etc")])
+@pytest.mark.parametrize(
+    "archive",
+    [archive_of(("../x", b"")), archive_of(("/x", b"")), archive_of(link="/etc")],
+    ids=["above", "absolute", "link"],  # an archive bears the time at which it was made
+)
 def test_a_wheelhouse_with_an_entry_outside_itself_is_not_used(run: Run, world: World, archive: bytes) -> None:
     world.settings["wheelhouse"]["sha256"] = hashlib.sha256(archive).hexdigest()
     handed, said = run(archive)
