@@ -22,7 +22,7 @@ class FileHandle:
     def __init__(self, cache: DescriptorCache, path: str) -> None:
         self.cache = cache
         self.owner: object = None
-        """Whoever pinned it last."""
+        """Whoever pinned it; None if it is not pinned."""
         self.path = path
         self.file: File | None = None
         self.users = 0
@@ -109,6 +109,7 @@ class DescriptorCache:
         """All its bytes are synced, or no longer matter."""
         if handle.pinned:
             handle.pinned = False
+            handle.owner = None
             del self._pinned[handle]
             self._unasked.pop(handle, None)
             self._idle[handle] = None
@@ -128,6 +129,7 @@ class DescriptorCache:
             return
         handle.file = None
         handle.pinned = False
+        handle.owner = None
         self._idle.pop(handle, None)
         self._pinned.pop(handle, None)
         self._unasked.pop(handle, None)

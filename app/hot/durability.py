@@ -9,6 +9,7 @@ too.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections import deque
 from collections.abc import Awaitable
 from typing import Final, Protocol
@@ -49,10 +50,10 @@ class LogDurability:
         "_directory",
         "_epochs",
         "_files",
-        "_log",
         "_names_dirty",
         "_parent_dirty",
         "_path",
+        "_ref",
         "_refusal",
         "_snapshots",
         "_syncing",
@@ -66,7 +67,7 @@ class LogDurability:
 
     def __init__(self, log: OwnerOfBytes, directory: LogDirectory, *, new: bool) -> None:
         """``new``: the partition's directory was just made and its name is not durable yet. ``adopt`` comes before all else."""
-        self._log = log
+        self._ref = weakref.ref(log)
         self._directory = directory
         self._path = log.path
         self._parent_dirty = self._names_dirty = new
@@ -75,6 +76,13 @@ class LogDurability:
         self._syncing: asyncio.Future[None] | None = None
         self.dirty_since_ms: int = NO_TIMESTAMP
         """When the first append came that no sync has covered; set by whoever appends."""
+
+    @property
+    def _log(self) -> OwnerOfBytes:
+        """The log, whose part this is. Not held: a cycle would keep a deleted log until the collector comes, which is seldom."""
+        log = self._ref()
+        assert log is not None, f"the log of {self._path} is gone, and its books are in use"
+        return log
 
     def adopt(
         self, files: SegmentList, epochs: LeaderEpochs, snapshots: ProducerSnapshots, recovery_point: int
@@ -149,7 +157,9 @@ class LogDurability:
             self._request()
 
     def _request(self) -> None:
-        self._directory.syncer.request(self._log)
+        log = self._ref()
+        if log is not None:  # else it was deleted while somebody read it
+            self._directory.syncer.request(log)
 
     @property
     def _wanted(self) -> bool:

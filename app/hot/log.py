@@ -124,6 +124,7 @@ class PartitionLog:
     """The local log of one partition, led or followed by this broker."""
 
     __slots__ = (
+        "__weakref__",
         "_active_from_bytes",
         "_after_max_ms",
         "_append_time",
@@ -235,7 +236,7 @@ class PartitionLog:
             self._segments,
             self._bases,
             self.config.index_interval_bytes,
-            self.request_checkpoint,
+            self._durability.request_checkpoint,
         )
         self._noted_epoch: int = self._epochs.latest
 

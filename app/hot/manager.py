@@ -112,13 +112,18 @@ class _Unread(NamedTuple):
     cleaned: bool
 
 
-@dataclass(slots=True)
-class _Doomed:
-    """A deleted partition whose files are still there."""
+class _Doomed(NamedTuple):
+    """A deleted partition whose files are still there, with nobody at work on them."""
 
     path: str
     due_ms: int
-    log: PartitionLog | None
+
+
+class _Leaving(NamedTuple):
+    """A deleted log on whose files somebody was still at work."""
+
+    log: PartitionLog
+    doomed: _Doomed
 
 
 class LogManager:
@@ -162,6 +167,7 @@ class LogManager:
         self._aside: dict[tuple[str, int], PartitionLog] = {}
         """Logs that are kept and closed with the others, but that nobody reads or writes."""
         self._doomed: list[_Doomed] = []
+        self._leaving: list[_Leaving] = []
         self._lock = lock
         self._closed = False
         self._checkpoint_lock = threading.Lock()
@@ -328,7 +334,7 @@ class LogManager:
                     )
                 )
             elif _DELETED_DIR.match(name):
-                self._doomed.append(_Doomed(f"{data_dir}/{name}", now_ms, None))
+                self._doomed.append(_Doomed(f"{data_dir}/{name}", now_ms))
 
         async def load(some: Sequence[_Unread]) -> None:
             found = await run_to_end(self._pool, lambda: [self._read(one, now_ms) for one in some])
@@ -470,10 +476,7 @@ class LogManager:
         if self.log_directory.offline_reason is not None:
             raise StorageUnavailable(f"the log directory is offline: {self.log_directory.offline_reason}")
         path = f"{self.data_dir}/{topic}-{partition}"
-        if any(
-            doomed.log is not None and doomed.log.path == path and (doomed.log.syncing or doomed.log.cleaning)
-            for doomed in self._doomed
-        ):
+        if any(log.path == path and (log.syncing or log.cleaning) for log, _ in self._leaving):
             raise StorageUnavailable(f"the deleted log of {topic}-{partition} is still being written to; try again")
         segment = new_segment(self.log_directory.descriptors, path, Offset(start_offset))
         try:
@@ -510,12 +513,16 @@ class LogManager:
         if log is None:
             return False
         log.abandon()
-        doomed = f"{self.data_dir}/{topic}-{partition}.{self._rng.getrandbits(128):032x}{DELETE_SUFFIX}"
+        path = f"{self.data_dir}/{topic}-{partition}.{self._rng.getrandbits(128):032x}{DELETE_SUFFIX}"
         try:
-            self._fs.rename(log.path, doomed)
+            self._fs.rename(log.path, path)
         except OSError as error:
             raise storage_error(error, f"cannot delete the log of {topic}-{partition}") from error
-        self._doomed.append(_Doomed(doomed, self._clock.now_ms() + log.config.file_delete_delay_ms, log))
+        doomed = _Doomed(path, self._clock.now_ms() + log.config.file_delete_delay_ms)
+        if _in_use(log):
+            self._leaving.append(_Leaving(log, doomed))
+        else:
+            self._doomed.append(doomed)  # only the path: a topic of thousands would keep its memory until it is due
         return True
 
     # --- in the background ------------------------------------------------------------------------------------------
@@ -596,14 +603,16 @@ class LogManager:
 
     async def take_out_trash(self, now_ms: int) -> None:
         fs, pool, trash = self._fs, self._pool, self.log_directory.trash
-        due = [doomed for doomed in self._doomed if doomed.due_ms <= now_ms and not _in_use(doomed.log)]
+        self._doomed += [doomed for log, doomed in self._leaving if not _in_use(log)]
+        self._leaving = [leaving for leaving in self._leaving if _in_use(leaving.log)]
+        due = [doomed for doomed in self._doomed if doomed.due_ms <= now_ms]
+        self._doomed = [doomed for doomed in self._doomed if doomed.due_ms > now_ms]
         try:
             await free_files(fs, pool, trash)
             for doomed in due:
                 await free_tree(fs, pool, doomed.path)
         except OSError as error:
             self.log_directory.go_offline(f"cannot delete files: {error.strerror or error}")
-        self._doomed = [doomed for doomed in self._doomed if doomed not in due]
 
     async def checkpoint(self) -> None:
         """Write the recovery points and log start offsets of all logs, durably."""
@@ -709,9 +718,9 @@ class LogManager:
                 self._lock = None
 
 
-def _in_use(log: PartitionLog | None) -> bool:
+def _in_use(log: PartitionLog) -> bool:
     """Whether somebody is still at work on a deleted log's files, by handle or by name."""
-    return log is not None and (log.held or log.syncing or log.cleaning)
+    return log.held or log.syncing or log.cleaning
 
 
 def _read_topic_id(fs: FileSystem, path: str) -> TopicId:

@@ -25,6 +25,7 @@ from app.limits import KIB, MIB, REQUEST_BYTES_MAX
 from app.records.batch import iter_headers
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
+from app.wire.apis.delete_topics import DeleteTopicsRequest
 from app.wire.apis.metadata import MetadataRequest
 from app.wire.framing import request_frame
 from app.wire.header import encode_request_header
@@ -46,7 +47,12 @@ ANSWER_S_MAX = 60.0
 GROWTH_BYTES_MAX = 48 * MIB
 """What the broker may have grown by after everything: pooled buffers, code that was loaded meanwhile, fragments."""
 PARTITION_BYTES_MAX = 10 * KIB
-"""What it may have grown by besides for each partition that a changed request has made, as it was asked to."""
+"""What it may have grown by besides for each partition that changed requests have made, as they asked: of the most that there were
+at a time, since the memory of deleted ones is used again and not given back."""
+MAKES_PARTITIONS = {ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.METADATA}
+CREATED_AGAIN, BIG_PARTITIONS = 5, 2_000
+DELETED_PARTITION_BYTES_MAX = 2 * KIB
+"""Of a deleted partition, whose files are still there for a minute; half of what one in use takes."""
 CLOSING = "closing the connection of "
 MAY_WAIT = {ApiKey.FETCH}
 HEADER_BYTES = 14
@@ -221,16 +227,19 @@ async def fuzz(path: Path, count: int, seed: int) -> Tally:
                 await attack(broker.port, frame, tally)
             before = broker.resident_bytes
             todo = iter(range(count))
+            made = 0
 
             async def work() -> None:
+                nonlocal made
                 for number in todo:
                     frame = frames[number % len(frames)]
                     await attack(broker.port, mutated(frame, chance), tally)
+                    if struct.unpack_from(">h", frame, 4)[0] in MAKES_PARTITIONS:
+                        made = max(made, await partitions(broker.port))
 
             async with asyncio.TaskGroup() as group:
                 for _ in range(AT_ONCE):
                     group.create_task(work())
-        made = await partitions(broker.port)
         assert broker.resident_bytes - before < GROWTH_BYTES_MAX + made * PARTITION_BYTES_MAX
         check_log(broker, tally.outcomes["closed"], tally.silent.total())
         assert tally.outcomes["answered"] > count / 10
@@ -246,6 +255,20 @@ async def test_mutated_requests_of_every_api_get_an_error_or_a_close_with_one_li
 @pytest.mark.slow
 async def test_tens_of_thousands_of_mutated_requests(tmp_path: Path) -> None:
     await fuzz(tmp_path, MANY, 12)
+
+
+async def test_topics_made_and_deleted_again_and_again_leave_no_memory_behind(tmp_path: Path) -> None:
+    with attacked(tmp_path) as broker:
+        grown: list[int] = []
+        async with link(broker.port) as connection:
+            for _ in range(CREATED_AGAIN):
+                await connection.create_topic("big", BIG_PARTITIONS)
+                request = DeleteTopicsRequest(topic_names=["big"], timeout_ms=60_000)
+                answer = await connection.ask(ApiKey.DELETE_TOPICS, 5, request)
+                assert [topic.error_code for topic in answer.responses] == [0]
+                grown.append(broker.resident_bytes)
+        assert grown[-1] - grown[0] < (CREATED_AGAIN - 1) * BIG_PARTITIONS * DELETED_PARTITION_BYTES_MAX
+        assert await partitions(broker.port) == 0
 
 
 # --- frames ---------------------------------------------------------------------------------------------------------

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import shutil
 import uuid
+import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -181,6 +183,25 @@ async def test_a_deleted_log_goes_at_once_and_its_files_later() -> None:
     hold.release()
     await manager.take_out_trash(clock.now + 1000)
     assert doomed() == []
+
+
+async def test_a_deleted_log_leaves_memory_at_once_without_the_garbage_collector() -> None:
+    manager = manager_over(sim())
+    logs = [new_log(manager, partition=number) for number in range(3)]
+    for log in logs:
+        log.append_as_leader(batch(), now_ms=NOW)
+        await log.flush()
+    dead = [weakref.ref(log) for log in logs]
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(3):
+            manager.delete("t", number)
+        logs.clear()
+        del log
+        assert [ref() for ref in dead] == [None] * 3
+    finally:
+        gc.enable()
 
 
 async def test_a_deleted_log_that_is_still_being_synced_keeps_its_name_however_short_the_delay() -> None:
