@@ -257,17 +257,15 @@ class Drain:
         if late:
             self._abort_transactions()
         left: list[Left] = []
-        logs = context.logs.logs()
-        for index, log in enumerate(logs):
+        for index, log in enumerate(list(self._tiered())):
             if self.state is not DrainState.DRAINING:
                 return
-            if not why_kept(log.config):
-                found = self._why_left(log)
-                if found is not None:
-                    left.append(self._rolled(log, found))
+            found = self._why_left(log)
+            if found is not None:
+                left.append(self._rolled(log, found))
             if index % LOGS_AT_ONCE == LOGS_AT_ONCE - 1:
                 await asyncio.sleep(0)
-        kept = self._kept_topics(logs)
+        kept = self._kept_topics(context.logs.logs())
         if self.state is DrainState.DRAINING:
             self._left, self._kept, self._looked = left + self._offline(), kept, True
             if left:

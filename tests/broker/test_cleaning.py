@@ -30,6 +30,14 @@ from tests.hot.test_cleaner import keyed
 DEADLINE_S = 120
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compiled_kernels() -> None:
+    """Compile what a fresh checkout has not compiled yet, before any deadline begins: the process does it at a low priority, and
+    beside other work that takes minutes."""
+    work = "from app.hot.cleaning.compiled import CompiledEngine, warm_up; warm_up(CompiledEngine())"
+    subprocess.run([sys.executable, "-c", work], check=True)
+
+
 class Beside(NamedTuple):
     """A log on the real disk, the process, a cleaner that works with it, and what they say."""
 
