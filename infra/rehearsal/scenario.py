@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 
 from infra.rehearsal.cloud import ARTIFACTS, BUCKET, GROUP, LAUNCH_HOOK, REGION, TERMINATE_HOOK, ZONE, Cloud
-from infra.rehearsal.load import Load, State
+from infra.rehearsal.load import BOOTSTRAP, ORDERS, Load, State
 from infra.rehearsal.machine import Failed, Machine, Volume, detach_leftovers, machine
 from infra.rehearsal.wheelhouses import Wheelhouses
 
@@ -133,12 +133,25 @@ class Stage:
         time_text = "" if took_s is None else f"{took_s:.1f} s"
         say(f"    {what}: {time_text} {note}")
 
+    def tail(self, one: Machine) -> str:
+        """How much of the tiered topic is on the machine's volume only. Raises: Failed if that is nothing."""
+        status = ("tier", "status", ORDERS, "--json", "--bootstrap", BOOTSTRAP)
+        count = untiered(json.loads(one.run("/opt/firn/current/bin/firn", *status)))
+        if count == 0:
+            raise Failed(f"every record of {ORDERS} is in the store already: this step would prove nothing")
+        return f"{count:,} records on the volume only"
+
     def same(self, before: State, after: State) -> str:
         """Raises: Failed."""
         wrong = before.differences(after)
         if wrong:
             raise Failed("something was lost: " + "; ".join(wrong))
         return f"the same: {after.summary}"
+
+
+def untiered(partitions: Sequence[Mapping[str, Any]]) -> int:
+    """Records that are not in the store, by what ``firn tier status --json`` prints."""
+    return sum(one["log_end_offset"] - one["tiered_end_offset"] for one in partitions)
 
 
 # --- the steps ---------------------------------------------------------------------------------------------------
@@ -178,6 +191,7 @@ def lost_machine_same_volume(stage: Stage) -> None:
         )
         stage.load.write()
         before = stage.load.state()
+        tail = stage.tail(one)
         one.lose()
         stage.cloud.terminate(one.instance_id, stage.volume.volume_id)
     known_s = time.time()
@@ -187,7 +201,7 @@ def lost_machine_same_volume(stage: Stage) -> None:
         stage.row(
             "lost machine, same volume: death known to first acknowledged record",
             acknowledged_s - known_s,
-            stage.same(before, stage.load.state()),
+            f"{stage.same(before, stage.load.state())}; {tail}",
         )
 
 
@@ -197,6 +211,7 @@ def reboot(stage: Stage) -> None:
         stage.serve(one)
         stage.load.write()
         before = stage.load.state()
+        tail = stage.tail(one)
         one.power_off()
         begun_s = time.time()
         one.boot()
@@ -204,7 +219,7 @@ def reboot(stage: Stage) -> None:
         boots = sum("boots on" in line.text for line in one.journal())
         if boots != 2:
             raise Failed(f"the boot's steps were taken {boots} times instead of twice.\n{one.last_words()}")
-        note = stage.same(before, stage.load.state())
+        note = f"{stage.same(before, stage.load.state())}; {tail}"
         stage.row("reboot: kernel to first acknowledged record", acknowledged_s - begun_s, note)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -9,14 +10,21 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
+from app.client.firn_api import PartitionTierStatus
 from infra.rehearsal.__main__ import TOOLS, check_tools
 from infra.rehearsal.load import State
+from infra.rehearsal.machine import Failed, Line, Machine
 from infra.rehearsal.root import NotPossible, mirror
+from infra.rehearsal.scenario import Stage, lost_machine_same_volume, reboot
 
 ROOT = Path(__file__).parents[3]
 STATE = State(
@@ -53,6 +61,75 @@ def can_rehearse() -> str:
 def test_whatever_is_lost_is_named(later: State) -> None:
     assert len(STATE.differences(later)) == 1
     assert STATE.differences(STATE) == []
+
+
+class Lived:
+    """A machine that says what is tiered, and writes down how it ends."""
+
+    instance_id = "i-0123456789abcdef0"
+
+    def __init__(self, tiered_ends: list[int]) -> None:
+        self.tiered_ends = tiered_ends
+        self.ended = False
+
+    def run(self, *command: str) -> str:
+        assert command[:4] == ("/opt/firn/current/bin/firn", "tier", "status", "orders")
+        assert "--json" in command
+        rows = [
+            {"topic": "orders", "partition": partition, "log_end_offset": 2000, "tiered_end_offset": end}
+            for partition, end in enumerate(self.tiered_ends)
+        ]
+        return json.dumps(rows)
+
+    def wait_until_said(self, text: str, timeout_s: float) -> Line:
+        return Line(0.0, "firn-bootstrap", text)
+
+    def end(self) -> float:
+        self.ended = True
+        return 0.0
+
+    lose = power_off = end
+
+
+class Ended(Exception):
+    """The machine was ended, and the step went on to the next one."""
+
+
+class Alone(Stage):
+    """A stage of one machine, which needs no cloud."""
+
+    def __init__(self, one: Lived) -> None:
+        self.one, self.load, self.cloud, self.volume, self.rows = one, MagicMock(), MagicMock(), MagicMock(), []
+
+    @contextmanager
+    def booted(self, *_: object, **__: object) -> Iterator[Any]:
+        if self.one.ended:
+            raise Ended
+        yield self.one
+        if self.one.ended:
+            raise Ended
+
+    def serve(self, one: object) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize("step", [lost_machine_same_volume, reboot])
+def test_a_machine_whose_records_are_all_in_the_store_already_is_not_ended(step: Callable[[Stage], None]) -> None:
+    one = Lived([2000, 2000, 2000])
+    with pytest.raises(Failed, match="every record of orders is in the store already"):
+        step(Alone(one))
+    assert not one.ended
+
+
+def test_a_machine_with_a_tail_on_its_volume_only_is_ended() -> None:
+    one = Lived([2000, 1990, 2000])
+    assert Alone(one).tail(cast(Machine, one)) == "10 records on the volume only"
+    with pytest.raises(Ended):
+        lost_machine_same_volume(Alone(one))
+
+
+def test_the_rehearsal_asks_for_fields_that_the_tier_status_has() -> None:
+    assert {"log_end_offset", "tiered_end_offset"} <= set(PartitionTierStatus.__struct_fields__)
 
 
 def test_the_mirror_is_that_of_this_machines_apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
