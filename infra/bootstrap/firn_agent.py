@@ -23,12 +23,10 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from firn_aws import METADATA, Aws, AwsError, Clock, Metadata, SystemClock, Unreachable, UrllibHttp
-from firn_settings import SETTINGS, Refused, Settings, parse_settings
+from firn_settings import DRAIN_S_MAX, SETTINGS, Refused, Settings, read_settings
 
 LOOK_S: Final = 2.0
 """Between two looks at the metadata. AWS advises five seconds at most for spot notices."""
-DRAIN_S_MAX: Final = 3600.0
-"""How long a drain may take when the auto-scaling group waits for it."""
 SPOT_S: Final = 120.0
 """What a spot machine has left if its notice does not say."""
 RESERVE_S: Final = 10.0
@@ -221,13 +219,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     surroundings, clock, http = SystemSurroundings(), SystemClock(), UrllibHttp()
     try:
-        settings = parse_settings(options.settings.read_text())
+        settings = read_settings(options.settings)
     except (Refused, OSError) as error:
         surroundings.say(f"The agent does not start: {error}")
         return 1
     metadata = Metadata(http, clock, settings.endpoints.get("imds", METADATA))
     aws = Aws(http, clock, metadata, settings.region, settings.endpoints)
-    Agent(settings, metadata, aws, clock, surroundings).run()
+    try:
+        Agent(settings, metadata, aws, clock, surroundings).run()
+    except Exception as error:  # noqa: BLE001 - one line; systemd starts the agent again
+        surroundings.say(f"The agent stops: this should not happen: {type(error).__name__}: {error}. Please report it.")
+        return 1
     # The notice stays, so there is nothing more to look for. EC2 ends the machine, and systemd this process with it.
     surroundings.say("Waiting for the end of this machine.")
     while True:

@@ -37,7 +37,7 @@ _THROTTLED: Final = frozenset({"RequestLimitExceeded", "Throttling", "Throttling
 
 
 class Unreachable(Exception):
-    """No usable response came, after every attempt."""
+    """No usable response came: none at all after every attempt, or one that the service itself does not send."""
 
 
 class AwsError(Exception):
@@ -195,11 +195,7 @@ class Metadata:
         if self._credentials is None or self._credentials.expire_s - self._clock.now_s() < 300:
             folder = "meta-data/iam/security-credentials/"
             role = self.need(folder).splitlines()[0]
-            found = json.loads(self.need(folder + role))
-            if found.get("Code") != "Success":
-                raise AwsError(200, str(found.get("Code")), f"role {role} has no credentials")
-            expire_s = datetime.fromisoformat(found["Expiration"].replace("Z", "+00:00")).timestamp()
-            self._credentials = Credentials(found["AccessKeyId"], found["SecretAccessKey"], found["Token"], expire_s)
+            self._credentials = _credentials_of(role, self.need(folder + role))
         return self._credentials
 
     def _new_token(self) -> str:
@@ -208,6 +204,20 @@ class Metadata:
         if response.status != 200:
             raise AwsError(response.status, "", "instance metadata gives no token (hop limit, or metadata turned off)")
         return response.text
+
+
+def _credentials_of(role: str, text: str) -> Credentials:
+    """What the metadata says of a role. No text of it goes into an error: it may be the secret. Raises: AwsError."""
+    try:
+        found = json.loads(text)
+        if found.get("Code") != "Success":
+            raise AwsError(200, str(found.get("Code")), f"role {role} has no credentials")
+        expire_s = datetime.fromisoformat(found["Expiration"].replace("Z", "+00:00")).timestamp()
+        return Credentials(str(found["AccessKeyId"]), str(found["SecretAccessKey"]), str(found["Token"]), expire_s)
+    except KeyError as error:
+        raise AwsError(200, "", f"the credentials of role {role} in the instance metadata have no {error}") from None
+    except (ValueError, TypeError, AttributeError):
+        raise AwsError(200, "", f"the credentials of role {role} in the instance metadata are damaged") from None
 
 
 # --- signatures --------------------------------------------------------------------------------------------------
@@ -271,7 +281,13 @@ class Aws:
         response = self._send("POST", url, headers, body, service, self.region)
         if response.status != 200:
             raise _error_of(response)
-        root = ElementTree.fromstring(response.text)
+        try:
+            root = ElementTree.fromstring(response.text)
+        except ElementTree.ParseError as error:
+            raise Unreachable(
+                f"{url} answers {action} with something that is no XML ({error}). Check what stands between: a proxy, or a "
+                "wrong endpoint"
+            ) from error
         for element in root.iter():
             element.tag = element.tag.rpartition("}")[2]
         return root

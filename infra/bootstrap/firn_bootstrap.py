@@ -24,14 +24,15 @@ import os
 import re
 import sys
 import tarfile
+import traceback
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from firn_aws import METADATA, Aws, AwsError, Http, Metadata, Unreachable, UrllibHttp
 from firn_machine import Disk, Done, Machine, bake, disks, install, write_whole
-from firn_settings import HTTP_SETTINGS, SETTINGS, Data, Refused, Settings, parse_settings
+from firn_settings import DRAIN_S_MAX, HTTP_SETTINGS, SETTINGS, Data, Refused, Settings, read_settings
 
 USER: Final = "firn"
 KAFKA_PORT: Final = 9092
@@ -46,9 +47,11 @@ EBS_MODEL: Final = "Amazon Elastic Block Store"
 INSTANCE_STORE_MODEL: Final = "Amazon EC2 NVMe Instance Storage"
 EBS_DEVICE_NAME: Final = "/dev/sdf"
 """What AttachVolume wants to hear. The kernel names the device otherwise; its serial number finds it."""
-VOLUME_WAIT_S: Final = 900.0
-"""How long another machine may keep the volume. A machine that shuts down may drain first."""
+VOLUME_WAIT_S: Final = DRAIN_S_MAX + 300.0
+"""How long another machine may keep the volume. It may drain as long as its group holds it, and shuts down then."""
 DEVICE_WAIT_S: Final = 120.0
+DEVICES_SETTLE_S: Final = 2.0
+"""How long the machine's disks must stay the same before one that is blank counts as the right one."""
 START_WAIT_S: Final = 3600.0
 """How long a broker may take until it serves: it may have to wait until the old one counts as silent, and to recover."""
 HEALTHY_WAIT_S: Final = 120.0
@@ -182,9 +185,10 @@ class Boot:
         if data.kind == "ebs":
             self._attach(data.volume_id)
             serial = data.volume_id.replace("-", "")
-            disk = self._wait_for_disk(f"volume {data.volume_id}", lambda one: one.serial == serial)
+            [disk, *_] = self._wait_for_disks(f"volume {data.volume_id}", lambda one: one.serial == serial)
+            self._say(f"Volume {data.volume_id} is {disk.device}.")
         else:
-            disk = self._wait_for_disk("an instance store", lambda one: one.model == INSTANCE_STORE_MODEL)
+            disk = self._find_instance_store()
         if disk.partitions:
             raise Refused(
                 f"Disk {disk.device} ({disk.serial}) has partitions ({', '.join(disk.partitions)}), so it is not Firn's. "
@@ -246,16 +250,39 @@ class Boot:
                 return attachment.findtext("instanceId", ""), state
         return None, volume.findtext("status", "")
 
-    def _wait_for_disk(self, what: str, wanted: Any) -> Disk:
+    def _find_instance_store(self) -> Disk:
+        """The instance store that Firn has formatted, else the one with the lowest serial number.
+
+        Names say nothing: the kernel gives them anew at each boot.
+        """
+        found: list[Disk] = []
+        ours: list[Disk] = []
+        while not ours:
+            before = found
+            found = self._wait_for_disks("an instance store", lambda one: one.model == INSTANCE_STORE_MODEL)
+            ours = [disk for disk in found if _is_ours(self._probe(disk.device))]
+            if found == before:
+                break
+            if not ours:
+                self._pause(DEVICES_SETTLE_S)  # the one with the data may come last
+        if len(ours) > 1:
+            raise Refused(
+                f"Disks {' and '.join(disk.device for disk in ours)} both have the label {LABEL}, and only one of them has this "
+                "node's data. Nothing was formatted. Wipe the other one (wipefs), or stop the machine and start it: it gets blank "
+                "ones."
+            )
+        disk = min(ours or found, key=lambda one: (one.serial, one.name))
+        others = f" {len(found) - 1} more are not used." if len(found) > 1 else ""
+        self._say(f"An instance store is {disk.device} ({disk.serial}).{others}")
+        return disk
+
+    def _wait_for_disks(self, what: str, wanted: Callable[[Disk], bool]) -> list[Disk]:
         clock = self._machine.clock
         end_s = clock.monotonic_s() + DEVICE_WAIT_S
         while True:
             found = [disk for disk in disks(self._machine) if wanted(disk)]
             if found:
-                disk = found[0]
-                others = f" {len(found) - 1} more are not used." if len(found) > 1 else ""
-                self._say(f"{what[0].upper()}{what[1:]} is {disk.device}.{others}")
-                return disk
+                return found
             if clock.monotonic_s() >= end_s:
                 seen = ", ".join(f"{one.name} ({one.serial or one.model or 'no name'})" for one in disks(self._machine))
                 raise Refused(
@@ -267,13 +294,10 @@ class Boot:
     def make_file_system(self, device: str) -> None:
         """Format what is blank, accept what is Firn's, refuse everything else."""
         wanted = self._data.filesystem
-        found = self._machine.run("blkid", "-p", "-o", "export", device)
-        if found.code not in (0, 2):
-            raise Refused(f"blkid cannot read {device}: {found.last_words}. Nothing was formatted.")
-        if found.code == 0 or found.out.strip():
-            says = dict(line.partition("=")[::2] for line in found.out.splitlines() if "=" in line)
+        says = self._probe(device)
+        if says is not None:
             kind, label = says.get("TYPE") or says.get("PTTYPE") or "something", says.get("LABEL", "")
-            if says.get("TYPE") not in ("ext4", "xfs") or label != LABEL:
+            if not _is_ours(says):
                 raise Refused(
                     f"Disk {device} holds {kind}"
                     + (f" with label {label}" if label else "")
@@ -294,6 +318,15 @@ class Boot:
         if done.code != 0:
             raise Refused(f"Disk {device} cannot be formatted: {done.last_words}")
         self._say(f"Disk {device} was blank and has a new {wanted} now.")
+
+    def _probe(self, device: str) -> dict[str, str] | None:
+        """What blkid finds on a disk; None if it finds nothing. Raises: Refused."""
+        found = self._machine.run("blkid", "-p", "-o", "export", device)
+        if found.code not in (0, 2):
+            raise Refused(f"blkid cannot read {device}: {found.last_words}. Nothing was formatted.")
+        if found.code == 2 and not found.out.strip():
+            return None
+        return dict(line.partition("=")[::2] for line in found.out.splitlines() if "=" in line)
 
     def mount(self, device: str) -> None:
         """Mount the volume and hold its marker against the settings. What belongs to others is unmounted again."""
@@ -334,7 +367,7 @@ class Boot:
     def _check_marker(self, folder: Path, device: str) -> bool:
         """Whether the volume is new. Raises: Refused."""
         try:
-            text = (folder / MARKER).read_text()
+            raw = (folder / MARKER).read_bytes()
         except FileNotFoundError:
             there = sorted(set(os.listdir(folder)) - {"lost+found", "data"})
             data = folder / "data"
@@ -345,7 +378,7 @@ class Boot:
                 ) from None
             return True
         try:
-            says = json.loads(text)
+            says = json.loads(raw)
         except ValueError:
             says = None
         if not isinstance(says, dict) or says.get("version") != 1:
@@ -460,7 +493,9 @@ class Boot:
         )
         if place.code not in (0, 4):
             raise Refused(f"The cluster log in {settings.store_url.name} cannot be read: {place.last_words}")
-        found = json.loads(place.out)
+        found = _json_object(place.out)
+        if found is None:
+            raise Refused(f"`firn cluster place` prints no JSON object that can be read: {place.last_words}")
         mine = self._own_directory()
         cluster_id = found.get("cluster_id")
         if mine and cluster_id and mine.get("cluster.id") not in (None, cluster_id):
@@ -502,7 +537,7 @@ class Boot:
 
     def _own_directory(self) -> dict[str, str]:
         try:
-            text = self._machine.path("/var/lib/firn/data/meta.properties").read_text()
+            text = self._machine.path("/var/lib/firn/data/meta.properties").read_text(errors="replace")
         except FileNotFoundError:
             return {}
         lines = [line.replace("\\", "") for line in text.splitlines() if "=" in line and not line.startswith("#")]
@@ -675,6 +710,11 @@ class Boot:
             self._say(f"Auto Scaling takes no heartbeat of hook {lifecycle.launch_hook}: {error}")
 
 
+def _is_ours(says: Mapping[str, str] | None) -> bool:
+    """Whether blkid found a file system that a first boot has made."""
+    return says is not None and says.get("TYPE") in ("ext4", "xfs") and says.get("LABEL") == LABEL
+
+
 def broker_settings(settings: Settings, instance_id: str) -> dict[str, str]:
     """What is in ``firn.properties``: the broker's settings by their own names."""
     host = f"[{settings.advertised_host}]" if ":" in settings.advertised_host else settings.advertised_host
@@ -725,6 +765,14 @@ def _uuid_text(text: str) -> str:
         raise Refused(f"meta.properties of the data directory is damaged: {text!r} is no directory id.") from error
 
 
+def _json_object(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def _quoted(value: str) -> str:
     """For an environment file of systemd."""
     return '"' + re.sub(r'(["\\`$])', r"\\\1", value) + '"'
@@ -744,7 +792,7 @@ def boot(settings_path: Path, wheelhouse: Path | None, machine: Machine) -> int:
             machine.say("Another boot of Firn is under way on this machine.", failed=True)
             return 1
         try:
-            settings = parse_settings(settings_path.read_text())
+            settings = read_settings(settings_path)
             http = UrllibHttp()
             metadata = Metadata(http, machine.clock, settings.endpoints.get("imds", METADATA))
             aws = Aws(http, machine.clock, metadata, settings.region, settings.endpoints)
@@ -755,7 +803,17 @@ def boot(settings_path: Path, wheelhouse: Path | None, machine: Machine) -> int:
         except (Unreachable, AwsError, OSError, tarfile.TarError) as error:
             machine.say(f"Firn does not start: {type(error).__name__}: {error}", failed=True)
             return 1
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is one line in the journal
+            machine.say(f"Firn does not start: {_unexpected(error)}", failed=True)
+            return 1
     return 0
+
+
+def _unexpected(error: Exception) -> str:
+    """A mistake of this program in one line, with the place where it happened."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(place.filename).name}, line {place.lineno}"
+    return f"this should not happen: {type(error).__name__}: {error} ({where}). Please report it."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -775,6 +833,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         machine.say(f"Release {bake(machine, options.bake)} is baked.")
     except (Refused, OSError, tarfile.TarError) as error:
         machine.say(f"The image is not complete: {error}", failed=True)
+        return 1
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is one line
+        machine.say(f"The image is not complete: {_unexpected(error)}", failed=True)
         return 1
     return 0
 

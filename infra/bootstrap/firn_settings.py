@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
@@ -34,6 +35,13 @@ EFFECT_OF_BOOTSTRAP: Final = {
     "firn.take.over": "what EC2 says of the old machine",
 }
 """Settings of the broker that the first boot decides, and from what. They may not be among ``settings``."""
+
+
+DRAIN_S_MAX: Final = 12_000.0
+"""How long the auto-scaling group can hold a machine that drains: AWS ends a hook after 100 times its heartbeat time-out, 120 s.
+
+The old machine's agent may drain for so long, and the next machine waits for the volume a little longer.
+"""
 
 
 class Refused(Exception):
@@ -113,6 +121,15 @@ class Settings:
             region=options.get("region", self.region),
             endpoint=options.get("endpoint", ""),
         )
+
+
+def read_settings(path: Path) -> Settings:
+    """The settings of this machine. Raises: SettingsError, OSError."""
+    try:
+        text = path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"bootstrap.json is not UTF-8 text: {error}. Correct the launch template.") from error
+    return parse_settings(text)
 
 
 def parse_settings(text: str) -> Settings:

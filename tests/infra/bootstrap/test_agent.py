@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
-from firn_agent import DRAINED, NOT_WHOLE, RESERVE_S, Agent
+from firn_agent import DRAINED, NOT_WHOLE, RESERVE_S, Agent, main
 from firn_aws import Aws, Metadata, UrllibHttp
-from firn_settings import parse_settings
+from firn_bootstrap import VOLUME_WAIT_S
+from firn_settings import DRAIN_S_MAX, parse_settings
 
 from tests.infra.bootstrap.conftest import REGION, FakeClock
 from tests.infra.imds import LifecycleServer, MetadataServer
@@ -109,9 +112,19 @@ def test_the_groups_wish_drains_the_broker_and_completes_the_hook(
 
     clock.on_sleep = after_looks(metadata, 3, wished)
     agent.run()
-    assert around.timeout_s == 3600
+    assert around.timeout_s == DRAIN_S_MAX
     assert hooks.done == {("firn-0", "drain", INSTANCE): "CONTINUE"}
     assert "Drained in 5.0 s: everything tiered is in the store." in around.lines
+
+
+def test_a_drain_may_take_as_long_as_the_groups_hook_can_hold_the_machine() -> None:
+    terraform = Path(__file__).parents[3] / "infra" / "terraform"
+    [timeout_s] = re.findall(
+        r"(?m)^\s*heartbeat_timeout_s\s*=\s*(\d+)$", (terraform / "modules/broker/main.tf").read_text()
+    )
+    assert 100 * int(timeout_s) == DRAIN_S_MAX, "AWS ends a hook after a hundred time-outs"
+    assert f"var.drain_timeout_s <= {DRAIN_S_MAX:.0f}" in (terraform / "variables.tf").read_text()
+    assert VOLUME_WAIT_S > DRAIN_S_MAX, "the next machine outwaits the drain of the old one"
 
 
 def test_a_long_drain_keeps_the_hook_open(
@@ -207,3 +220,26 @@ def test_a_hook_that_nobody_waits_for_is_told_and_not_an_end(
     metadata.instance.lifecycle_state = "Terminated"
     agent.run()
     assert any("does not take CompleteLifecycleAction" in line for line in around.lines)
+
+
+def test_settings_that_are_no_text_stop_the_agent_with_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bootstrap.json"
+    path.write_bytes(b'{"cluster": "\xff"}')
+    assert main(["--settings", str(path)]) == 1
+    [line] = capsys.readouterr().out.splitlines()
+    assert "bootstrap.json is not UTF-8 text" in line
+
+
+def test_a_mistake_of_the_agent_is_one_line(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(self: Agent) -> None:
+        raise AttributeError("nobody thought of this")
+
+    monkeypatch.setattr(Agent, "run", run)
+    (tmp_path / "bootstrap.json").write_text(json.dumps(settings))
+    assert main(["--settings", str(tmp_path / "bootstrap.json")]) == 1
+    [line] = capsys.readouterr().out.splitlines()
+    assert "this should not happen: AttributeError: nobody thought of this" in line

@@ -110,6 +110,33 @@ def test_credentials_are_asked_for_again_before_they_end(metadata: MetadataServe
     assert "rehearsal-secret" not in repr(first)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("<html>", "are damaged"),
+        ("[]", "are damaged"),
+        ('{"Code": "Success", "AccessKeyId": "A", "Token": "t"}', "have no 'Expiration'"),
+        ('{"Code": "Success", "Expiration": "2026-11-23T00:00:00Z", "AccessKeyId": "A"}', "have no 'SecretAccessKey'"),
+        ('{"Code": "Success", "Expiration": 5, "SecretAccessKey": "s3cret"}', "are damaged"),
+        ('{"Code": "Success", "Expiration": "soon", "SecretAccessKey": "s3cret"}', "are damaged"),
+        ('{"Code": "Failed"}', "role firn has no credentials"),
+    ],
+)
+def test_credentials_that_cannot_be_read_are_refused_without_a_word_of_them(text: str, words: str) -> None:
+    http = Script(ok("token"), ok("firn"), ok(text))
+    with pytest.raises(AwsError, match=words) as caught:
+        Metadata(http, FakeClock()).credentials()
+    assert "s3cret" not in str(caught.value)
+
+
+def test_an_answer_that_is_no_xml_is_as_good_as_none(metadata: MetadataServer) -> None:
+    clock = FakeClock()
+    clock.s = datetime.now(UTC).timestamp()
+    aws = Aws(Script(ok("<html><p>")), clock, Metadata(UrllibHttp(), clock, metadata.url), REGION)
+    with pytest.raises(Unreachable, match="answers DescribeInstances with something that is no XML"):
+        aws.query("ec2", "DescribeInstances")
+
+
 def test_a_metadata_service_that_is_away_is_asked_again_and_then_given_up() -> None:
     clock = FakeClock()
     http = Script(OSError("refused"))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from firn_aws import Aws, AwsError, Unreachable
-from firn_bootstrap import INSTANCE_STORE_MODEL, LABEL
+from firn_bootstrap import INSTANCE_STORE_MODEL, LABEL, Boot, boot
 from firn_machine import Done
 from firn_settings import Refused
 
@@ -127,17 +128,17 @@ def test_a_volume_that_another_machine_still_has_is_waited_for(world: World) -> 
 def test_a_long_wait_keeps_the_launch_hook_open(world: World) -> None:
     old = world.another_instance()
     world.ec2.attach_volume(VolumeId=world.volume_id, InstanceId=old, Device="/dev/sdf")
-    world.machine.fake_clock.slept_s = 60.0
-    assert f"still with {old} after 900 s" in refused(world)
+    world.machine.fake_clock.slept_s = 600.0
+    assert f"still with {old} after 12300 s" in refused(world)
     assert set(world.hooks.heartbeats) == {("firn-0", "launch", world.instance_id)}
-    assert len(world.hooks.heartbeats) == 15
+    assert len(world.hooks.heartbeats) == 21
 
 
 def test_a_machine_that_is_not_being_launched_says_so_once_however_long_it_waits(world: World) -> None:
     world.hooks.forget()
     old = world.another_instance()
     world.ec2.attach_volume(VolumeId=world.volume_id, InstanceId=old, Device="/dev/sdf")
-    world.machine.fake_clock.slept_s = 60.0
+    world.machine.fake_clock.slept_s = 600.0
     refused(world)
     assert len([line for line in world.machine.lines if "takes no heartbeat" in line]) == 1
 
@@ -176,6 +177,59 @@ def test_an_instance_store_is_found_by_its_model(world: World) -> None:
     assert world.machine.ran_any("mkfs.ext4") == [("mkfs.ext4", "-q", "-m", "0", "-L", LABEL, "/dev/nvme2n1")]
 
 
+def with_two_instance_stores(world: World, first: bytes = b"", second: bytes = b"") -> None:
+    """Serial numbers in the other order than the kernel's names. ``first`` and ``second`` are labels of file systems."""
+    world.settings["data"] = {"kind": "instance-store", "volume_id": None, "filesystem": "xfs"}
+    world.settings["accept_loss_of_untiered"] = True
+    world.machine.add_disk("nvme2n1", serial="AWS2", model=INSTANCE_STORE_MODEL)
+    world.machine.add_disk("nvme3n1", serial="AWS1", model=INSTANCE_STORE_MODEL)
+    for device, label in (("/dev/nvme2n1", first), ("/dev/nvme3n1", second)):
+        if label:
+            found = Done(0, f"TYPE=xfs\nLABEL={label.decode()}\n", "")
+            world.machine.answers = {f"blkid -p -o export {device}": found, **world.machine.answers}
+
+
+@pytest.mark.parametrize("labelled", ["nvme2n1", "nvme3n1"])
+def test_of_two_instance_stores_the_one_with_the_data_is_used_whatever_the_kernel_calls_it(
+    world: World, labelled: str
+) -> None:
+    with_two_instance_stores(world, *((b"firn", b"") if labelled == "nvme2n1" else (b"", b"firn")))
+    world.marker()
+    world.boot().run()
+    assert world.machine.mounted == f"/dev/{labelled}"
+    assert not formatted(world)
+
+
+def test_of_two_blank_instance_stores_the_one_with_the_lowest_serial_is_used(world: World) -> None:
+    with_two_instance_stores(world)
+    world.boot().run()
+    assert world.machine.ran_any("mkfs.xfs") == [("mkfs.xfs", "-q", "-L", LABEL, "/dev/nvme3n1")]
+    assert any("/dev/nvme3n1 (AWS1). 1 more are not used" in line for line in world.machine.lines)
+
+
+def test_an_instance_store_with_data_that_the_kernel_shows_late_is_waited_for(world: World) -> None:
+    with_two_instance_stores(world, b"firn")
+    world.marker()
+    late = world.machine.path("/sys/block/nvme2n1")
+    late.rename(late.with_name("hidden"))
+    (late.with_name("hidden") / "device/model").rename(world.machine.path("/model"))
+
+    def shown() -> None:
+        if not late.exists():
+            world.machine.path("/model").rename(late.with_name("hidden") / "device/model")
+            late.with_name("hidden").rename(late)
+
+    world.machine.fake_clock.on_sleep = shown
+    world.boot().run()
+    assert world.machine.mounted == "/dev/nvme2n1"
+    assert not formatted(world)
+
+
+def test_two_instance_stores_that_both_have_data_stop_the_boot(world: World) -> None:
+    with_two_instance_stores(world, b"firn", b"firn")
+    assert "both have the label firn" in refused(world)
+
+
 def test_a_machine_without_an_instance_store_is_told_to_be_another_type(world: World) -> None:
     world.settings["data"] = {"kind": "instance-store", "volume_id": None, "filesystem": "ext4"}
     world.settings["accept_loss_of_untiered"] = True
@@ -198,7 +252,27 @@ class Health(BaseHTTPRequestHandler):
 
 
 def serve_health() -> ThreadingHTTPServer:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Health)
+    return serve(Health)
+
+
+def serve_pages(page: bytes) -> ThreadingHTTPServer:
+    """A proxy that answers everything with its own page."""
+
+    class Pages(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, format: str, *arguments: object) -> None: ...
+
+    return serve(Pages)
+
+
+def serve(handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     return server
 
@@ -384,6 +458,52 @@ def test_a_release_that_nobody_brought_stops_the_boot(world: World) -> None:
         world.boot().run()
 
 
+# --- one line, whatever it is that stops the boot
+
+
+def line_of(world: World, tmp_path: Path, settings: bytes | None = None) -> str:
+    """Run the whole boot as the command does. It must fail with one line."""
+    path = tmp_path / "bootstrap.json"
+    path.write_bytes(json.dumps(world.settings).encode() if settings is None else settings)
+    assert boot(path, None, world.machine) == 1
+    assert not [command for command in world.machine.ran if command[:2] == ("systemctl", "start")]
+    [line] = world.machine.failures
+    assert line.startswith("Firn does not start: ")
+    return line
+
+
+@pytest.mark.parametrize("out", ["", "Traceback", "[]", "null"])
+def test_a_place_in_the_cluster_log_that_is_no_json_is_one_line(world: World, tmp_path: Path, out: str) -> None:
+    world.machine.answers["firn cluster place"] = Done(0, out, "a warning")
+    assert "`firn cluster place` prints no JSON object that can be read: a warning" in line_of(world, tmp_path)
+
+
+def test_a_page_of_a_proxy_instead_of_ec2s_answer_is_one_line(world: World, tmp_path: Path) -> None:
+    healthy = serve_pages(b"<html><p>who are you")
+    try:
+        world.settings["endpoints"]["ec2"] = f"http://127.0.0.1:{healthy.server_address[1]}"
+        assert "answers DescribeVolumes with something that is no XML" in line_of(world, tmp_path)
+    finally:
+        healthy.shutdown()
+        healthy.server_close()
+    assert not formatted(world)
+
+
+def test_settings_that_are_no_text_are_one_line(world: World, tmp_path: Path) -> None:
+    assert "bootstrap.json is not UTF-8 text" in line_of(world, tmp_path, b'{"cluster": "\xff"}')
+
+
+def test_a_mistake_of_the_program_is_one_line_with_its_place(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stumble(self: Boot) -> None:
+        raise KeyError("nobody thought of this")
+
+    monkeypatch.setattr(Boot, "run", stumble)
+    line = line_of(world, tmp_path)
+    assert "this should not happen: KeyError: 'nobody thought of this' (test_boot.py, line" in line
+
+
 # --- who may take a node id over
 
 
@@ -441,17 +561,25 @@ def test_an_answer_of_ec2_that_does_not_say_terminated_of_this_machine_is_not_de
     assert any(f"{words}: without force" in line for line in world.machine.lines)
 
 
-def test_an_error_of_ec2_is_not_death(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [AwsError(403, "UnauthorizedOperation", "not allowed"), Unreachable("https://ec2 does not answer (timed out)")],
+    ids=["refused", "unreachable"],
+)
+def test_an_error_of_ec2_is_not_death(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: AwsError | Unreachable
+) -> None:
     ask = Aws.query
 
     def answer(self: Aws, service: str, action: str, **parameters: str) -> Any:
         if action == "DescribeInstances":
-            raise AwsError(403, "UnauthorizedOperation", "not allowed")
+            raise error
         return ask(self, service, action, **parameters)
 
     monkeypatch.setattr(Aws, "query", answer)
     with_another(world, world.another_instance())
     assert not took_over(world)
+    assert any("EC2 does not say" in line and "without force" in line for line in world.machine.lines)
 
 
 def test_the_registered_directory_itself_asks_nobody(world: World) -> None:
