@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from app.cli.output import bytes_text, count_text, print_json, print_table, say
-from app.cli.session import Json, run_async
+from app.cli.session import DataDir, Json, run_async, running_broker
 from app.errors import BrokerUnavailable, ConfigError, ConflictError
 from app.settings import Address, parse_address
 
@@ -36,12 +35,7 @@ REQUEST_MS: Final = 10_000
 
 
 def drain(
-    data_dir: Annotated[
-        str | None,
-        typer.Option(
-            "--data-dir", "-d", metavar="DIR", help="Data directory of a broker of this machine. [./firn-data]"
-        ),
-    ] = None,
+    data_dir: DataDir = None,
     config: Annotated[
         Path | None,
         typer.Option("--config", "-c", metavar="FILE", envvar="FIRN_CONFIG", help="File with the broker's settings."),
@@ -73,7 +67,7 @@ def drain(
             raise ConfigError("--data-dir and --bootstrap-server both name a broker: give one of them.")
         address = parse_address(bootstrap, what="--bootstrap-server", port_default=9092)
     else:
-        running = _running(data_dir, config)
+        running = running_broker(data_dir, config)
         address = parse_address(running.local or running.kafka, what="the broker's note")
     if cancel:
         return _cancel(address, as_json)
@@ -87,25 +81,6 @@ def drain(
     ended = drained and _wait_for_end(address, running)
     _print(last, drained=drained, ended=ended, why=work.why, as_json=as_json)
     return 0 if drained else NOT_WHOLE
-
-
-def _running(data_dir: str | None, config: Path | None) -> RunningBroker:
-    """The broker of a data directory. Raises: ConfigError, ConflictError."""
-    from app.broker.running import find_running
-    from app.settings import load
-
-    flags: dict[str, str | None] = {"--data-dir": data_dir}
-    path = Path(load(config_path=config, environment=os.environ, flags=flags).broker.data_dir).absolute()
-    if not path.is_dir():
-        raise ConfigError(f"There is no folder {path}. Name the broker's data directory with --data-dir.")
-    found = find_running(path)
-    if found is None:
-        raise ConflictError(f"No broker runs on {path}, so nothing can be drained. Start it, and drain it then.")
-    if not found.kafka:
-        raise ConflictError(
-            f"The broker of {path}, process {found.process_id}, is still starting. Try again when it serves."
-        )
-    return found
 
 
 class _Work:

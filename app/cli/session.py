@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -13,10 +14,11 @@ from urllib.parse import unquote
 
 import typer
 
-from app.errors import BrokerUnavailable, ConfigError
+from app.errors import BrokerUnavailable, ConfigError, ConflictError
 from app.settings import Address, parse_address
 
 if TYPE_CHECKING:
+    from app.broker.running import RunningBroker
     from app.client.cluster import ClusterClient
 
 T = TypeVar("T")
@@ -37,6 +39,10 @@ Bootstrap = Annotated[
         help="Brokers to ask first, separated by commas.",
     ),
 ]
+DataDir = Annotated[
+    str | None,
+    typer.Option("--data-dir", "-d", metavar="DIR", help="Data directory of a broker of this machine. [./firn-data]"),
+]
 Internal = Annotated[
     bool, typer.Option("--internal", help="Show the topics in which brokers keep groups and transactions, too.")
 ]
@@ -54,6 +60,25 @@ def run_async(work: Callable[[], Awaitable[T]]) -> T:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(begin())
+
+
+def running_broker(data_dir: str | None, config: Path | None) -> RunningBroker:
+    """The broker that runs on a data directory of this machine, and serves. Raises: ConfigError, ConflictError."""
+    from app.broker.running import find_running
+    from app.settings import load
+
+    flags: dict[str, str | None] = {"--data-dir": data_dir}
+    path = Path(load(config_path=config, environment=os.environ, flags=flags).broker.data_dir).absolute()
+    if not path.is_dir():
+        raise ConfigError(f"There is no folder {path}. Name the broker's data directory with --data-dir.")
+    found = find_running(path)
+    if found is None:
+        raise ConflictError(f"No broker runs on {path}. Start it first.")
+    if not found.kafka:
+        raise ConflictError(
+            f"The broker of {path}, process {found.process_id}, is still starting. Try again when it serves."
+        )
+    return found
 
 
 def parse_bootstrap(text: str) -> tuple[Address, ...]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from app.cli.output import bytes_text, count_text, duration_text, print_json, print_table, say, time_text
-from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Internal, Json, connected, run_async
+from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, DataDir, Internal, Json, connected, run_async, running_broker
 from app.errors import ErrorCode, RequestRejected
 from app.units import PartitionIndex, TopicPartition
 
@@ -26,29 +26,41 @@ def status(
     ] = None,
     internal: Internal = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Show the bytes of every partition by tier, and the tiering lag."""
+    """Show the bytes of every partition by tier, and the tiering lag.
+
+    --data-dir asks the broker of that directory alone, at its local address: it works before clients can reach the address that
+    the broker advertises.
+    """
+    running = None if data_dir is None else running_broker(data_dir, None)
 
     async def work() -> None:
         from app.client.admin import AdminClient
         from app.client.firn_api import OFFLINE
 
-        async with connected(bootstrap) as cluster:
+        async with connected(bootstrap if running is None else running.local or running.kafka) as cluster:
             admin = AdminClient(cluster)
-            answers = await admin.tier_answers(topics or ())
+            if running is None:
+                answers = {
+                    f"Broker {node}": answer for node, answer in (await admin.tier_answers(topics or ())).items()
+                }
+            else:
+                here = await admin.tier_answer_of(await cluster.any_broker(), topics or ())
+                answers = {f"The broker of {data_dir}": here}
             statuses = [entry for answer in answers.values() for entry in answer.partitions]
             statuses.sort(key=lambda entry: (entry.topic, entry.partition))
             if not topics and not internal:
                 there = (await admin.describe_cluster()).topics
                 hidden = {name for name, topic in there.items() if topic.internal}
                 statuses = [entry for entry in statuses if entry.topic not in hidden]
-        for node_id, answer in answers.items():
+        for who, answer in answers.items():
             if answer.drain:
-                say(f"Broker {node_id}: {answer.drain}.")
+                say(f"{who}: {answer.drain}.")
             for topic in answer.back:
                 say(
-                    f"Broker {node_id} took the place of another data directory; {topic.topic}"
+                    f"{who} took the place of another data directory; {topic.topic}"
                     f" ({count_text(topic.partitions, 'partition')}) was back up to offset {count_text(topic.offsets)} in sum."
                 )
         if as_json:

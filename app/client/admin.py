@@ -269,17 +269,26 @@ class AdminClient:
 
     async def tier_answers(self, topics: Sequence[str] = ()) -> dict[int, firn_api.TierStatusResponse]:
         """What each broker says of its tier and of itself, by node id. Raises: as ``tier_status``."""
-        body = firn_api.pack(firn_api.TierStatusRequest(list(topics)))
 
         async def ask() -> dict[int, firn_api.TierStatusResponse]:
             view = await self._cluster.refresh(topics or None)
-            found: dict[int, firn_api.TierStatusResponse] = {}
-            for node_id in view.brokers:
-                answer = await (await self._cluster.broker(node_id)).request(ApiKey.FIRN_TIER_STATUS, body)
-                found[int(node_id)] = firn_api.unpack(firn_api.TierStatusResponse, answer)
-            return found
+            return {
+                int(node_id): await self._ask_tier_status(await self._cluster.broker(node_id), topics)
+                for node_id in view.brokers
+            }
 
         return await self._retrying(ask, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
+
+    async def tier_answer_of(
+        self, connection: KafkaConnection, topics: Sequence[str] = ()
+    ) -> firn_api.TierStatusResponse:
+        """What one broker says of its tier and of itself, whichever address it is reached by. Raises: as ``tier_status``."""
+        await self._cluster.refresh(topics or None)
+        return await self._ask_tier_status(connection, topics)
+
+    async def _ask_tier_status(self, connection: KafkaConnection, topics: Sequence[str]) -> firn_api.TierStatusResponse:
+        body = firn_api.pack(firn_api.TierStatusRequest(list(topics)))
+        return firn_api.unpack(firn_api.TierStatusResponse, await connection.request(ApiKey.FIRN_TIER_STATUS, body))
 
     async def tier_replace(self, partition: TopicPartition, request: firn_api.TierReplaceRequest) -> None:
         """One step of a compaction. Raises: RequestRejected (OPERATION_NOT_ATTEMPTED: the inputs

@@ -611,7 +611,8 @@ class Boot:
         """Up to which offset the broker is back, by partition."""
         took_s = self._machine.clock.monotonic_s() - self._begun_s
         ready = f"{self._who()[0].upper()}{self._who()[1:]} serves {took_s:.1f} s after the boot began"
-        done = self._firn(release, "tier", "status", "--json", "--bootstrap", f"127.0.0.1:{KAFKA_PORT}")
+        # By its directory: nobody reaches it yet by the address that a load balancer will serve.
+        done = self._firn(release, "tier", "status", "--json", "--data-dir", "/var/lib/firn/data")
         try:
             rows = json.loads(done.out)
             ends = [(row["topic"], row["partition"], row["log_end_offset"]) for row in rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from pathlib import Path
 
@@ -172,7 +173,7 @@ async def test_a_start_on_an_empty_directory_says_up_to_which_offset_each_topic_
 
 
 @pytest.mark.faults
-async def test_firn_drain_ends_the_broker_of_a_data_directory_and_systemd_hears_of_it(
+async def test_the_broker_of_a_data_directory_is_asked_and_drained_whatever_it_advertises_and_systemd_hears_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     manager = Manager(str(tmp_path / "notify"))
@@ -185,7 +186,11 @@ async def test_firn_drain_ends_the_broker_of_a_data_directory_and_systemd_hears_
         found = find_running(tmp_path / "data")
         assert found is not None
         assert found.local == f"127.0.0.1:{running.port}"
-        assert await asyncio.to_thread(main, ("drain", "--data-dir", str(tmp_path / "data"))) == 0
+        here = ("--data-dir", str(tmp_path / "data"))
+        assert await asyncio.to_thread(main, ("tier", "status", "--json", *here)) == 0
+        told = json.loads(capfd.readouterr().out)
+        assert [(one["topic"], one["log_end_offset"]) for one in told] == [("t", 30)]
+        assert await asyncio.to_thread(main, ("drain", *here)) == 0
         assert await running.process.wait() == 0
         assert "Drained in " in capfd.readouterr().err
     manager.until("STOPPING")
