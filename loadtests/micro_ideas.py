@@ -28,9 +28,9 @@ from unittest.mock import patch
 import uvloop
 
 from app.broker.node import Node
-from app.handlers import connection as connections
-from app.handlers.connection import Connection
+from app.handlers import session as sessions
 from app.handlers.produce_shape import ProduceShape
+from app.handlers.session import Session
 from app.machine.runtime import settle_memory
 from app.wire.produce import encode_produce_success
 from loadtests.micro_connection import Producer, Sink, node_running
@@ -72,7 +72,7 @@ class SocketSink(Sink):
         self._far.close()
 
 
-class FreshBuffers(Connection):
+class FreshBuffers(Session):
     """Every read gets a buffer of its own."""
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -80,7 +80,7 @@ class FreshBuffers(Connection):
         return super().get_buffer(sizehint)
 
 
-class AnswerByAnswer(Connection):
+class AnswerByAnswer(Session):
     """Every answer leaves in a write of its own."""
 
     def _flush(self) -> bool:
@@ -103,7 +103,7 @@ def _general_encoder() -> Iterator[None]:
 
 @contextmanager
 def _general_decoder() -> Iterator[None]:
-    with patch.object(connections, "serve_shaped", lambda *_: None):
+    with patch.object(sessions, "serve_shaped", lambda *_: None):
         yield
 
 
@@ -122,21 +122,21 @@ def _nothing() -> Iterator[None]:
     yield
 
 
-Feed = Callable[[Connection, memoryview], Awaitable[None]]
+Feed = Callable[[Session, memoryview], Awaitable[None]]
 
 
-async def _at_once(connection: Connection, data: memoryview) -> None:
+async def _at_once(connection: Session, data: memoryview) -> None:
     _read(connection, data)
 
 
-async def _in_a_task(connection: Connection, data: memoryview) -> None:
+async def _in_a_task(connection: Session, data: memoryview) -> None:
     async def serve() -> None:
         _read(connection, data)
 
     await asyncio.get_running_loop().create_task(serve())
 
 
-async def _by_a_future(connection: Connection, data: memoryview) -> None:
+async def _by_a_future(connection: Session, data: memoryview) -> None:
     loop = asyncio.get_running_loop()
     answered = loop.create_future()
     answered.add_done_callback(lambda _: _read(connection, data))
@@ -144,12 +144,12 @@ async def _by_a_future(connection: Connection, data: memoryview) -> None:
     await asyncio.sleep(0)
 
 
-async def _after_a_turn(connection: Connection, data: memoryview) -> None:
+async def _after_a_turn(connection: Session, data: memoryview) -> None:
     _read(connection, data)
     await asyncio.sleep(0)
 
 
-def _read(connection: Connection, data: memoryview) -> None:
+def _read(connection: Session, data: memoryview) -> None:
     room = connection.get_buffer(-1)
     room[: len(data)] = data
     connection.buffer_updated(len(data))
@@ -160,7 +160,7 @@ class Way:
     """One way to serve."""
 
     name: str
-    kind: type[Connection] = Connection
+    kind: type[Session] = Session
     surroundings: Callable[[], AbstractContextManager[None]] = _nothing
     feed: Feed = _at_once
     together: int = TOGETHER

@@ -32,7 +32,6 @@ from app.handlers.dispatch import Apis
 from app.handlers.fetch_sessions import FetchSessions
 from app.handlers.metrics import ApiMetrics
 from app.handlers.producer_id_block import ProducerIds
-from app.handlers.replays import ReplayTurns, loop_time_s
 from app.handlers.server import KafkaServer
 from app.hot.checkpoints import MetaProperties
 from app.hot.cleaning.cleaner import LogCleaner
@@ -55,6 +54,7 @@ from app.tiering.remote_log_manager import RemoteLogManager
 from app.tiering.remote_reader import RemoteReader
 from app.tiering.store_work import StoreWork
 from app.transactions.coordinator import TransactionCoordinator
+from app.transport.replays import ReplayTurns, loop_time_s
 from app.units import BrokerId, TopicIdPartition
 
 LISTENER: Final = "PLAINTEXT"

@@ -18,10 +18,10 @@ from app.faults import Faults
 from app.handlers.acknowledging import AcknowledgementGate
 from app.handlers.draining import Drain
 from app.handlers.fetch_fan_out import FanOut
-from app.handlers.replays import ReplayTurns
 from app.metrics import Registry, Sample
 from app.notices import log_line
 from app.seams import BlockingPool, Clock
+from app.transport.replays import ReplayTurns
 from app.units import BrokerId
 
 if TYPE_CHECKING:

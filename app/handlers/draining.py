@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from app.configs import TopicConfig
 from app.errors import ConflictError, ErrorCode, FirnError, RequestRejected
@@ -23,8 +23,16 @@ from app.transactions.state import Transaction
 from app.units import TopicIdPartition
 
 if TYPE_CHECKING:
-    from app.handlers.context import Context
+    from app.configs import BrokerConfig
     from app.hot.log import PartitionLog
+    from app.hot.manager import LogManager
+    from app.metadata.cluster import ClusterImage
+    from app.metadata.controller import Controller
+    from app.metrics import Registry
+    from app.replication.partition import PartitionTable
+    from app.seams import Clock
+    from app.tiering.remote_log_manager import RemoteLogManager
+    from app.transactions.coordinator import TransactionCoordinator
 
 TRANSACTIONS_S: Final = 2.0
 """How long transactions that are open when a drain begins may go on."""
@@ -38,6 +46,29 @@ LOOK_S_MAX: Final = 1.0
 LOGS_AT_ONCE: Final = 256
 """Logs looked at before other work gets a turn."""
 UNKNOWN: Final = -1
+
+
+class Drained(Protocol):
+    """The parts of the broker that a drain works with."""
+
+    config: BrokerConfig
+    clock: Clock
+    registry: Registry
+    controller: Controller
+    logs: LogManager
+    partitions: PartitionTable
+    remote_log_manager: RemoteLogManager
+    transactions: TransactionCoordinator
+
+    @property
+    def log_line(self) -> Callable[[str], None]: ...
+
+    @property
+    def image(self) -> ClusterImage: ...
+
+    def decide_refusal(self) -> None:
+        """Bring what producers are refused with in line with the drain's ``refusal`` and ``sealed``."""
+        ...
 
 
 class DrainState(StrEnum):
@@ -93,7 +124,7 @@ def why_kept(config: TopicConfig) -> str:
 class Drain:
     """One broker's. Belongs to its loop; ``run`` must be running."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Drained) -> None:
         self._context = context
         self.on_end: Callable[[], None] = lambda: None
         """Stops the broker."""

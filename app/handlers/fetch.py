@@ -40,13 +40,14 @@ from app.wire.header import parse_request_header
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from app.handlers.connection import Connection, Slot
+    from app.handlers.client import Client
     from app.handlers.context import Context
     from app.handlers.fetch_fan_out import FanOut, FetchKind
-    from app.handlers.sending import Part, Parts, SendableRange
     from app.hot.descriptors import FileHandle
     from app.hot.log import PartitionLog
     from app.machine.files import File
+    from app.transport.connection import Slot
+    from app.transport.sending import Part, Parts, SendableRange
     from app.wire.produce import TopicRef
 
 MISS_WAIT_MS: Final = 500
@@ -137,7 +138,7 @@ class Attempt:
         "shareable",
     )
 
-    def __init__(self, client: Connection, out_of_time: bool) -> None:
+    def __init__(self, client: Client, out_of_time: bool) -> None:
         self.client = client
         self.found: list[Found] = []
         self.logs: list[PartitionLog] = []
@@ -164,7 +165,7 @@ class Attempt:
                 part.release()
 
 
-def serve_fetch(connection: Connection, version: int, correlation_id: int, frame: memoryview) -> Parts:
+def serve_fetch(connection: Client, version: int, correlation_id: int, frame: memoryview) -> Parts:
     """Answer a Fetch, or park it.
 
     Returns: the response, or None if it comes through a slot.
@@ -246,7 +247,7 @@ class ParkedFetch:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: Client,
         slot: Slot,
         version: int,
         correlation_id: int,
@@ -364,7 +365,7 @@ class ParkedFetch:
 
 
 def look(
-    connection: Connection,
+    connection: Client,
     request: FetchRequest,
     partitions: Sequence[CachedPartition],
     max_bytes: int,

@@ -55,19 +55,6 @@ class ApiMetrics:
         self.produce_errors: Counter = registry.counter(
             "firn_produce_partition_errors_total", "Partitions of Produce requests answered with an error."
         )
-        self.connections_accepted: Counter = registry.counter(
-            "firn_connections_accepted_total", "Connections accepted."
-        )
-        self.accepting_stopped: Counter = registry.counter(
-            "firn_connections_full_total",
-            "Times that no more connections were accepted because max.connections were open.",
-        )
-        self.connections_broken: Counter = registry.counter(
-            "firn_connections_malformed_total", "Connections closed because of bytes that break the protocol."
-        )
-        self.connections_idle: Counter = registry.counter(
-            "firn_connections_idle_closed_total", "Connections closed after connections.max.idle.ms without progress."
-        )
 
     def meter(self, api_key: int) -> ApiMeter:
         found = self._meters.get(api_key)

@@ -16,9 +16,9 @@ from app.hot.preparation import DecompressesTooFar
 from app.limits import MIB
 
 if TYPE_CHECKING:
-    from app.handlers.connection import Connection
     from app.hot.log import PartitionLog
     from app.seams import BlockingPool
+    from app.transport.connection import Connection
 
 EXPANSION_EXPECTED: Final = 16
 """Times its size that a batch may decompress to before it has to claim the whole limit. JSON reaches 5 to 10."""

@@ -53,11 +53,12 @@ from app.wire.produce import (
 )
 
 if TYPE_CHECKING:
-    from app.handlers.connection import Connection, Slot
+    from app.handlers.client import Client
     from app.handlers.context import Context
-    from app.handlers.sending import Parts
     from app.hot.log import AppendResult, PartitionLog
     from app.replication.partition import Partition
+    from app.transport.connection import Slot
+    from app.transport.sending import Parts
 
 BASE_OFFSET: Final = Struct(">q")
 BATCH_LENGTH: Final = Struct(">i")
@@ -72,7 +73,7 @@ TopicResults = list[tuple[TopicRef, list[PartitionResult]]]
 
 
 def serve_shaped(
-    connection: Connection, shape: ProduceShape, buffer: bytearray, view: memoryview, start: int, frame_end: int
+    connection: Client, shape: ProduceShape, buffer: bytearray, view: memoryview, start: int, frame_end: int
 ) -> tuple[int, AppendResult] | None:
     """Append the records of a frame that begins like ``shape``; ``start`` is where their length is.
 
@@ -121,7 +122,7 @@ def serve_shaped(
         return None
 
 
-def serve_produce(connection: Connection, version: int, correlation_id: int, frame: memoryview) -> Parts:
+def serve_produce(connection: Client, version: int, correlation_id: int, frame: memoryview) -> Parts:
     """Append what the frame carries and answer it.
 
     Returns: the response, or None if there is none now: acks=0, or it comes through a slot.
@@ -156,7 +157,7 @@ def is_plain(log: PartitionLog, acks: int) -> bool:
     )
 
 
-def _serve_any(connection: Connection, version: int, correlation_id: int, request: ProduceRequest) -> Parts:
+def _serve_any(connection: Client, version: int, correlation_id: int, request: ProduceRequest) -> Parts:
     """Any number of topics, partitions and errors."""
     context = connection.context
     if request.acks not in (-1, 0, 1):
@@ -200,7 +201,7 @@ def _keep_records(request: ProduceRequest) -> int:
 
 
 def _answer(
-    connection: Connection, version: int, correlation_id: int, request: ProduceRequest, results: TopicResults
+    connection: Client, version: int, correlation_id: int, request: ProduceRequest, results: TopicResults
 ) -> Parts:
     """The response; without acks there is none, and an error is told by closing the connection, as Kafka tells it."""
     if request.acks == 0:
@@ -299,7 +300,7 @@ class PendingProduce:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: Client,
         slot: Slot,
         version: int,
         correlation_id: int,
@@ -366,7 +367,7 @@ def settle(context: Context, results: TopicResults, waiting: list[Waiting]) -> N
 
 
 async def _prepare_and_append(
-    connection: Connection,
+    connection: Client,
     slot: Slot,
     version: int,
     correlation_id: int,

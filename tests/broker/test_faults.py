@@ -15,10 +15,10 @@ from app.broker.process import Broker
 from app.configs import BrokerConfig
 from app.errors import CorruptionError, ErrorCode, StorageFull
 from app.faults import LIMITED_LINES_MAX
-from app.handlers.connection import BROKEN_TOLD
 from app.hot.log import PartitionLog
 from app.machine.files import PosixFile, PosixFileSystem
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
+from app.transport.connection import BROKEN_TOLD
 from app.wire.apis.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -148,7 +148,7 @@ async def test_frames_that_nobody_understands_are_told_a_few_times_for_each_host
             writer.write(b"\x7f\xff\xff\xff" + bytes(20))
             writer.close()
             await writer.wait_closed()
-        broken = broker.node.context.metrics.connections_broken
+        broken = broker.node.server.connection_metrics.broken
         async with asyncio.timeout(60):
             while broken.value < 60:
                 await asyncio.sleep(0.002)
@@ -196,12 +196,12 @@ async def test_a_broker_that_cannot_accept_again_says_so(tmp_path: Path, monkeyp
         clients = []
         for _ in range(16):
             clients.append(await asyncio.open_connection("127.0.0.1", broker.port))
-        full = broker.node.context.metrics.accepting_stopped
+        full = broker.node.server.connection_metrics.accepting_stopped
         async with asyncio.timeout(60):
             while not full.value:
                 await asyncio.sleep(0.001)
         with monkeypatch.context() as broken:
-            broken.setattr("app.handlers.listener.RETRY_S", 0.01)
+            broken.setattr("app.transport.listener.RETRY_S", 0.01)
             broken.setattr(socket.socket, "dup", no_descriptors)
             for _, writer in clients:
                 writer.close()

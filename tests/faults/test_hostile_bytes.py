@@ -20,9 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from app.handlers.connection import BROKEN_TOLD
 from app.limits import KIB, MIB, REQUEST_BYTES_MAX
 from app.records.batch import iter_headers
+from app.transport.connection import BROKEN_TOLD
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
 from app.wire.apis.delete_topics import DeleteTopicsRequest

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from app.errors import ErrorCode, RequestRejected, StorageUnavailable
-from app.handlers.replays import ReplayTurns
 from app.hot.reads import PageMiss
 from app.records.batch import iter_headers
+from app.transport.replays import ReplayTurns
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from tests.handlers.conversation import Talk, batch
 from tests.handlers.fakes import Bench

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from app.handlers import outlet, sending
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.machine import files
 from app.machine.files import PosixFileSystem
 from app.tiering.remote_reader import RemoteRange, RemoteRead
+from app.transport import outlet, sending
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
 from app.wire.fetch import FetchPartition

@@ -7,7 +7,7 @@ import socket
 from typing import cast
 
 from app.faults import Faults
-from app.handlers.listener import Listener
+from app.transport.listener import Listener
 
 
 class Accepted(asyncio.Protocol):

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from app.handlers.replays import REST_S_MAX, SHARE_MIN, ReplayPace, ReplayTurns
+from app.transport.replays import REST_S_MAX, SHARE_MIN, ReplayPace, ReplayTurns
 from tests.support.virtual_loop import VirtualLoop, run_virtual
 
 ANSWER_S = 0.001

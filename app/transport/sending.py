@@ -11,16 +11,18 @@ Between two looks at the other connections at most ``SEND_BURST_BYTES`` are sent
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from app.errors import FirnError
-from app.handlers.outlet import NO_SENDFILE, PIECE_BYTES, Outlet, outlet_of
 from app.limits import KIB, MIB
+from app.transport.outlet import NO_SENDFILE, PIECE_BYTES, Outlet
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Coroutine
 
-    from app.handlers.connection import Connection
+    from app.seams import BlockingPool
+    from app.transport.buffers import BufferPool
 
 SEND_BYTES: Final = PIECE_BYTES
 """Given to a socket at a time."""
@@ -60,16 +62,52 @@ Parts: TypeAlias = "bytes | list[Part] | None"
 """A response frame: whole, in pieces around file ranges, or ``None`` for a request that gets no response."""
 
 
+class SenderParts(Protocol):
+    """What the connections of a server share, as far as sending needs it."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+
+    @property
+    def buffers(self) -> BufferPool: ...
+
+    @property
+    def pool(self) -> BlockingPool: ...
+
+    def spawn(self, work: Coroutine[Any, Any, None], connection: Any) -> None: ...
+
+
+class Sender(Protocol):
+    """The connection whose pieces are sent."""
+
+    @property
+    def server(self) -> SenderParts: ...
+
+    @property
+    def peer(self) -> str: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    def send_on(self) -> None: ...
+
+    def fail(self, line: str) -> None: ...
+
+    def abort(self) -> None: ...
+
+
 class Sending:
     """The pieces that one connection has still to send. Belongs to it; all but the reading from the disk is synchronous."""
 
     __slots__ = ("_connection", "_looked_at", "_outlet", "_start", "full", "parts", "reading")
 
-    def __init__(self, connection: Connection, transport: asyncio.Transport, parts: deque[Part]) -> None:
-        """``parts`` are what is to be sent, in order; the connection adds to them, this takes from them."""
+    def __init__(self, connection: Sender, outlet: Outlet, parts: deque[Part]) -> None:
+        """``parts`` are what is to be sent, in order; the connection adds to them, this takes from them.
+
+        ``outlet`` calls the connection's ``room_made`` when a way that was full takes bytes again.
+        """
         self._connection = connection
-        server = connection.server
-        self._outlet: Outlet = outlet_of(transport, server.room_watch, connection.room_made, server.send_buffers)
+        self._outlet = outlet
         self.parts = parts
         self._start = 0
         """What of the first part is sent already."""
@@ -224,7 +262,7 @@ class Sending:
         buffer = buffers.take(SEND_BYTES)
         wanted = min(part.length - start, len(buffer))
         try:
-            got = await connection.context.pool.run(lambda: part.read(start, buffer[:wanted]))
+            got = await connection.server.pool.run(lambda: part.read(start, buffer[:wanted]))
         except (OSError, FirnError) as error:
             connection.fail(
                 f"closing the connection of {connection.peer}: cannot read what a response promised: {error}"

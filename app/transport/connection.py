@@ -6,47 +6,38 @@ up to ``OWN_FRAME_BYTES_MIN`` as a copy that is put in front of the next read, b
 that the following reads fill directly, so that a frame of 100 MiB is received without being copied. Record bytes are
 handed on as slices of the receive buffer; it is overwritten by the next read, so whoever works past the callback copies.
 
-**Served at once.** Produce, a Fetch that has something to answer, ApiVersions and every other handler that does not wait
-are answered within the callback. A request that has to wait takes a ``Slot``, which holds its place in the order of
-responses. Further Produces are served behind a waiting Produce (they are appended in order, only their answers wait);
-anything else that waits stops the parsing of this connection until it is answered, and a request that is not a Produce
-does not pass waiting Produces.
+**Served at once.** ``serve`` is the subclass's: it is given the bytes that are here and answers what it can within the callback.
+A request that has to wait takes a ``Slot``, which holds its place in the order of responses. It says whether requests behind it may
+be served meanwhile; if not, the parsing of this connection stops until it is answered.
 
-**Out.** The responses of one callback leave in one write, those with file ranges piece by piece (``app/handlers/sending.py``).
+**Out.** The responses of one callback leave in one write, those with file ranges piece by piece (``sending.py``).
 While a client does not read its answers, its requests are not read either.
 """
 
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Coroutine
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from app.errors import ErrorCode, FirnError, ProtocolError, kafka_code
-from app.handlers.context import Request
-from app.handlers.fetch import serve_fetch
-from app.handlers.metrics import ApiMeter
-from app.handlers.produce import serve_produce, serve_shaped
-from app.handlers.produce_shape import PREFIX_START, ProduceShape
-from app.handlers.sending import Sending
+from app.errors import ProtocolError
 from app.limits import KIB, MIB
-from app.wire.codec import decode_request
-from app.wire.framing import response_frame
-from app.wire.header import parse_request_header
-from app.wire.negotiation import is_api_versions_known, unknown_api_versions_frame
-from app.wire.versions import is_served
+from app.transport.outlet import outlet_of
+from app.transport.sending import Sending
 
 if TYPE_CHECKING:
-    from app.handlers.fetch_shape import FetchShape
-    from app.handlers.sending import Part, Parts
-    from app.handlers.server import KafkaServer
+    from collections.abc import Callable, Coroutine
 
-FRAME_HEAD: Final = Struct(">ihhi")
-"""Size prefix, API key, API version, correlation id: common to every request header."""
-FRAME_HEAD_BYTES: Final = FRAME_HEAD.size
-unpack_head = FRAME_HEAD.unpack_from
+    from app.faults import Faults
+    from app.seams import BlockingPool
+    from app.transport.buffers import BufferPool
+    from app.transport.metrics import ConnectionMetrics
+    from app.transport.outlet import RoomWatch, SendBuffers
+    from app.transport.replays import ReplayTurns
+    from app.transport.sending import Part, Parts
+
 FRAME_SIZE: Final = Struct(">i")
 REQUEST_BYTES_MIN: Final = 10
 """Key, version, correlation id and the length of the client id."""
@@ -63,9 +54,63 @@ BROKEN: Final = "connections of"
 BROKEN_TOLD: Final = 5
 """Connections of one host that are told one by one when the broker closes them; further ones are counted."""
 
-PRODUCE: Final = 0
-FETCH: Final = 1
-API_VERSIONS: Final = 18
+
+class Meter(Protocol):
+    """Counts the requests of one kind."""
+
+    def observe(self, seconds: float, count: int) -> None:
+        """``count`` requests took ``seconds`` each, from being here as a whole to being answered."""
+        ...
+
+
+class Gate(Protocol):
+    """Whether responses may leave."""
+
+    boot_s: Callable[[], float]
+    sure_until_s: float
+    """They may until then; ``holds`` says whether they must stay after that."""
+
+    def holds(self, connection: object) -> bool: ...
+
+    def on_open(self, call: Callable[[], None]) -> None:
+        """Call it whenever responses may leave again."""
+        ...
+
+
+class Shared(Protocol):
+    """What the connections of a server share, and what they tell it."""
+
+    loop: asyncio.AbstractEventLoop
+    scratch: memoryview
+    buffers: BufferPool
+    send_buffers: SendBuffers
+    room_watch: RoomWatch | None
+    request_bytes_max: int
+    gate: Gate
+    replays: ReplayTurns
+    faults: Faults
+    pool: BlockingPool
+    connection_metrics: ConnectionMetrics
+
+    def opened(self, connection: Connection) -> None: ...
+
+    def lost(self, connection: Connection) -> None: ...
+
+    def reserve(self, connection: Connection, size_bytes: int) -> bool: ...
+
+    def unreserve(self, size_bytes: int) -> None: ...
+
+    def spawn(self, work: Coroutine[Any, Any, None], connection: Connection) -> None: ...
+
+
+class _Unmetered:
+    """Of responses that were counted when they were made."""
+
+    def observe(self, seconds: float, count: int) -> None:
+        del seconds, count
+
+
+_UNMETERED: Final = _Unmetered()
 
 
 class Slot:
@@ -73,7 +118,7 @@ class Slot:
 
     __slots__ = ("done", "meter", "parts", "started_s", "stops_parsing")
 
-    def __init__(self, meter: ApiMeter, started_s: float, stops_parsing: bool) -> None:
+    def __init__(self, meter: Meter, started_s: float, stops_parsing: bool) -> None:
         self.done = False
         self.parts: Parts = None
         self.meter = meter
@@ -98,9 +143,7 @@ class Connection(asyncio.BufferedProtocol):
         "_rests",
         "_send",
         "_sending",
-        "_shape",
         "_slots",
-        "_started_s",
         "_stopped",
         "_transport",
         "_waiters",
@@ -109,19 +152,16 @@ class Connection(asyncio.BufferedProtocol):
         "_write_paused",
         "active_s",
         "closed",
-        "context",
-        "fetch_shape",
-        "now_ms",
         "on_close",
         "peer",
         "replaying",
         "server",
+        "started_s",
     )
 
-    def __init__(self, server: KafkaServer) -> None:
+    def __init__(self, server: Shared) -> None:
         self.server = server
-        self.context = server.context
-        self._gate = server.context.gate
+        self._gate = server.gate
         self._transport: asyncio.Transport = None  # type: ignore[assignment]
         self.peer = ""
         self.closed = True
@@ -130,7 +170,7 @@ class Connection(asyncio.BufferedProtocol):
         self.on_close: set[Any] = set()
         """Things with a ``cancel()`` that must hear of the end of the connection."""
         self.replaying = False
-        """Its last Fetch was answered from the tier: the time it takes is a replay's (``app/handlers/replays.py``)."""
+        """Its last response came from the tier: the time it takes is a replay's (``replays.py``)."""
 
         self._own: memoryview | None = None
         self._reserved = 0
@@ -142,14 +182,8 @@ class Connection(asyncio.BufferedProtocol):
         self._needs_drain = False
         self._waits_for_memory = False
         self._in_callback = False
-        self._started_s = 0.0
-
-        self.now_ms = 0
-        """Wall-clock time of this callback, for whatever it appends."""
-        self._shape: ProduceShape | None = None
-        """Of the last Produce that went the long way, or was found among the others."""
-        self.fetch_shape: FetchShape | None = None
-        """Of the last Fetch that went the long way."""
+        self.started_s = 0.0
+        """Loop time at which the bytes came that are being served."""
 
         self._slots: deque[Slot] = deque()
         self._waiters = 0
@@ -189,7 +223,7 @@ class Connection(asyncio.BufferedProtocol):
         for waiting in tuple(self.on_close):
             waiting.cancel()
         self.on_close.clear()
-        self.context.replays.forget(self)
+        self.server.replays.forget(self)
         self.server.lost(self)
 
     def eof_received(self) -> bool:
@@ -209,7 +243,7 @@ class Connection(asyncio.BufferedProtocol):
         return scratch
 
     def buffer_updated(self, nbytes: int) -> None:
-        began_s = self.context.replays.elapsed_s()
+        began_s = self.server.replays.elapsed_s()
         own = self._own
         self._receive(self.server.scratch if own is None else own, self._filled + nbytes)
         self.account(began_s)
@@ -225,12 +259,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _receive(self, view: memoryview, end: int) -> None:
         """Serve the frames in ``view[:end]``, keep the rest, hand the answers to the transport."""
-        self._started_s = self.active_s = self.server.loop.time()
+        self.started_s = self.active_s = self.server.loop.time()
         position = 0
         while True:
             self._in_callback = True
             try:
-                served_to = self._serve_frames(view, position, end)
+                served_to = self.serve(view, position, end)
             except ProtocolError as error:
                 self._flush()
                 self.fail(f"closing the connection of {self.peer}: {error}")
@@ -242,171 +276,32 @@ class Connection(asyncio.BufferedProtocol):
             # Parsing may have stopped only to let answers out, and the transport may have taken them at once.
             progress = served_to > position
             position = served_to
-            congested = self._is_congested()
+            congested = self.is_congested()
             if not self._flush():
                 return
-            if position == end or not (progress and congested and not self._is_congested()):
+            if position == end or not (progress and congested and not self.is_congested()):
                 break
         self._keep_rest(view, position, end)
 
-    def _serve_frames(self, view: memoryview, position: int, end: int) -> int:
-        """Serve every whole frame from ``position`` until parsing has to stop; where the first byte not served is.
+    @abstractmethod
+    def serve(self, view: memoryview, position: int, end: int) -> int:
+        """Serve every whole frame in ``view`` from ``position`` until parsing has to stop; where the first byte not served is.
 
-        Raises: ProtocolError.
+        Parsing stops while ``is_congested``. Raises: ProtocolError; the connection is closed then.
         """
-        server = self.server
-        slots = self._slots
-        context = self.context
-        buffer: bytearray = view.obj  # type: ignore[assignment]
-        self.now_ms = context.clock.now_ms()
-        generation, refusal = context.generation, context.refusal
-        request_bytes_max = server.request_bytes_max
-        produced = produced_bytes = appended_bytes = appended_records = answered_bytes = 0
-        try:
-            while end - position >= FRAME_HEAD_BYTES:
-                if self._waiters or self._send or self._out_bytes > OUT_BYTES_MAX:
-                    break
-                size, api_key, api_version, correlation_id = unpack_head(buffer, position)
-                if not REQUEST_BYTES_MIN <= size <= request_bytes_max:
-                    raise self._bad_size(size)
-                frame_end = position + 4 + size
-                if frame_end > end:
-                    break
-                if api_key == PRODUCE:
-                    if len(slots) >= SLOTS_MAX:
-                        break
-                    produced += 1
-                    produced_bytes += size
-                    shape = self._shape
-                    prefix_start = position + PREFIX_START
-                    if shape is None or not (
-                        shape.version == api_version and buffer.startswith(shape.prefix, prefix_start)
-                    ):
-                        shape = server.produce_shapes.find(api_version, buffer, prefix_start)
-                        if shape is not None:
-                            self._shape = shape
-                    if shape is not None and shape.generation == generation and refusal is None:
-                        found = serve_shaped(self, shape, buffer, view, prefix_start + len(shape.prefix), frame_end)
-                        if found is not None:
-                            result = found[1]
-                            if not result[3]:
-                                appended_bytes += found[0]
-                                appended_records += result[1] - result[0]
-                            answer = shape.answer(correlation_id, result[0], result[2], shape.log.log_start_offset)
-                            answered_bytes += len(answer)
-                            if slots:
-                                self._answer(answer)
-                            else:
-                                self._out.append(answer)
-                                self._out_bytes += len(answer)
-                            position = frame_end
-                            continue
-                    parts = serve_produce(self, api_version, correlation_id, view[position + 4 : frame_end])
-                    if parts is not None:
-                        self._answer(parts)
-                elif slots:
-                    break
-                else:
-                    self._serve(api_key, api_version, correlation_id, view[position + 4 : frame_end])
-                position = frame_end
-                if self.closed:
-                    break
-            else:
-                if end - position >= FRAME_SIZE.size:
-                    (size,) = FRAME_SIZE.unpack_from(buffer, position)
-                    if not REQUEST_BYTES_MIN <= size <= server.request_bytes_max:
-                        raise self._bad_size(size)
-        finally:
-            if produced:
-                meter = server.produce_meter
-                meter.requests.value += produced
-                meter.request_bytes.value += produced_bytes
-                meter.response_bytes.value += answered_bytes
-                meter.observe(server.loop.time() - self._started_s, produced)
-                if appended_bytes:
-                    server.metrics.bytes_in.value += appended_bytes
-                    server.metrics.records_in.value += appended_records
-        return position
 
-    def _bad_size(self, size: int) -> ProtocolError:
+    def check_size(self, size: int) -> None:
+        """Whether a frame may say that it is so long. Raises: ProtocolError."""
         most = self.server.request_bytes_max
-        return ProtocolError(f"a frame claims {size} bytes; {REQUEST_BYTES_MIN} to {most} are served")
-
-    def remember(self, shape: ProduceShape) -> None:
-        """Serve Produce requests of this shape the short way from now on."""
-        self.server.produce_shapes.remember(shape)
-        self._shape = shape
-
-    def _serve(self, api_key: int, api_version: int, correlation_id: int, frame: memoryview) -> None:
-        """Serve one request other than Produce. Raises: ProtocolError."""
-        server = self.server
-        meter = server.metrics.meter(api_key)
-        meter.requests.value += 1
-        meter.request_bytes.value += len(frame)
-        if api_key == FETCH:
-            answer = serve_fetch(self, api_version, correlation_id, frame)
-            if answer is not None:
-                self._answer(answer)
-                meter.observe(server.loop.time() - self._started_s, 1)
-            return
-        if api_key == API_VERSIONS and not is_api_versions_known(api_version):
-            self._answer(unknown_api_versions_frame(correlation_id))
-            return
-        api = server.apis.get(api_key)
-        if api is None or not is_served(api_key, api_version):
-            raise ProtocolError(f"version {api_version} of API key {api_key} is not served")
-        header = parse_request_header(frame)
-        request = Request(api_key, api_version, correlation_id, header.client_id, self.peer, self.on_close)
-        message = decode_request(api_key, api_version, frame[header.body_start :])
-        try:
-            result = api.handle(self.context, request, message)
-        except FirnError as error:
-            result = self._refused(api.refuse, request, message, error, meter)
-        if isinstance(result, Coroutine):
-            slot = self.open_slot(meter, stops_parsing=True)
-            server.spawn(self._finish(slot, result, api.refuse, request, message), self)
-            return
-        if result is None:
-            raise ProtocolError(f"API key {api_key} cannot answer what was asked")
-        self._answer(self._encode(request, result, meter))
-        meter.observe(server.loop.time() - self._started_s, 1)
-
-    async def _finish(
-        self, slot: Slot, work: Coroutine[Any, Any, Any], refuse: Any, request: Request, message: Any
-    ) -> None:
-        """Wait for a handler and put its answer into its slot."""
-        try:
-            result = await work
-        except FirnError as error:
-            result = self._refused(refuse, request, message, error, slot.meter)
-        if result is None:
-            self.fail(f"closing the connection of {self.peer}: API key {request.api_key} cannot answer what was asked")
-        elif not self.closed:
-            self.complete(slot, self._encode(request, result, slot.meter))
-
-    def _refused(self, refuse: Any, request: Request, message: Any, error: FirnError, meter: ApiMeter) -> Any:
-        meter.errors.value += 1
-        code = kafka_code(error)
-        faults = self.context.faults
-        if code is ErrorCode.UNKNOWN_SERVER_ERROR:
-            faults.met(
-                f"API key {request.api_key}", "without a code", f"API key {request.api_key} for {self.peer}: {error}"
-            )
-        else:
-            faults.met_error("serving", f"API key {request.api_key}", error)
-        return refuse(request, message, code, str(error))
-
-    def _encode(self, request: Request, message: Any, meter: ApiMeter) -> bytes:
-        frame = response_frame(request.api_key, request.api_version, request.correlation_id, message)
-        meter.response_bytes.value += len(frame)
-        return frame
+        if not REQUEST_BYTES_MIN <= size <= most:
+            raise ProtocolError(f"a frame claims {size} bytes; {REQUEST_BYTES_MIN} to {most} are served")
 
     def _keep_rest(self, view: memoryview, position: int, end: int) -> None:
         """Keep the bytes not served yet, and stop reading if their turn has not come."""
         rest = end - position
         total = FRAME_SIZE.unpack_from(view, position)[0] + 4 if rest >= 4 else 0
         whole = 0 < total <= rest
-        if whole or (rest and self._is_congested()) or not self._reserve_frame(total):
+        if whole or (rest and self.is_congested()) or not self._reserve_frame(total):
             self._needs_drain = whole
             self._held = memoryview(bytearray(view[position:end]))
             self._pending = b""
@@ -425,7 +320,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pending = bytes(view[position:end]) if rest else b""
         self._drop_own()
 
-    def _is_congested(self) -> bool:
+    def is_congested(self) -> bool:
         """Whether no request may be served now, whatever it is."""
         return bool(self._waiters or self._send or self._out_bytes > OUT_BYTES_MAX or len(self._slots) >= SLOTS_MAX)
 
@@ -484,9 +379,9 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- out -----------------------------------------------------------------------------------------------------
 
-    def open_slot(self, meter: ApiMeter, *, stops_parsing: bool) -> Slot:
+    def open_slot(self, meter: Meter, *, stops_parsing: bool) -> Slot:
         """Keep the place of a response that comes later, through ``complete``."""
-        slot = Slot(meter, self._started_s, stops_parsing)
+        slot = Slot(meter, self.started_s, stops_parsing)
         self._slots.append(slot)
         if stops_parsing:
             self._waiters += 1
@@ -515,10 +410,10 @@ class Connection(asyncio.BufferedProtocol):
             self._flush()
             self._consider_resuming()
 
-    def _answer(self, parts: Parts) -> None:
+    def answer(self, parts: Parts) -> None:
         """A response that is there at once takes its place behind those that are not."""
         if self._slots:
-            slot = Slot(self.server.produce_meter, self._started_s, False)
+            slot = Slot(_UNMETERED, self.started_s, False)
             slot.done = True
             slot.parts = parts
             self._slots.append(slot)
@@ -528,7 +423,9 @@ class Connection(asyncio.BufferedProtocol):
     def _deliver(self, parts: bytes | list[Part]) -> None:
         if isinstance(parts, list):
             if self._sending is None:
-                self._sending = Sending(self, self._transport, self._send)
+                shared = self.server
+                outlet = outlet_of(self._transport, shared.room_watch, self.room_made, shared.send_buffers)
+                self._sending = Sending(self, outlet, self._send)
             if self._out:
                 self._send.extend(self._out)
                 self._out.clear()
@@ -577,7 +474,7 @@ class Connection(asyncio.BufferedProtocol):
         """Go on sending, and after that with the requests that waited for it."""
         if self.closed or self._in_callback:
             return
-        replays = self.context.replays
+        replays = self.server.replays
         began_s = replays.elapsed_s()
         if self.replaying and self._send and (rest_s := replays.pace.wait_s(began_s)):
             if not self._rests:
@@ -594,7 +491,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def account(self, began_s: float) -> None:
         """The loop has worked for this client since ``began_s``."""
-        replays = self.context.replays
+        replays = self.server.replays
         now_s = replays.elapsed_s()
         if self.replaying:
             replays.pace.took(now_s, now_s - began_s)
@@ -614,10 +511,10 @@ class Connection(asyncio.BufferedProtocol):
     def fail(self, line: str) -> None:
         """Say why in one line, and close after what was already answered has been written."""
         if not self.closed:
-            self.server.metrics.connections_broken.value += 1
+            self.server.connection_metrics.broken.value += 1
             # One that sends what nobody understands sends it again and again.
             host = self.peer.rpartition(":")[0] or self.peer
-            self.context.faults.met(BROKEN, host, line, burst=BROKEN_TOLD)
+            self.server.faults.met(BROKEN, host, line, burst=BROKEN_TOLD)
             self.close()
 
     def close(self) -> None:

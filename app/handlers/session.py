@@ -1,0 +1,182 @@
+"""Serves the frames of one client: Produce and Fetch by short ways, every other API by its handler.
+
+Produce, a Fetch that has something to answer, ApiVersions and every other handler that does not wait are answered within the
+callback of the socket. Further Produces are served behind a waiting Produce (they are appended in order, only their answers wait);
+anything else that waits stops the parsing of this connection until it is answered, and a request that is not a Produce does not
+pass waiting Produces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from app.errors import ErrorCode, FirnError, ProtocolError, kafka_code
+from app.handlers.client import Client
+from app.handlers.context import Request
+from app.handlers.fetch import serve_fetch
+from app.handlers.produce import serve_produce, serve_shaped
+from app.handlers.produce_shape import PREFIX_START
+from app.transport.connection import FRAME_SIZE, OUT_BYTES_MAX, REQUEST_BYTES_MIN, SLOTS_MAX, Slot
+from app.wire.codec import decode_request
+from app.wire.framing import response_frame
+from app.wire.header import parse_request_header
+from app.wire.negotiation import is_api_versions_known, unknown_api_versions_frame
+from app.wire.versions import is_served
+
+if TYPE_CHECKING:
+    from app.handlers.metrics import ApiMeter
+
+FRAME_HEAD: Final = Struct(">ihhi")
+"""Size prefix, API key, API version, correlation id: common to every request header."""
+FRAME_HEAD_BYTES: Final = FRAME_HEAD.size
+unpack_head = FRAME_HEAD.unpack_from
+
+PRODUCE: Final = 0
+FETCH: Final = 1
+API_VERSIONS: Final = 18
+
+
+class Session(Client):
+    """A connection that is served."""
+
+    __slots__ = ()
+
+    def serve(self, view: memoryview, position: int, end: int) -> int:
+        server = self.server
+        slots = self._slots
+        context = self.context
+        buffer: bytearray = view.obj  # type: ignore[assignment]
+        self.now_ms = context.clock.now_ms()
+        generation, refusal = context.generation, context.refusal
+        request_bytes_max = server.request_bytes_max
+        produced = produced_bytes = appended_bytes = appended_records = answered_bytes = 0
+        try:
+            while end - position >= FRAME_HEAD_BYTES:
+                if self._waiters or self._send or self._out_bytes > OUT_BYTES_MAX:
+                    break
+                size, api_key, api_version, correlation_id = unpack_head(buffer, position)
+                if not REQUEST_BYTES_MIN <= size <= request_bytes_max:
+                    self.check_size(size)
+                frame_end = position + 4 + size
+                if frame_end > end:
+                    break
+                if api_key == PRODUCE:
+                    if len(slots) >= SLOTS_MAX:
+                        break
+                    produced += 1
+                    produced_bytes += size
+                    shape = self._shape
+                    prefix_start = position + PREFIX_START
+                    if shape is None or not (
+                        shape.version == api_version and buffer.startswith(shape.prefix, prefix_start)
+                    ):
+                        shape = server.produce_shapes.find(api_version, buffer, prefix_start)
+                        if shape is not None:
+                            self._shape = shape
+                    if shape is not None and shape.generation == generation and refusal is None:
+                        found = serve_shaped(self, shape, buffer, view, prefix_start + len(shape.prefix), frame_end)
+                        if found is not None:
+                            result = found[1]
+                            if not result[3]:
+                                appended_bytes += found[0]
+                                appended_records += result[1] - result[0]
+                            answer = shape.answer(correlation_id, result[0], result[2], shape.log.log_start_offset)
+                            answered_bytes += len(answer)
+                            if slots:
+                                self.answer(answer)
+                            else:
+                                self._out.append(answer)
+                                self._out_bytes += len(answer)
+                            position = frame_end
+                            continue
+                    parts = serve_produce(self, api_version, correlation_id, view[position + 4 : frame_end])
+                    if parts is not None:
+                        self.answer(parts)
+                elif slots:
+                    break
+                else:
+                    self._serve(api_key, api_version, correlation_id, view[position + 4 : frame_end])
+                position = frame_end
+                if self.closed:
+                    break
+            else:
+                if end - position >= FRAME_SIZE.size:
+                    (size,) = FRAME_SIZE.unpack_from(buffer, position)
+                    self.check_size(size)
+        finally:
+            if produced:
+                meter = server.produce_meter
+                meter.requests.value += produced
+                meter.request_bytes.value += produced_bytes
+                meter.response_bytes.value += answered_bytes
+                meter.observe(server.loop.time() - self.started_s, produced)
+                if appended_bytes:
+                    server.metrics.bytes_in.value += appended_bytes
+                    server.metrics.records_in.value += appended_records
+        return position
+
+    def _serve(self, api_key: int, api_version: int, correlation_id: int, frame: memoryview) -> None:
+        """Serve one request other than Produce. Raises: ProtocolError."""
+        server = self.server
+        meter = server.metrics.meter(api_key)
+        meter.requests.value += 1
+        meter.request_bytes.value += len(frame)
+        if api_key == FETCH:
+            answer = serve_fetch(self, api_version, correlation_id, frame)
+            if answer is not None:
+                self.answer(answer)
+                meter.observe(server.loop.time() - self.started_s, 1)
+            return
+        if api_key == API_VERSIONS and not is_api_versions_known(api_version):
+            self.answer(unknown_api_versions_frame(correlation_id))
+            return
+        api = server.apis.get(api_key)
+        if api is None or not is_served(api_key, api_version):
+            raise ProtocolError(f"version {api_version} of API key {api_key} is not served")
+        header = parse_request_header(frame)
+        request = Request(api_key, api_version, correlation_id, header.client_id, self.peer, self.on_close)
+        message = decode_request(api_key, api_version, frame[header.body_start :])
+        try:
+            result = api.handle(self.context, request, message)
+        except FirnError as error:
+            result = self._refused(api.refuse, request, message, error, meter)
+        if isinstance(result, Coroutine):
+            slot = self.open_slot(meter, stops_parsing=True)
+            server.spawn(self._finish(slot, meter, result, api.refuse, request, message), self)
+            return
+        if result is None:
+            raise ProtocolError(f"API key {api_key} cannot answer what was asked")
+        self.answer(self._encode(request, result, meter))
+        meter.observe(server.loop.time() - self.started_s, 1)
+
+    async def _finish(
+        self, slot: Slot, meter: ApiMeter, work: Coroutine[Any, Any, Any], refuse: Any, request: Request, message: Any
+    ) -> None:
+        """Wait for a handler and put its answer into its slot."""
+        try:
+            result = await work
+        except FirnError as error:
+            result = self._refused(refuse, request, message, error, meter)
+        if result is None:
+            self.fail(f"closing the connection of {self.peer}: API key {request.api_key} cannot answer what was asked")
+        elif not self.closed:
+            self.complete(slot, self._encode(request, result, meter))
+
+    def _refused(self, refuse: Any, request: Request, message: Any, error: FirnError, meter: ApiMeter) -> Any:
+        meter.errors.value += 1
+        code = kafka_code(error)
+        faults = self.context.faults
+        if code is ErrorCode.UNKNOWN_SERVER_ERROR:
+            faults.met(
+                f"API key {request.api_key}", "without a code", f"API key {request.api_key} for {self.peer}: {error}"
+            )
+        else:
+            faults.met_error("serving", f"API key {request.api_key}", error)
+        return refuse(request, message, code, str(error))
+
+    def _encode(self, request: Request, message: Any, meter: ApiMeter) -> bytes:
+        frame = response_frame(request.api_key, request.api_version, request.correlation_id, message)
+        meter.response_bytes.value += len(frame)
+        return frame
