@@ -332,7 +332,7 @@ class Node:
             shares=self.shares,
             advertised_host=self.advertised_host,
             advertised_port=self.advertised_port,
-            log_line=Limited(self._log_line),
+            log_line=self._log_line,
             faults=self.faults,
             store_samples=around.store_samples,
             replays=ReplayTurns(around.elapsed_s),

@@ -183,8 +183,8 @@ class Partitions:
 
         A partition that cannot be opened goes offline alone; the broker goes on with the others and looks at it again.
 
-        Raises: StorageUnavailable, FencedError; ConfigError where the brokers' settings would make compacted topics of tiered ones.
-        Nothing was written then.
+        Raises: StorageUnavailable, FencedError; ConfigError where the brokers' settings would make compacted topics of tiered ones:
+        then no manifest was written, and no partition is led.
         """
         image = self._controller.image
         self._drop_foreign(image)
@@ -574,6 +574,9 @@ class Partitions:
         for place in range(first, len(topic.partitions)):
             image = topic.partitions[place]
             partition = self.table.get(topic.name, image.partition_index)
+            if partition is not None and partition.topic_id != topic.topic_id:
+                self._drop(partition.topic_id)  # of an older topic of that name, whose deletion has failed so far
+                partition = None
             role = None if partition is None else partition.role
             match TRANSITIONS[role, wanted_by(image, self._broker_id)]:
                 case Transition.MAKE:
@@ -616,8 +619,9 @@ class Partitions:
 
     def _follow(self, image: ClusterImage, delta: ImageDelta) -> None:
         """Bring the logs in line with a new image. What fails is tried again by ``run``."""
-        changed: Iterable[UUID] = image.topics_by_id if delta.broker_configs else delta.topics
-        for topic_id in tuple(changed):
+        changed = {*delta.topics, *image.topics_by_id} if delta.broker_configs else delta.topics
+        # Deleted topics first: one delta may delete a topic and make another of its name.
+        for topic_id in sorted(changed, key=lambda one: image.topic_by_id(one) is not None):
             self._settle(image, topic_id)
         if self._unmade:
             self._wake_maker.set()
@@ -670,7 +674,12 @@ class Partitions:
             self._unopened.pop(key, None)
             partition = self.table.get(name, index)
             if partition is not None and partition.topic_id == topic_id:
-                self._logs.delete(name, index)
+                try:
+                    self._logs.delete(name, index)
+                except FirnError:
+                    if partition.leads:
+                        self.table.resign(partition)  # the topic is deleted all the same: nobody writes or reads it
+                    raise
                 self.table.drop(partition)
         self._led.pop(topic_id, None)
 

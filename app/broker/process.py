@@ -85,6 +85,7 @@ class Broker:
         self._informing: asyncio.Task[None] | None = None
         """Tells the service manager that the loop runs, from the start until everything has ended."""
         self._drains = False
+        self._stop_requested = False
 
     @property
     def store_url(self) -> str:
@@ -151,6 +152,8 @@ class Broker:
                 new_cleaner_work=self._cleaners.new,
             ),
         )
+        if self._stop_requested:
+            self.node.request_stop()  # asked for while there was no node to tell
         self._lock = None
         cleaners = self._cleaners
         show_process(self.node.registry, __version__, others=lambda: [("cleaner", one) for one in cleaners.process_ids])
@@ -303,6 +306,7 @@ class Broker:
     def request_stop(self) -> None:
         """Have ``wait`` return, once what was admitted is answered."""
         self._manager.stopping("stops: closes its logs")
+        self._stop_requested = True
         if self.node is not None:
             self.node.request_stop()
 

@@ -79,9 +79,10 @@ class ServiceManager:
         self._tell(status)
 
     def ready(self, status: str) -> None:
-        """The broker serves."""
-        self._needs_time = False
-        self._tell(status, "READY=1")
+        """The broker serves. Nothing is said if it stops already: a stop needs the time that it was given."""
+        if not self._stops:
+            self._needs_time = False
+            self._tell(status, "READY=1")
 
     def busy(self, status: str) -> None:
         """The broker does what may take longer than the unit allows: it drains."""

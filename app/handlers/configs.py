@@ -282,7 +282,7 @@ def _tell_useless(context: Context, kind: int, name: str, names: Sequence[str]) 
     else:
         return
     if useless:
-        context.log_line(f"settings of {whose} that mean nothing here: {useless}")
+        context.client_line(f"settings of {whose} that mean nothing here: {useless}")
 
 
 def _changes(configs: Sequence[incremental.AlterableConfig]) -> list[ConfigChange]:

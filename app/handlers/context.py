@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from app.configs import BrokerConfig
 from app.errors import FirnError, StorageFull
-from app.faults import Faults
+from app.faults import Faults, Limited
 from app.handlers.acknowledging import AcknowledgementGate
 from app.handlers.draining import Drain
 from app.handlers.fetch_fan_out import FanOut
@@ -64,7 +64,7 @@ class Context:
     advertised_host: str
     advertised_port: int
     log_line: Callable[[str], None]
-    """Where one-line notices for the operator go."""
+    """Where one-line notices for the operator go. What clients can cause as often as they like goes to ``client_line``."""
     store_samples: Callable[[], Awaitable[Sequence[Sample]]] | None = None
     """Asks the store process for its metrics. Raises: StorageUnavailable."""
     faults: Faults = field(default_factory=lambda: Faults(log_line))
@@ -87,11 +87,14 @@ class Context:
     """Why producers are refused now, whatever the reason."""
     refuses_transactions: bool = field(init=False, default=False)
     """Whether batches of open transactions are refused with the others."""
+    client_line: Limited = field(init=False)
+    """``log_line`` for what clients can cause: at most so many lines in a while."""
     drain: Drain = field(init=False)
     """Refuses producers, and has all that they wrote tiered, before this broker stops for good."""
 
     def __post_init__(self) -> None:
         self.effective = self.config
+        self.client_line = Limited(self.log_line)
         self.drain = Drain(self)
 
     def refuse_for_room(self, error: StorageFull | None) -> None:

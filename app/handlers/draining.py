@@ -64,6 +64,9 @@ class Drained(Protocol):
     def log_line(self) -> Callable[[str], None]: ...
 
     @property
+    def client_line(self) -> Callable[[str], None]: ...
+
+    @property
     def image(self) -> ClusterImage: ...
 
     def decide_refusal(self) -> None:
@@ -176,7 +179,7 @@ class Drain:
         self._began_s = asyncio.get_running_loop().time()
         self._copied_before = context.remote_log_manager.copied_bytes
         self._left, self._kept, self._looked, self._trouble = [], [], False, ""
-        context.log_line("the broker drains: it takes no writes, and uploads what is on its disk alone")
+        context.client_line("the broker drains: it takes no writes, and uploads what is on its disk alone")
         self._woken.set()
 
     def take_back(self) -> None:
@@ -190,7 +193,7 @@ class Drain:
         self.refusal = context.transactions.refusal = None
         context.decide_refusal()
         context.remote_log_manager.drain(False)
-        context.log_line("the drain was taken back: the broker takes writes again")
+        context.client_line("the drain was taken back: the broker takes writes again")
         self._woken.set()
 
     def acknowledge(self) -> None:
@@ -271,6 +274,7 @@ class Drain:
     async def _finished(self) -> bool:
         """Upload until all is whole and sealed. Returns: whether it is; not if the drain was taken back, or none was begun."""
         while self.state is DrainState.DRAINING:
+            self._woken.clear()  # it may have been taken back and begun anew in one turn of the loop
             if self._seal_if_whole():
                 return True
             began_s = asyncio.get_running_loop().time()

@@ -71,7 +71,7 @@ async def create_topics(context: Context, request: Request, message: CreateTopic
         )
         useless = told(configs, TOPIC_WITHOUT_EFFECT)
         if useless and not message.validate_only:
-            context.log_line(f"settings of topic {topic.name} that mean nothing here: {useless}")
+            context.client_line(f"settings of topic {topic.name} that mean nothing here: {useless}")
         return made
 
     answers = await each(asked, create)

@@ -451,10 +451,6 @@ class LogManager:
         del self._aside[log.topic, log.partition]
         self._logs[log.topic, log.partition] = log
 
-    def is_aside(self, topic: str, partition: int) -> bool:
-        """Whether there is a log of a partition that was set aside."""
-        return (topic, partition) in self._aside
-
     def _kept(self) -> list[PartitionLog]:
         return [*self._logs.values(), *self._aside.values()]
 
@@ -507,17 +503,20 @@ class LogManager:
     def delete(self, topic: str, partition: int) -> bool:
         """Take a log away. Its directory is renamed at once and removed after ``file.delete.delay.ms``. False if there is none.
 
-        Raises: StorageUnavailable.
+        Raises: StorageFull, StorageUnavailable; then nothing has changed.
         """
-        log = self._logs.pop((topic, partition), None) or self._aside.pop((topic, partition), None)
+        key = (topic, partition)
+        log = self._logs.get(key) or self._aside.get(key)
         if log is None:
             return False
-        log.abandon()
         path = f"{self.data_dir}/{topic}-{partition}.{self._rng.getrandbits(128):032x}{DELETE_SUFFIX}"
         try:
             self._fs.rename(log.path, path)
         except OSError as error:
             raise storage_error(error, f"cannot delete the log of {topic}-{partition}") from error
+        self._logs.pop(key, None)
+        self._aside.pop(key, None)
+        log.abandon()
         doomed = _Doomed(path, self._clock.now_ms() + log.config.file_delete_delay_ms)
         if _in_use(log):
             self._leaving.append(_Leaving(log, doomed))

@@ -364,10 +364,6 @@ class RpcClient:
         await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock)
         self._connection = connection
 
-    async def reconnect(self, sock: socket.socket) -> None:
-        """``connect`` again, after the other process was started anew."""
-        await self.connect(sock)
-
     async def call(self, method: str, payload: Buffer = b"", timeout_s: float | None = None) -> bytes:
         """What the handler of ``method`` returns for ``payload``, which must not change meanwhile.
 
@@ -392,11 +388,6 @@ class RpcClient:
                 return await connection.call(head, payload)
         except TimeoutError:
             raise StorageUnavailable(f"{method}: no answer from the {self._name} in {timeout_s} s") from None
-
-    async def wait_lost(self) -> None:
-        """Return when there is no connection, at once if there is none now."""
-        if self._connection is not None:
-            await asyncio.shield(self._connection.lost)
 
     async def close(self) -> None:
         """End the connection: every call under way fails with StorageUnavailable, and the server ends."""

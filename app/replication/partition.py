@@ -6,8 +6,8 @@ broker leads; a log that is on the disk is not a reason to serve it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from app.errors import ErrorCode, NotLeader, RequestRejected
 from app.replication.roles import Role
@@ -59,6 +59,11 @@ class Partition:
         """
         return self.log.wait_stored(offset_end)
 
+    def wait_stored_as_leader(self, offset_end: int) -> Awaitable[None] | None:
+        """As ``wait_stored``; the awaitable raises NotLeader if this broker has stopped to lead meanwhile."""
+        stored = self.wait_stored(offset_end)
+        return None if stored is None else _StoredAsLeader(self, stored)
+
     def request_stored(self, offset_end: int) -> None:
         """Have everything below ``offset_end`` stored as the topic asks, soon, though nobody waits for it."""
         self.log.request_stored(offset_end)
@@ -68,6 +73,22 @@ class Partition:
         return NotLeader(
             f"this broker does not lead {self.topic}-{self.index} any more", self.leader, self.leader_epoch
         )
+
+
+class _StoredAsLeader(Awaitable[None]):
+    """That records were stored, and that this broker led all the while."""
+
+    __slots__ = ("_leadership", "_partition", "_stored")
+
+    def __init__(self, partition: Partition, stored: Awaitable[None]) -> None:
+        self._partition = partition
+        self._stored = stored
+        self._leadership = partition.leadership
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield from self._stored.__await__()
+        if self._partition.leadership != self._leadership:
+            raise self._partition.lost_leadership()
 
 
 class PartitionTable:

@@ -409,12 +409,11 @@ class RemoteLogManager:
             name = _name_of(partition)
             lasting = not partition.detached and not isinstance(error, FencedError)
             self._fault_log.met(TIERING, name, f"{name} cannot be tiered, will try again: {error}", lasting=lasting)
-        longest_s = CORRUPTION_BACKOFF_S if isinstance(error, CorruptionError) else BACKOFF_MAX_S
-        pause_s = min(longest_s, BACKOFF_BASE_S * 2 ** min(partition.failures, 16))
         if isinstance(error, CorruptionError):
-            pause_s = longest_s
-        if self._draining:
-            pause_s = min(pause_s, BACKOFF_DRAINING_S)
+            pause_s = CORRUPTION_BACKOFF_S  # in a drain, too: it is read and uploaded up to the damage each time
+        else:
+            longest_s = BACKOFF_DRAINING_S if self._draining else BACKOFF_MAX_S
+            pause_s = min(longest_s, BACKOFF_BASE_S * 2 ** min(partition.failures, 16))
         partition.retry_at_s = loop_time_s() + pause_s * (0.8 + 0.4 * self._rng.random())
         partition.set_phase("waiting to retry")
 

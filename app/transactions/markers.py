@@ -60,7 +60,8 @@ class MarkerWriter:
         """Append the marker, now. Answers None if it is stored as the topic's durability asks, else what to await for that.
 
         Raises, with nothing written: as ``PartitionTable.require``; RequestRejected INVALID_PRODUCER_EPOCH (a newer producer has
-        written there), TRANSACTION_COORDINATOR_FENCED; StorageFull; StorageUnavailable, which the awaitable raises too.
+        written there), TRANSACTION_COORDINATOR_FENCED; StorageFull; StorageUnavailable.
+        The awaitable raises StorageUnavailable, and NotLeader if another broker leads by then.
         """
         found = self._partitions.require(partition.topic, partition.partition)
         log = found.log
@@ -75,7 +76,7 @@ class MarkerWriter:
             self._counters.markers.value += 1
         if partition.topic == CONSUMER_OFFSETS.name:
             self._offsets.complete_transaction(partition.partition, marker.identity.producer_id, commit=marker.commit)
-        return found.wait_stored(log.log_end_offset)
+        return found.wait_stored_as_leader(log.log_end_offset)
 
     def stores_at_once(self, partition: TopicPartition) -> bool:
         """Whether a marker there would be stored as soon as it is written."""

@@ -20,6 +20,7 @@ from app.client.firn_api import (
     unpack,
 )
 from app.errors import ErrorCode
+from app.faults import LIMITED_LINES_MAX
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.tiering.store_work import InlineStoreWork, UploadedSegment, UploadJob
 from app.wire.apikeys import ApiKey
@@ -82,6 +83,35 @@ async def test_a_drain_that_is_taken_back_leaves_a_broker_that_writes(tmp_path: 
         assert (late.state, "too late" in late.error) == ("drained", True)
         assert broker.log("t").sealed
         assert await code_of(client) is ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+async def test_a_drain_that_is_taken_back_and_begun_in_one_turn_goes_on(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with running_broker(tmp_path, store=store) as broker, talk(broker.port) as client:
+        await broker.create_topic("t")
+        await produce(client, "t", batch(1))
+        store.faults = [FULL]
+        await step(client, "begin")
+        drain = broker.node.context.drain
+        await until(lambda: bool(drain.progress().left))
+        drain.take_back()
+        drain.begin()
+        assert (await step(client, "status")).state == "draining", "the loop serves"
+        store.faults = []
+        await until(lambda: drain.sealed)
+
+
+async def test_lines_of_a_drain_are_told_however_much_clients_cause(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with running_broker(tmp_path, store=store) as broker, talk(broker.port) as client:
+        await broker.create_topic("t")
+        await produce(client, "t", batch(1))
+        for number in range(LIMITED_LINES_MAX + 5):
+            broker.node.context.client_line(f"line {number}")
+        store.faults = [FULL]
+        await step(client, "begin")
+    assert any("bytes of 1 partitions of tiered topics are in" in line for line in broker.lines)
+    assert not any(line == f"line {LIMITED_LINES_MAX}" for line in broker.lines)
 
 
 async def test_small_tails_are_uploaded_many_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

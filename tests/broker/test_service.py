@@ -12,7 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from app.broker.process import Broker
 from app.broker.service import ServiceManager
+from app.configs import BrokerConfig
 from tests.broker.test_process import broker
 
 
@@ -59,6 +61,21 @@ def test_a_message_has_a_line_for_each_field(manager: Manager, tmp_path: Path) -
     service.stopping("stops")
     assert manager.next() == {"STOPPING": "1", "STATUS": "stops", "EXTEND_TIMEOUT_USEC": "30000000"}
     service.close()
+    manager.socket.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        manager.next()
+
+
+def test_a_broker_that_stops_before_it_served_keeps_its_time_and_is_not_called_ready(
+    manager: Manager, tmp_path: Path
+) -> None:
+    service = ServiceManager(str(tmp_path / "notify"))
+    service.starting("reads 1,000 logs")
+    service.stopping("stops")
+    service.ready("serves")
+    service.busy("drains")
+    service.close()
+    assert [manager.next() for _ in range(2)][1]["STOPPING"] == "1"
     manager.socket.setblocking(False)
     with pytest.raises(BlockingIOError):
         manager.next()
@@ -141,3 +158,18 @@ async def test_a_broker_tells_when_it_starts_serves_and_stops(
         assert "EXTEND_TIMEOUT_USEC" in await asyncio.to_thread(manager.until, "STOPPING")
         async with asyncio.timeout(60):
             assert await running.process.wait() == 0
+
+
+@pytest.mark.faults
+async def test_a_stop_that_is_asked_for_before_there_is_a_node_is_not_forgotten(tmp_path: Path) -> None:
+    broker = Broker(
+        BrokerConfig(data_dir=str(tmp_path / "data"), listen_port=0, http_address="off", firn_log_dir_free_bytes_min=0),
+        log_line=lambda line: None,
+    )
+    broker.request_stop()
+    try:
+        await broker.start()
+        async with asyncio.timeout(60):
+            await broker.wait()
+    finally:
+        await broker.stop()

@@ -735,3 +735,19 @@ def test_while_the_broker_drains_a_store_that_comes_back_is_tried_again_within_a
         await world.check()
 
     run_world(tmp_path, scenario)
+
+
+def test_a_damaged_segment_is_not_read_and_uploaded_again_and_again_while_the_broker_drains(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.append(10)
+        world.log.roll()
+        damaged = next(path for path in sorted(Path(world.log.path).iterdir()) if path.suffix == ".log")
+        content = bytearray(damaged.read_bytes())
+        content[-1] ^= 1
+        damaged.write_bytes(bytes(content))
+        world.tier.drain(True)
+        await world.until(lambda: world.status().failures >= 1)
+        await asyncio.sleep(60)
+        assert world.status().failures == 1
+
+    run_world(tmp_path, scenario)
