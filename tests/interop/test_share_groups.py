@@ -22,6 +22,8 @@ pytestmark = pytest.mark.interop
 SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
 GROUP_RESOURCE = 32
 DEADLINE_S = 60.0
+ROUNDS_SETTLED = 5
+"""Polls of 100 ms by each of two: some heartbeats, by which members hear of what the coordinator has given them."""
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +91,27 @@ def configure(firn: Served, group: str, **configs: str) -> None:
     assert answer.error_code == 0, answer
 
 
+def settle(firn: Served, group: str, *workers: Worker) -> None:
+    """Have all workers join and know what they have.
+
+    A partition that a worker is relieved of between a poll and its commit makes the client refuse the commit, as with Kafka.
+    """
+    key = ApiKey.SHARE_GROUP_DESCRIBE
+    deadline = time.monotonic() + DEADLINE_S
+    rounds = 0
+    with Raw(firn.port) as raw:
+        while rounds < ROUNDS_SETTLED:
+            assert time.monotonic() < deadline
+            for worker in workers:
+                worker("poll", 100)
+            (found,) = raw.ask(key, 1, request(key, group_ids=[group])).groups
+            settled = len(found.members) == len(workers) and all(
+                member.member_epoch == found.group_epoch and member.assignment.topic_partitions
+                for member in found.members
+            )
+            rounds = rounds + 1 if settled else 0
+
+
 def produce(firn: Served, topic: str, values: Sequence[str], partitions: int = 1) -> None:
     producer = Producer({"bootstrap.servers": firn.bootstrap})
     for number, value in enumerate(values):
@@ -100,8 +123,9 @@ def test_java_workers_share_every_record_once(firn: Served, java: JavaProgram) -
     create_topic(firn.port, "jobs", 2)
     configure(firn, "workers", share_auto_offset_reset="earliest")
     values = [f"v{number}" for number in range(60)]
-    produce(firn, "jobs", values, 2)
     one, other = Worker(java, firn, "workers", "jobs"), Worker(java, firn, "workers", "jobs")
+    settle(firn, "workers", one, other)
+    produce(firn, "jobs", values, 2)
     taken: list[str] = []
     deadline = time.monotonic() + DEADLINE_S
     while len(taken) < len(values):
