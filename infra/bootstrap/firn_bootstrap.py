@@ -24,14 +24,15 @@ import os
 import re
 import sys
 import tarfile
+import threading
 import traceback
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from firn_aws import METADATA, Aws, AwsError, Http, Metadata, Unreachable, UrllibHttp
-from firn_machine import Disk, Done, Machine, bake, disks, install, write_whole
+from firn_machine import Commands, Disk, Done, Machine, bake, disks, install, write_units, write_whole
 from firn_settings import DRAIN_S_MAX, HTTP_SETTINGS, SETTINGS, Data, Refused, Settings, read_settings
 
 USER: Final = "firn"
@@ -41,6 +42,8 @@ LABEL: Final = "firn"
 """Label of the file system of every data volume."""
 MARKER: Final = "volume.json"
 """In the root of a data volume: which node of which cluster it belongs to."""
+ENABLED: Final = "/etc/systemd/system/multi-user.target.wants/firn-bootstrap.service"
+"""There if later boots begin with the same steps."""
 BLANK_BYTES: Final = 1 << 20
 """A disk whose first bytes are zeros, and in which blkid finds nothing, is blank."""
 EBS_MODEL: Final = "Amazon Elastic Block Store"
@@ -56,6 +59,8 @@ START_WAIT_S: Final = 3600.0
 """How long a broker may take until it serves: it may have to wait until the old one counts as silent, and to recover."""
 HEALTHY_WAIT_S: Final = 120.0
 POLL_S: Final = 1.0
+"""Between two looks at what takes long. The first looks come sooner: what AWS does at once is not waited for."""
+FIRST_POLL_S: Final = 0.1
 PARTITIONS_NAMED_MAX: Final = 20
 
 _LOSS: Final = (
@@ -89,24 +94,28 @@ class Boot:
         self._begun_s = self._beat_s
         self._launched = False
         """Whether Auto Scaling has said that this machine is not being launched."""
+        self._installation: _Beside | None = None
+        self._commands: Commands | None = None
 
     def run(self) -> None:
-        """Raises: Refused, Unreachable, AwsError, OSError."""
+        """Raises: Refused, Unreachable, AwsError, OSError. ``close`` must follow."""
         self.check_place()
         if self._settings.role == "broker":
             self.check_bucket()
+        release = self.begin_release()
+        if self._settings.role == "broker":
             device = self.find_disk()
             self.make_file_system(device)
             self.mount(device)
             self.claim_bucket()
-        release = self.install_release()
-        self._beat()  # an installation takes its time
+        self.finish_release(release)
         self.install_units(release)
         self.write_settings()
         if self._settings.role == "broker":
             unit = "firn.service"
-            force = self.must_take_over(release)
-            self.examine(release)
+            force = self.must_take_over()
+            self.examine()
+            self._end_commands()
         else:
             unit, force = "firn-http.service", False
         self.start(unit, force=force)
@@ -115,6 +124,12 @@ class Boot:
         else:
             self.wait_until_healthy()
         self.complete_launch()
+
+    def close(self) -> None:
+        """Wait for the end of what goes on beside the steps. A boot that was refused leaves no half of a release behind."""
+        if self._installation is not None:
+            self._installation.wait()
+        self._end_commands()
 
     # --- before anything is touched
 
@@ -201,6 +216,7 @@ class Boot:
         clock = self._machine.clock
         end_s = clock.monotonic_s() + VOLUME_WAIT_S
         told = ""
+        waits = _waits()
         while True:
             holder, state = self._holder_of(volume_id)
             if holder == self._instance_id and state in ("attached", "busy"):
@@ -211,6 +227,7 @@ class Boot:
                     self._aws.query(
                         "ec2", "AttachVolume", VolumeId=volume_id, InstanceId=self._instance_id, Device=EBS_DEVICE_NAME
                     )
+                    waits = _waits()
                 except AwsError as error:
                     if error.code not in ("VolumeInUse", "IncorrectState", "IncorrectInstanceState"):
                         raise Refused(
@@ -224,7 +241,7 @@ class Boot:
                     f"Volume {volume_id} is still with {holder or 'nobody'} after {VOLUME_WAIT_S:.0f} s. "
                     "Stop that machine, or detach the volume. Nothing was formatted."
                 )
-            self._pause()
+            self._pause(next(waits))
 
     def _holder_of(self, volume_id: str) -> tuple[str | None, str]:
         """Which machine has the volume, and the state of the attachment."""
@@ -279,6 +296,7 @@ class Boot:
     def _wait_for_disks(self, what: str, wanted: Callable[[Disk], bool]) -> list[Disk]:
         clock = self._machine.clock
         end_s = clock.monotonic_s() + DEVICE_WAIT_S
+        waits = _waits()
         while True:
             found = [disk for disk in disks(self._machine) if wanted(disk)]
             if found:
@@ -289,7 +307,7 @@ class Boot:
                     f"There is no disk of {what} after {DEVICE_WAIT_S:.0f} s; this machine has {seen or 'none'}. "
                     "Use an instance type of the Nitro system, and for an instance store one that has NVMe."
                 )
-            self._pause()
+            self._pause(next(waits))
 
     def make_file_system(self, device: str) -> None:
         """Format what is blank, accept what is Firn's, refuse everything else."""
@@ -395,30 +413,45 @@ class Boot:
 
     # --- the program
 
-    def install_release(self) -> Path:
-        """The venv of the release, installed unless it is there. Returns its folder; ``/opt/firn/current`` points to it."""
+    def begin_release(self) -> Path:
+        """Begin to install the release unless it is there, beside the work on the disk. Returns its folder."""
         sha256, source = self._wheels()
         release = self._machine.path(f"/opt/firn/releases/{sha256}")
-        complete = release / ".complete"
-        if not complete.exists():
-            if source is None:
-                raise Refused(
-                    f"Release {sha256[:12]}… is neither installed nor baked, and no wheelhouse was given. "
-                    "Set wheelhouse in the launch template, or use the image that it was baked into."
-                )
-            begun_s = self._machine.clock.monotonic_s()
-            install(self._machine, source, release)
-            took_s = self._machine.clock.monotonic_s() - begun_s
-            self._say(f"Release {sha256[:12]}… was installed in {took_s:.1f} s.")
+        if (release / ".complete").exists():
+            if self._settings.role == "broker":
+                self._begin_commands(release)
+            return release
+        if source is None:
+            raise Refused(
+                f"Release {sha256[:12]}… is neither installed nor baked, and no wheelhouse was given. "
+                "Set wheelhouse in the launch template, or use the image that it was baked into."
+            )
+        self._installation = _Beside(lambda: self._install(source, release))
+        return release
+
+    def _install(self, source: Path, release: Path) -> None:
+        begun_s = self._machine.clock.monotonic_s()
+        install(self._machine, source, release)
+        took_s = self._machine.clock.monotonic_s() - begun_s
+        self._say(f"Release {release.name[:12]}… was installed in {took_s:.1f} s.")
+
+    def finish_release(self, release: Path) -> None:
+        """Wait until the release is installed, and make ``/opt/firn/current`` point to it. Raises: Refused, OSError."""
+        if self._installation is not None:
+            while not self._installation.wait(FIRST_POLL_S):
+                self._beat()
+            self._installation.check()
+            self._beat()
+        if self._commands is None and self._settings.role == "broker":
+            self._begin_commands(release)
         current = self._machine.path("/opt/firn/current")
-        target = f"releases/{sha256}"
+        target = f"releases/{release.name}"
         if not (current.is_symlink() and os.readlink(current) == target):
             new = current.with_name("current.new")
             new.unlink(missing_ok=True)
             new.symlink_to(target)
             new.replace(current)
-        self._say(f"Release {sha256[:12]}… is {complete.read_text().strip()}.")
-        return release
+        self._say(f"Release {release.name[:12]}… is {(release / '.complete').read_text().strip()}.")
 
     def _wheels(self) -> tuple[str, Path | None]:
         """SHA-256 of the wheelhouse, and the folder where it lies unpacked, if it does."""
@@ -438,17 +471,14 @@ class Boot:
     def install_units(self, release: Path) -> None:
         """Unit files and kernel settings of the release, the user, and that later boots begin with the same steps."""
         self._ensure_user()
-        changed = False
-        for unit in sorted((release / "systemd").glob("*.service")):
-            changed |= write_whole(self._machine.path(f"/etc/systemd/system/{unit.name}"), unit.read_text(), 0o644)
-        for conf in sorted((release / "systemd").glob("*.conf")):
-            place = self._machine.path(f"/etc/sysctl.d/{conf.name}")
-            write_whole(place, conf.read_text(), 0o644)
-            done = self._machine.run("sysctl", "-q", "-p", str(place))
+        changed, kernel = write_units(self._machine, release)
+        for conf in kernel:
+            done = self._machine.run("sysctl", "-q", "-p", str(conf))
             if done.code != 0:
                 self._say(f"Kernel settings were not all taken: {done.last_words}")
-        if changed:
+        if not os.path.lexists(self._machine.path(ENABLED)):
             self._systemctl("--no-reload", "enable", "firn-bootstrap.service")
+        if changed:
             self._systemctl("daemon-reload")
 
     def _ensure_user(self) -> None:
@@ -461,9 +491,7 @@ class Boot:
 
     def write_settings(self) -> None:
         settings = self._settings
-        environment = {"AWS_REGION": settings.region, "AWS_DEFAULT_REGION": settings.region}
-        if "imds" in settings.endpoints:
-            environment["AWS_EC2_METADATA_SERVICE_ENDPOINT"] = settings.endpoints["imds"]
+        environment = self._environment
         if settings.role == "http":
             environment["FIRN_BOOTSTRAP"] = settings.broker["bootstrap.servers"]
             environment["FIRN_HTTP_ADDRESS"] = f"0.0.0.0:{settings.http_port}"
@@ -485,11 +513,12 @@ class Boot:
 
     # --- the node id
 
-    def must_take_over(self, release: Path) -> bool:
+    def must_take_over(self) -> bool:
         """Whether the broker is to be started with force: EC2 says that the machine is terminated which the cluster log names."""
         settings = self._settings
-        place = self._firn(
-            release, "cluster", "place", "--store", settings.store, "--node-id", str(settings.node_id), "--json"
+        assert self._commands is not None, "finish_release has begun them"
+        place = self._commands.run(
+            "cluster", "place", "--store", settings.store, "--node-id", str(settings.node_id), "--json"
         )
         if place.code not in (0, 4):
             raise Refused(f"The cluster log in {settings.store_url.name} cannot be read: {place.last_words}")
@@ -546,10 +575,11 @@ class Boot:
             found["directory.id"] = _uuid_text(found["directory.id"])
         return found
 
-    def examine(self, release: Path) -> None:
+    def examine(self) -> None:
         # Each partition costs some requests. The broker looks at them anyway, and one that is damaged is no reason not to start.
         flags = ("--config", "/etc/firn/firn.properties", "--without-partitions", "--json")
-        done = self._firn(release, "doctor", *flags)
+        assert self._commands is not None, "finish_release has begun them"
+        done = self._commands.run("doctor", *flags)
         try:
             failed = [one for one in json.loads(done.out)["checks"] if not one["passed"]]
         except (ValueError, KeyError, TypeError):
@@ -679,20 +709,40 @@ class Boot:
         self._machine.say(text)
 
     def _firn(self, release: Path, *arguments: str) -> Done:
+        program = str(release / "bin" / "firn")
+        return self._machine.run(program, *arguments, user=USER, environment=self._environment)
+
+    def _begin_commands(self, release: Path) -> None:
+        """Begin the process that asks for the node's place and examines the machine: its imports take as long as a disk."""
+        self._ensure_user()
+        self._commands = self._machine.commands(release, USER, self._environment)
+
+    def _end_commands(self) -> None:
+        if self._commands is not None:
+            self._commands.close()
+            self._commands = None
+
+    @property
+    def _environment(self) -> dict[str, str]:
         environment = {"AWS_REGION": self._settings.region, "AWS_DEFAULT_REGION": self._settings.region}
         if "imds" in self._settings.endpoints:
             environment["AWS_EC2_METADATA_SERVICE_ENDPOINT"] = self._settings.endpoints["imds"]
-        return self._machine.run(str(release / "bin" / "firn"), *arguments, user=USER, environment=environment)
+        return environment
 
     def _systemctl(self, *arguments: str) -> None:
         done = self._machine.run("systemctl", *arguments)
         if done.code != 0:
             raise Refused(f"systemctl {' '.join(arguments)} failed: {done.last_words}")
 
-    def _pause(self, seconds: float = POLL_S) -> None:
-        """Wait a little, and tell the auto-scaling group now and then that this machine still works on it."""
+    def _pause(self, seconds: float) -> None:
+        """Wait a little, and tell the auto-scaling group now and then that this machine still works on it.
+
+        Raises: Refused, OSError if the release cannot be installed meanwhile.
+        """
         self._machine.clock.sleep(seconds)
         self._beat()
+        if self._installation is not None:
+            self._installation.check()
 
     def _beat(self) -> None:
         now_s = self._machine.clock.monotonic_s()
@@ -709,6 +759,39 @@ class Boot:
             self._say(f"Auto Scaling takes no heartbeat of hook {lifecycle.launch_hook}: {error}")
         except Unreachable as error:
             self._say(f"Auto Scaling takes no heartbeat of hook {lifecycle.launch_hook}: {error}")
+
+
+class _Beside:
+    """Work in a thread beside the boot's steps."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._do, args=(work,), name="beside the boot")
+        self._thread.start()
+
+    def _do(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - raised again by whoever looks
+            self._error = error
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Whether it has ended, after so long at most."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def check(self) -> None:
+        """Raises: what the work raised."""
+        if self._error is not None:
+            raise self._error
+
+
+def _waits() -> Iterator[float]:
+    """Pauses between looks: short ones first, then ``POLL_S``."""
+    seconds = FIRST_POLL_S
+    while True:
+        yield seconds
+        seconds = min(2 * seconds, POLL_S)
 
 
 def _is_ours(says: Mapping[str, str] | None) -> bool:
@@ -792,12 +875,14 @@ def boot(settings_path: Path, wheelhouse: Path | None, machine: Machine) -> int:
         except BlockingIOError:
             machine.say("Another boot of Firn is under way on this machine.", failed=True)
             return 1
+        one: Boot | None = None
         try:
             settings = read_settings(settings_path)
             http = UrllibHttp()
             metadata = Metadata(http, machine.clock, settings.endpoints.get("imds", METADATA))
             aws = Aws(http, machine.clock, metadata, settings.region, settings.endpoints)
-            Boot(settings, machine, http, metadata, aws, wheelhouse).run()
+            one = Boot(settings, machine, http, metadata, aws, wheelhouse)
+            one.run()
         except Refused as error:
             machine.say(f"Firn does not start: {error}", failed=True)
             return 1
@@ -807,6 +892,9 @@ def boot(settings_path: Path, wheelhouse: Path | None, machine: Machine) -> int:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is one line in the journal
             machine.say(f"Firn does not start: {_unexpected(error)}", failed=True)
             return 1
+        finally:
+            if one is not None:
+                one.close()
     return 0
 
 

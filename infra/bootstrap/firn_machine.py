@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import os
+import select
 import shutil
 import socket
 import subprocess
 import sys
 import tarfile
+import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from firn_aws import Clock, SystemClock
 from firn_settings import Refused
 
 COMMAND_TIMEOUT_S: Final = 600.0
+_ENVIRONMENT: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,15 @@ class Done:
         return lines[-1][:500] if lines else f"exit code {self.code}"
 
 
+class Commands(Protocol):
+    """A process that runs commands of ``firn``."""
+
+    def run(self, *arguments: str) -> Done:
+        """Run one to its end. A process that is gone, or takes too long, has failed. Raises: nothing of its own."""
+
+    def close(self) -> None: ...
+
+
 class Machine:
     """The file system, commands and the journal. ``root`` is where its paths begin; tests give a directory."""
 
@@ -47,7 +62,6 @@ class Machine:
 
     def run(self, *command: str, user: str | None = None, environment: Mapping[str, str] | None = None) -> Done:
         """Run a command to its end. A command that is not there, or takes too long, has failed. Raises: nothing of its own."""
-        env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
         try:
             done = subprocess.run(
                 command,
@@ -59,13 +73,17 @@ class Machine:
                 user=user,
                 group=user,
                 extra_groups=None if user is None else [],
-                env=env | dict(environment or {}),
+                env=_ENVIRONMENT | dict(environment or {}),
                 cwd="/",
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             return Done(127, "", f"{command[0]}: {error}")
         return Done(done.returncode, done.stdout, done.stderr)
+
+    def commands(self, release: Path, user: str, environment: Mapping[str, str]) -> Commands:
+        """Begin a process for commands of a release; it imports what they need at once. Raises: OSError."""
+        return _CommandsProcess(release, user, environment)
 
     def say(self, text: str, *, failed: bool = False) -> None:
         """One line in the journal, and one for whoever watches."""
@@ -92,6 +110,58 @@ class Machine:
             if fields[4] == place:
                 found = fields[fields.index("-") + 2]
         return found
+
+
+class _CommandsProcess:
+    def __init__(self, release: Path, user: str | None, environment: Mapping[str, str]) -> None:
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        self._process = subprocess.Popen(
+            (str(release / "bin" / "python"), "-sE", str(Path(__file__).with_name("firn_commands.py"))),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            user=user,
+            group=user,
+            extra_groups=None if user is None else [],
+            env=_ENVIRONMENT | dict(environment),
+            cwd="/",
+        )
+
+    def run(self, *arguments: str) -> Done:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(arguments).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            return self._gone()
+        text = bytearray()
+        end_s = time.monotonic() + COMMAND_TIMEOUT_S
+        while not text.endswith(b"\n"):
+            ready, _, _ = select.select([self._process.stdout], [], [], max(end_s - time.monotonic(), 0))
+            if not ready:
+                self._process.kill()
+                return Done(127, "", f"firn {arguments[0]} did not end within {COMMAND_TIMEOUT_S:.0f} s")
+            data = os.read(self._process.stdout.fileno(), 1 << 16)
+            if not data:
+                return self._gone()
+            text += data
+        says = json.loads(text)
+        return Done(says["code"], says["out"], says["error"])
+
+    def _gone(self) -> Done:
+        self._process.kill()
+        code = self._process.wait()
+        self._said.seek(0)
+        return Done(code if code > 0 else 127, "", self._said.read().decode(errors="replace"))
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._said):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
 
 
 def _is_journal(descriptor: int) -> bool:
@@ -161,30 +231,28 @@ def install(machine: Machine, wheelhouse: Path, release: Path) -> None:
     if release.exists():
         shutil.rmtree(release)
     release.parent.mkdir(parents=True, exist_ok=True)
-    pip = (str(release / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--no-cache-dir", "install")
-    steps = (
-        ("/usr/bin/python3", "-m", "venv", str(release)),
-        (
-            *pip,
-            "--quiet",
-            "--no-index",
-            "--find-links",
-            str(wheelhouse / "wheels"),
-            "--require-hashes",
-            "-r",
-            str(wheelhouse / "requirements.txt"),
-        ),
-    )
-    for step in steps:
-        done = machine.run(*step)
-        if done.code != 0:
-            raise Refused(f"The release cannot be installed: {done.last_words}")
+    program = str(Path(__file__).with_name("firn_install.py"))
+    done = machine.run("/usr/bin/python3", "-sE", program, "--wheelhouse", str(wheelhouse), "--release", str(release))
+    if done.code != 0:
+        raise Refused(f"The release cannot be installed: {done.last_words}")
     for folder in ("bootstrap", "systemd"):
         shutil.copytree(wheelhouse / folder, release / folder, ignore=shutil.ignore_patterns("__pycache__"))
     version = machine.run(str(release / "bin" / "firn"), "--version")
     if version.code != 0:
         raise Refused(f"The release does not run: {version.last_words}")
     write_whole(release / ".complete", version.out, 0o644)
+
+
+def write_units(machine: Machine, release: Path) -> tuple[bool, list[Path]]:
+    """Put a release's units and kernel settings in place. Returns whether a unit was changed, and the files of kernel settings."""
+    changed = False
+    for unit in sorted((release / "systemd").glob("*.service")):
+        changed |= write_whole(machine.path(f"/etc/systemd/system/{unit.name}"), unit.read_text(), 0o644)
+    kernel = []
+    for conf in sorted((release / "systemd").glob("*.conf")):
+        kernel.append(machine.path(f"/etc/sysctl.d/{conf.name}"))
+        write_whole(kernel[-1], conf.read_text(), 0o644)
+    return changed, kernel
 
 
 def unpack(archive: Path, target: Path) -> None:
@@ -198,7 +266,10 @@ def unpack(archive: Path, target: Path) -> None:
 
 
 def bake(machine: Machine, archive: Path) -> str:
-    """Put a wheelhouse and its release into an image, so that no boot downloads or installs. Returns its SHA-256."""
+    """Put a wheelhouse and its release into an image, so that no boot downloads, installs or has new units. Returns its SHA-256.
+
+    The units are not enabled: the first boot belongs to the user data.
+    """
     with archive.open("rb") as raw:
         sha256 = hashlib.file_digest(raw, "sha256").hexdigest()
     place = machine.path(f"/opt/firn/baked/{sha256}")
@@ -211,4 +282,5 @@ def bake(machine: Machine, archive: Path) -> str:
     release = machine.path(f"/opt/firn/releases/{sha256}")
     if not (release / ".complete").exists():
         install(machine, place, release)
+    write_units(machine, release)
     return sha256

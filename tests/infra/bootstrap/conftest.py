@@ -20,7 +20,7 @@ import boto3
 import pytest
 from firn_aws import Aws, Metadata, UrllibHttp
 from firn_bootstrap import Boot
-from firn_machine import Done, Machine
+from firn_machine import Commands, Done, Machine
 from firn_settings import parse_settings
 
 from app.hot.checkpoints import MetaProperties, encode_meta_properties
@@ -66,6 +66,7 @@ class FakeMachine(Machine):
         self.lines: list[str] = []
         self.failures: list[str] = []
         self.mounted: str | None = None
+        self.open_commands = 0
         self.answers: dict[str, Done | Callable[[tuple[str, ...]], Done]] = {}
 
     @property
@@ -86,6 +87,21 @@ class FakeMachine(Machine):
             if text.startswith(start):
                 return answer(command) if callable(answer) else answer
         return Done(0, "", "")
+
+    def commands(self, release: Path, user: str, environment: Mapping[str, str]) -> Commands:
+        machine = self
+
+        class Fake:
+            def run(self, *arguments: str) -> Done:
+                assert machine.open_commands == 1
+                return machine.run(str(release / "bin" / "firn"), *arguments, user=user, environment=environment)
+
+            def close(self) -> None:
+                machine.open_commands -= 1
+
+        self.open_commands += 1
+        self.ran.append((f"{user}:commands",))
+        return Fake()
 
     def say(self, text: str, *, failed: bool = False) -> None:
         (self.failures if failed else self.lines).append(" ".join(text.split()))

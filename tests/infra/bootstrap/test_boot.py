@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
+import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 from firn_aws import Aws, AwsError, Unreachable
 from firn_bootstrap import INSTANCE_STORE_MODEL, LABEL, Boot, boot
-from firn_machine import Done
+from firn_machine import Done, write_units
 from firn_settings import Refused
 
 from app.configs.properties import parse_properties
@@ -300,6 +303,116 @@ def test_http_that_does_not_answer_is_not_put_into_service(world: World) -> None
     assert world.hooks.done == {}
 
 
+# --- what goes on beside the disk
+
+
+def without_a_release(world: World, install: Callable[[], Done]) -> None:
+    """The release is in the image's wheelhouse and not installed; ``install`` is what the installer does."""
+    shutil.rmtree(world.machine.path(f"/opt/firn/releases/{SHA256}"))
+    house = world.machine.path(f"/opt/firn/baked/{SHA256}")
+    for name in ("wheels", "bootstrap", "systemd"):
+        (house / name).mkdir(parents=True)
+    world.machine.answers["python3 -sE"] = lambda command: install()
+
+
+def test_the_release_is_installed_while_the_volume_is_made_ready(world: World) -> None:
+    mounted = threading.Event()
+
+    def mount(command: tuple[str, ...]) -> Done:
+        mounted.set()
+        return Done(0, "", "")
+
+    def install() -> Done:
+        return Done(0, "", "") if mounted.wait(10) else Done(1, "", "nobody mounted the volume meanwhile")
+
+    world.machine.answers["mount"] = mount
+    without_a_release(world, install)
+    world.boot().run()
+    assert world.hooks.done == {("firn-0", "launch", world.instance_id): "CONTINUE"}
+    programs = [command[0] for command in world.machine.ran]
+    assert programs.index("python3") < programs.index("firn:commands"), "nothing of it runs before it is whole"
+
+
+def test_an_installation_keeps_the_launch_hook_open(world: World) -> None:
+    def install() -> Done:
+        end_s = time.monotonic() + 10
+        world.machine.fake_clock.s += 61
+        while not world.hooks.heartbeats and time.monotonic() < end_s:
+            threading.Event().wait(0.01)
+        return Done(0, "", "") if world.hooks.heartbeats else Done(1, "", "no heartbeat came meanwhile")
+
+    without_a_release(world, install)
+    world.boot().run()
+    assert world.hooks.heartbeats == [("firn-0", "launch", world.instance_id)]
+
+
+def test_a_release_that_cannot_be_installed_ends_the_wait_for_the_volume(world: World) -> None:
+    old = world.another_instance()
+    world.ec2.attach_volume(VolumeId=world.volume_id, InstanceId=old, Device="/dev/sdf")
+    failed = threading.Event()
+
+    def install() -> Done:
+        failed.set()
+        return Done(1, "", "Wheel a.whl has another SHA-256.")
+
+    without_a_release(world, install)
+    world.machine.fake_clock.on_sleep = lambda: assert_true(failed.wait(10))
+    world.machine.fake_clock.slept_s = 600.0
+    assert "The release cannot be installed: Wheel a.whl" in refused(world)
+
+
+def assert_true(value: bool) -> None:
+    assert value
+
+
+def test_a_boot_that_is_refused_says_so_at_once_and_leaves_no_half_of_a_release(world: World, tmp_path: Path) -> None:
+    world.machine.answers["blkid"] = Done(0, "TYPE=ntfs\n", "")
+
+    def install() -> Done:
+        end_s = time.monotonic() + 10
+        while not world.machine.failures and time.monotonic() < end_s:
+            threading.Event().wait(0.01)
+        return Done(0, "", "") if world.machine.failures else Done(1, "", "the refusal was not said")
+
+    without_a_release(world, install)
+    assert "holds ntfs" in line_of(world, tmp_path)
+    assert world.machine.path(f"/opt/firn/releases/{SHA256}/.complete").exists()
+
+
+def test_one_process_asks_for_the_place_and_examines_the_machine_and_begins_before_the_disk(world: World) -> None:
+    world.boot().run()
+    order = [command[0] for command in world.machine.ran]
+    assert order.count("firn:commands") == 1
+    assert order.index("firn:commands") < order.index("blkid")
+    assert world.machine.open_commands == 0
+
+
+def test_a_boot_that_is_refused_leaves_no_process_behind(world: World, tmp_path: Path) -> None:
+    world.machine.answers["firn doctor"] = Done(1, "no", "")
+    line_of(world, tmp_path)
+    assert ("firn:commands",) in world.machine.ran
+    assert world.machine.open_commands == 0
+
+
+def test_what_aws_does_at_once_is_not_waited_for(world: World) -> None:
+    begun_s = world.machine.fake_clock.s
+    world.boot().run()
+    assert world.machine.fake_clock.s - begun_s < 0.5
+
+
+def test_an_image_with_baked_units_needs_no_reload_of_systemd(world: World) -> None:
+    assert write_units(world.machine, world.machine.path(f"/opt/firn/releases/{SHA256}"))[0]
+    world.boot().run()
+    assert ("systemctl", "daemon-reload") not in world.machine.ran
+    assert ("systemctl", "--no-reload", "enable", "firn-bootstrap.service") in world.machine.ran
+
+
+def test_new_units_are_read_by_systemd_before_one_is_started(world: World) -> None:
+    world.boot().run()
+    ran = world.machine.ran
+    assert ran.index(("systemctl", "daemon-reload")) < ran.index(("systemctl", "start", "--no-block", "firn.service"))
+
+
 # --- what stops it
 
 
@@ -454,8 +567,8 @@ def test_a_broker_that_fails_for_good_leaves_the_launch_hook_open(world: World) 
 
 def test_a_release_that_nobody_brought_stops_the_boot(world: World) -> None:
     world.machine.path(f"/opt/firn/releases/{SHA256}/.complete").unlink()
-    with pytest.raises(Refused, match="neither installed nor baked"):
-        world.boot().run()
+    assert "neither installed nor baked" in refused(world)
+    assert world.attached() is None, "no disk was looked at"
 
 
 # --- one line, whatever it is that stops the boot
