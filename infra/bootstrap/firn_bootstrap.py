@@ -367,10 +367,26 @@ class Boot:
         self._ensure_user()
         data = folder / "data"
         data.mkdir(mode=0o750, exist_ok=True)
+        self._own_what_another_image_owned(data)
         self._machine.own(data, USER, USER)
         if new:
             write_whole(folder / MARKER, json.dumps(self._marker) + "\n", 0o644)
         self._say(f"Disk {device} is mounted at {place}" + (": it is new." if new else " with what it had."))
+
+    def _own_what_another_image_owned(self, data: Path) -> None:
+        """Each image numbers its system users itself, and files have only the number.
+
+        The folder itself is given last, by the caller: as long as it has the old number, the rest may have it too.
+        """
+        mine = self._machine.run("id", "-u", USER).out.strip()
+        theirs = str(data.stat().st_uid)
+        inside = [str(data / name) for name in sorted(os.listdir(data))]
+        if not mine.isdigit() or mine == theirs or not inside:
+            return
+        done = self._machine.run("chown", "-R", "--", f"{USER}:{USER}", *inside)
+        if done.code != 0:
+            raise Refused(f"The data cannot be given to user {USER}: {done.last_words}")
+        self._say(f"The data belonged to user {theirs} of another image; it belongs to {USER} ({mine}) now.")
 
     @property
     def _marker(self) -> dict[str, object]:

@@ -334,13 +334,21 @@ def test_the_release_is_installed_while_the_volume_is_made_ready(world: World) -
 
 
 def test_an_installation_keeps_the_launch_hook_open(world: World) -> None:
+    mounted = threading.Event()
+
+    def mount(command: tuple[str, ...]) -> Done:
+        mounted.set()
+        return Done(0, "", "")
+
     def install() -> Done:
         end_s = time.monotonic() + 10
+        mounted.wait(10)  # the waits for the disk, which have heartbeats of their own, are over
         world.machine.fake_clock.s += 61
         while not world.hooks.heartbeats and time.monotonic() < end_s:
             threading.Event().wait(0.01)
         return Done(0, "", "") if world.hooks.heartbeats else Done(1, "", "no heartbeat came meanwhile")
 
+    world.machine.answers["mount"] = mount
     without_a_release(world, install)
     world.boot().run()
     assert world.hooks.heartbeats == [("firn-0", "launch", world.instance_id)]
@@ -495,6 +503,19 @@ def test_a_volume_with_data_and_without_a_marker_is_refused(world: World) -> Non
     world.machine.answers["blkid"] = Done(0, f"TYPE=xfs\nLABEL={LABEL}\n", "")
     world.data_directory(DIRECTORY)
     assert "has no volume.json, but data/meta.properties" in refused(world)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_data_of_an_image_that_gave_the_user_another_number_is_given_to_this_ones(world: World, same: bool) -> None:
+    world.machine.answers["blkid"] = Done(0, f"TYPE=xfs\nLABEL={LABEL}\n", "")
+    world.marker()
+    world.data_directory(DIRECTORY)
+    data = world.machine.path("/var/lib/firn/data")
+    number = data.stat().st_uid + (0 if same else 1)
+    world.machine.answers["id -u"] = Done(0, f"{number}\n", "")
+    world.boot().run()
+    given = [] if same else [("chown", "-R", "--", "firn:firn", str(data / "meta.properties"))]
+    assert world.machine.ran_any("chown") == given
 
 
 def test_a_boot_that_was_cut_off_after_the_format_goes_on(world: World) -> None:
