@@ -339,9 +339,7 @@ class Node:
             gate=gate,
         )
         self.context.drain.on_end = self.request_stop
-        self.controller.on_change(self._count_generation)
         self.controller.on_change(self._follow_settings)
-        self.partitions.on_back = self._forget_lookups
         self._apis = Apis()
         self.server = KafkaServer(
             self.context,
@@ -363,14 +361,12 @@ class Node:
         self.logs.producer_expiration_ms = effective.producer_id_expiration_ms
         self.server.limit_connections(self._connections_max(effective))
 
-    def _forget_lookups(self) -> None:
-        self.context.generation += 1
-
     def _count_offline(self) -> list[tuple[tuple[tuple[str, str], ...], float]]:
         return [((), float(len(self.partitions.table.offline) if self.partitions is not None else 0))]
 
-    def _count_generation(self, image: ClusterImage, delta: ImageDelta) -> None:
-        self.context.generation += 1
+    def _forget_deleted(self, image: ClusterImage, delta: ImageDelta) -> None:
+        if not all(topic_id in image.topics_by_id for topic_id in delta.topics):
+            self.server.produce_shapes.forget_closed()
 
     def _note_unreadable(self, partition: TopicIdPartition, batch: UnreadableBatch) -> None:
         topic = self.controller.image.topics_by_id.get(partition.topic_id)
@@ -439,6 +435,7 @@ class Node:
                 background.append(tasks.create_task(self._apis.load_all()))
                 background.append(tasks.create_task(self.context.drain.run()))
                 self.groups.start(self.controller.image)
+                self.controller.on_change(self._forget_deleted)  # after the partitions have followed
                 self.controller.on_change(self.groups.follow)
                 background.append(tasks.create_task(self.groups.run()))
                 self.shares.follow(self.controller.image)

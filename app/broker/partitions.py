@@ -156,8 +156,6 @@ class Partitions:
         """Roles follow the image one by one; before that ``take_over_all`` opens all partitions together."""
         self._unopened: dict[TopicIdPartition, _Unopened] = {}
         self._wake_opener = asyncio.Event()
-        self.on_back: Callable[[], None] = lambda: None
-        """Called when a partition that was offline is led again."""
 
     # --- starting ------------------------------------------------------------------------------------------------
 
@@ -383,7 +381,6 @@ class Partitions:
         self._end_transactions(log, opened.lost)
         self._tier.attach(log, manifest)
         self._log_line(f"{log.topic}-{log.partition} is led again")
-        self.on_back()
         return True
 
     def _tell_unopened(self, one: _Unopened, error: CorruptionError) -> None:

@@ -69,8 +69,6 @@ class Context:
     """Asks the store process for its metrics. Raises: StorageUnavailable."""
     faults: Faults = field(default_factory=lambda: Faults(log_line))
     """Where faults of disks, of the store and of stored bytes are told that clients are answered with."""
-    generation: int = 0
-    """Rises with every change of the cluster image, so that what was looked up in an older one is looked up again."""
     no_room: StorageFull | None = None
     """Why producers are refused for now: the disk is nearly full. Changed by ``refuse_for_room``."""
     replays: ReplayTurns = field(default_factory=ReplayTurns)

@@ -139,7 +139,7 @@ def serve_produce(connection: Client, version: int, correlation_id: int, frame: 
             log = log_of(context, topic, index)
             if log is not None and records is not None and is_plain(log, request.acks):
                 transactional = request.transactional_id is not None
-                shape = learn(version, frame, records, log, topic, index, context.generation, transactional)
+                shape = learn(version, frame, records, log, topic, index, transactional)
                 if shape is not None:
                     connection.remember(shape)
     return _serve_any(connection, version, correlation_id, request)

@@ -45,8 +45,8 @@ class ProduceShape:
         "_middle",
         "_pack",
         "_tail",
+        "config",
         "flexible",
-        "generation",
         "has_log_start",
         "log",
         "prefix",
@@ -62,15 +62,14 @@ class ProduceShape:
         log: PartitionLog,
         topic: TopicRef,
         index: int,
-        generation: int,
         transactional: bool,
     ) -> None:
         self.version = version
         self.prefix = prefix
         """The bytes from ``PREFIX_START`` up to the length of the records."""
         self.log = log
-        self.generation = generation
-        """Of the cluster image in which the topic, its leader and its settings were looked up."""
+        self.config = log.config
+        """The topic's settings as they were: with others the long way has to look again. A log that is led no more refuses."""
         self.transactional = transactional
         """Whether the prefix names a transactional id."""
         self.flexible = version >= FLEXIBLE
@@ -99,10 +98,9 @@ class ProduceShape:
 class ProduceShapes:
     """What a broker has learnt, for all of its connections: producers of one kind share it."""
 
-    __slots__ = ("_generation", "_lengths", "_shapes")
+    __slots__ = ("_lengths", "_shapes")
 
     def __init__(self) -> None:
-        self._generation = -1
         self._shapes: dict[tuple[int, bytes], ProduceShape] = {}
         """By version and prefix; the one that was learnt first is forgotten first."""
         self._lengths: list[int] = []
@@ -121,13 +119,14 @@ class ProduceShapes:
                 return shape
         return None
 
+    def forget_closed(self) -> None:
+        """Let go of logs that are closed: their topics were deleted."""
+        for key in [key for key, shape in self._shapes.items() if shape.log.offline_error is not None]:
+            del self._shapes[key]
+
     def remember(self, shape: ProduceShape) -> None:
-        """Have a shape found from now on. What was learnt from an older image of the cluster is forgotten, logs and all."""
-        if shape.generation != self._generation:
-            self._shapes.clear()
-            self._lengths.clear()
-            self._generation = shape.generation
-        elif len(self._shapes) >= SHAPES_MAX:
+        """Have a shape found from now on."""
+        if len(self._shapes) >= SHAPES_MAX and (shape.version, shape.prefix) not in self._shapes:
             del self._shapes[next(iter(self._shapes))]
         self._shapes[shape.version, shape.prefix] = shape
         length = len(shape.prefix)
@@ -143,7 +142,6 @@ def learn(
     log: PartitionLog,
     topic: TopicRef,
     index: int,
-    generation: int,
     transactional: bool,
 ) -> ProduceShape | None:
     """The shape of a request that was decoded: ``frame`` is without its size, ``records`` are its only ones.
@@ -162,4 +160,4 @@ def learn(
     start = end - size - len(length)
     if start <= PREFIX_START - 4 or bytes(frame[start : start + len(length)]) != length:
         return None
-    return ProduceShape(version, bytes(frame[PREFIX_START - 4 : start]), log, topic, index, generation, transactional)
+    return ProduceShape(version, bytes(frame[PREFIX_START - 4 : start]), log, topic, index, transactional)

@@ -49,7 +49,7 @@ class Session(Client):
         context = self.context
         buffer: bytearray = view.obj  # type: ignore[assignment]
         self.now_ms = context.clock.now_ms()
-        generation, refusal = context.generation, context.refusal
+        refusal = context.refusal
         request_bytes_max = server.request_bytes_max
         produced = produced_bytes = appended_bytes = appended_records = answered_bytes = 0
         try:
@@ -75,7 +75,7 @@ class Session(Client):
                         shape = server.produce_shapes.find(api_version, buffer, prefix_start)
                         if shape is not None:
                             self._shape = shape
-                    if shape is not None and shape.generation == generation and refusal is None:
+                    if shape is not None and shape.config is shape.log.config and refusal is None:
                         found = serve_shaped(self, shape, buffer, view, prefix_start + len(shape.prefix), frame_end)
                         if found is not None:
                             result = found[1]

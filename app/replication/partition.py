@@ -175,6 +175,8 @@ class PartitionTable:
 
     def put_offline(self, partition: Partition, why: str) -> None:
         """The partition cannot be opened, for ``why``; nobody reads or writes it. Also with another reason than before."""
+        if partition.leads:
+            partition.log.resign()  # what was learnt of it must not go on writing
         self._leave(partition)
         partition.role, partition.why_offline = Role.OFFLINE, why
         self._offline[partition.key] = why

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.configs import TopicConfig
-from app.errors import ErrorCode, RequestRejected, StorageFull
+from app.errors import ErrorCode, RequestRejected, StorageFull, StorageUnavailable
 from app.handlers.produce_shape import PREFIX_START, ProduceShape, ProduceShapes, learn
 from app.records.batch import iter_headers, parse_header
 from app.records.compression import Codec
@@ -64,7 +64,7 @@ def test_a_learnt_shape_answers_byte_for_byte_like_the_codec(version):
     frame = memoryview(b"".join(bytes(piece) for piece in pieces))[4:]
     body = frame[8 + 2 + 6 + (1 if version >= 9 else 0) :]
     ((_, [(_, decoded)]),) = decode_produce(version, body).topics
-    shape = learn(version, frame, decoded, SimpleNamespace(), topic, 3, 0, False)  # type: ignore[arg-type]
+    shape = learn(version, frame, decoded, SimpleNamespace(config=None), topic, 3, False)  # type: ignore[arg-type]
     assert shape is not None
     assert bytes(frame[PREFIX_START - 4 :]).startswith(shape.prefix)
     for numbers in ((0, -1, 0), (1 << 40, 1_700_000_000_000, 12345)):
@@ -86,25 +86,53 @@ async def test_partitions_that_take_turns_are_decoded_once_for_all_connections(s
     assert len(decoded) == 300
 
 
-def learnt(name: str, generation: int) -> ProduceShape:
-    return ProduceShape(9, name.encode(), SimpleNamespace(), name, 0, generation, False)  # type: ignore[arg-type]
+def learnt(name: str, log: object | None = None) -> ProduceShape:
+    log = log or SimpleNamespace(config=None, offline_error=None)
+    return ProduceShape(9, name.encode(), log, name, 0, False)  # type: ignore[arg-type]
 
 
-def test_what_is_learnt_is_bounded_and_forgotten_with_the_image_that_it_came_from(monkeypatch):
+def test_what_is_learnt_is_bounded_and_of_closed_logs_forgotten(monkeypatch):
     monkeypatch.setattr("app.handlers.produce_shape.SHAPES_MAX", 3)
     monkeypatch.setattr("app.handlers.produce_shape.LENGTHS_MAX", 2)
     shapes = ProduceShapes()
-    known = [learnt(name, 1) for name in ("a", "bb", "cc", "dd")]
+    known = [learnt(name) for name in ("a", "bb", "cc", "dd")]
     for shape in known:
         shapes.remember(shape)
     found = [shapes.find(9, bytearray(b"--" + shape.prefix + b"rest"), 2) for shape in known]
     assert found == [None, *known[1:]]
     assert shapes.find(8, bytearray(b"--bbrest"), 2) is None, "another version"
     for name in ("eee", "ffff"):
-        shapes.remember(learnt(name, 1))
+        shapes.remember(learnt(name))
     assert shapes.find(9, bytearray(b"--ddrest"), 2) is None, "a length that was not met for long"
-    shapes.remember(learnt("eee", 2))
-    assert len(shapes) == 1
+    closed = SimpleNamespace(config=None, offline_error=None)
+    shapes.remember(learnt("ffff", closed))
+    before = len(shapes)
+    closed.offline_error = StorageUnavailable("closed")
+    shapes.forget_closed()
+    assert len(shapes) == before - 1
+    assert shapes.find(9, bytearray(b"--ffffrest"), 2) is None
+
+
+async def test_a_change_of_one_topics_settings_forgets_what_was_learnt_of_that_topic_alone(start, connect, monkeypatch):
+    decoded: list[int] = []
+    monkeypatch.setattr(
+        "app.handlers.produce.decode_produce", lambda version, body: decoded.append(1) or decode_produce(version, body)
+    )
+    bench = await start()
+    changed = bench.logs.add("changed")
+    bench.logs.add("other")
+    client = await connect(bench)
+    for _ in range(3):
+        await produce(client, 9, "changed", batch(1))
+        await produce(client, 9, "other", batch(1))
+    assert len(decoded) == 2
+    changed.config = replace(changed.config, retention_ms=1000)
+    for _ in range(3):
+        await produce(client, 9, "other", batch(1))
+    assert len(decoded) == 2
+    for _ in range(3):
+        await produce(client, 9, "changed", batch(1))
+    assert len(decoded) == 3
 
 
 async def test_a_topic_made_anew_is_found_behind_a_learnt_shape(start, connect):
@@ -114,7 +142,7 @@ async def test_a_topic_made_anew_is_found_behind_a_learnt_shape(start, connect):
     for _ in range(3):
         await produce(client, 9, "t", batch(1))
     new = bench.logs.add("t")
-    bench.context.generation += 1
+    old.offline_error = old.refuse_with = RequestRejected(ErrorCode.KAFKA_STORAGE_ERROR, "the log is closed")
     assert (await produce(client, 9, "t", batch(1))).base_offset == 0
     assert (old.log_end_offset, new.log_end_offset) == (3, 1)
 

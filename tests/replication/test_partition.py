@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.configs import Durability
-from app.errors import NotLeader
+from app.errors import NotLeader, RequestRejected
 from app.metadata.cluster import ClusterImage
 from app.replication.partition import PartitionTable
 from app.units import BrokerId, LeaderEpoch
@@ -27,4 +27,18 @@ async def test_what_is_stored_after_this_broker_has_stopped_to_lead_is_not_calle
         table.resign(partition)
         with pytest.raises(NotLeader):
             await meanwhile
+    await manager.close()
+
+
+async def test_nothing_is_written_to_a_partition_that_went_offline_whoever_still_has_its_log() -> None:
+    manager = manager_over(sim())
+    table = PartitionTable(BrokerId(1), ClusterImage)
+    partition = table.hold(new_log(manager))
+    table.lead(partition, LeaderEpoch(1))
+    partition.log.append_as_leader(batch(), now_ms=NOW)
+    table.put_offline(partition, "its manifest is damaged")
+    with pytest.raises(RequestRejected, match="does not lead"):
+        partition.log.append_as_leader(batch(), now_ms=NOW)
+    table.lead(partition, LeaderEpoch(2))
+    partition.log.append_as_leader(batch(), now_ms=NOW)
     await manager.close()
