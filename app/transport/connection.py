@@ -17,7 +17,7 @@ While a client does not read its answers, its requests are not read either.
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import deque
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -126,7 +126,7 @@ class Slot:
         self.stops_parsing = stops_parsing
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection(asyncio.BufferedProtocol, ABC):
     """See the module. Belongs to one loop; everything here is synchronous."""
 
     __slots__ = (
