@@ -227,9 +227,10 @@ resource "aws_cloudwatch_dashboard" "this" {
           region = var.region
           stat   = graph.stat
           period = 60
-          metrics = flatten([for metric in graph.metrics : [
-            for node_id in keys(var.brokers) : [[local.namespace, metric, "cluster", var.name, "node_id", node_id]]
-          ]])
+          # A list of lists, as CloudWatch wants it: flatten would take the inner lists apart, too.
+          metrics = concat([for metric in graph.metrics : [
+            for node_id in keys(var.brokers) : [local.namespace, metric, "cluster", var.name, "node_id", node_id]
+          ]]...)
         }
       }],
     )

@@ -99,6 +99,12 @@ mock_resource "aws_cloudwatch_log_group" {
   }
 }
 
+mock_resource "aws_cloudwatch_metric_alarm" {
+  defaults = {
+    arn = "arn:aws:cloudwatch:eu-central-1:123456789012:alarm:prod-0-broker-down"
+  }
+}
+
 mock_resource "aws_secretsmanager_secret" {
   defaults = {
     arn = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/prod/broker-AbCdEf"

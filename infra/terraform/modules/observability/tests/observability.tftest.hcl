@@ -2,6 +2,10 @@
 
 mock_provider "aws" {
   override_during = plan
+
+  mock_resource "aws_cloudwatch_metric_alarm" {
+    defaults = { arn = "arn:aws:cloudwatch:eu-central-1:123456789012:alarm:prod-0-broker-down" }
+  }
 }
 
 variables {
@@ -72,5 +76,26 @@ run "logs_are_encrypted_and_end" {
   assert {
     condition     = aws_cloudwatch_log_group.journal.kms_key_id == var.kms_key_arn && aws_cloudwatch_log_group.journal.retention_in_days == 30 && aws_cloudwatch_log_group.metrics.kms_key_id == var.kms_key_arn
     error_message = "Logs are kept for ever, or in the clear."
+  }
+}
+
+run "the_dashboard_draws_a_line_for_each_metric_of_each_broker" {
+  command = plan
+
+  # CloudWatch takes a metric as a list of its namespace, its name, and its dimensions by name and value.
+  assert {
+    condition = alltrue(flatten([
+      for widget in slice(jsondecode(aws_cloudwatch_dashboard.this.dashboard_body).widgets, 1, 5) : [
+        for line in widget.properties.metrics : try(length(line) == 6 && contains(output.metric_names, line[1]), false)
+      ]
+    ]))
+    error_message = "The dashboard has a line that is no metric: ${aws_cloudwatch_dashboard.this.dashboard_body}"
+  }
+
+  assert {
+    condition = jsondecode(aws_cloudwatch_dashboard.this.dashboard_body).widgets[1].properties.metrics == [
+      for pair in setproduct(["firn_bytes_in_total", "firn_bytes_out_total"], ["0", "1"]) : ["Firn", pair[0], "cluster", "prod", "node_id", pair[1]]
+    ]
+    error_message = "The first graph is not of the bytes in and out of each broker: ${aws_cloudwatch_dashboard.this.dashboard_body}"
   }
 }
