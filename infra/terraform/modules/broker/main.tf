@@ -170,7 +170,8 @@ resource "aws_autoscaling_group" "broker" {
   default_instance_warmup   = 0
   wait_for_capacity_timeout = "0" # the first boot is watched in the journal, not by Terraform
 
-  protect_from_scale_in = !local.scheduled
+  # A machine takes this with it when it starts, and keeps it: infra/README.md says how a living one is let go.
+  protect_from_scale_in = !local.scheduled && each.value.running
   suspended_processes   = ["AZRebalance"]
   capacity_rebalance    = false
   force_delete          = false
@@ -207,6 +208,11 @@ resource "aws_autoscaling_group" "broker" {
     key                 = "firn:cluster"
     value               = var.name
     propagate_at_launch = false
+  }
+
+  # The provider replaces the group, and so ends its machine, if a hook that it was made with changes.
+  lifecycle {
+    ignore_changes = [initial_lifecycle_hook]
   }
 
   depends_on = [

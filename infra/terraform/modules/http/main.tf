@@ -185,7 +185,7 @@ resource "aws_autoscaling_group" "http" {
   desired_capacity          = var.machines
   vpc_zone_identifier       = [var.subnet_ids[each.key]]
   target_group_arns         = [aws_lb_target_group.http.arn]
-  health_check_type         = "ELB" # nothing is lost with one of these
+  health_check_type         = "ELB" # a process that hangs is replaced with its machine, and nothing is lost with it
   health_check_grace_period = 120
   wait_for_capacity_timeout = "0"
   force_delete              = false
@@ -218,6 +218,11 @@ resource "aws_autoscaling_group" "http" {
     propagate_at_launch = false
   }
 
+  # The provider replaces the group, and so ends its machines, if a hook that it was made with changes.
+  lifecycle {
+    ignore_changes = [initial_lifecycle_hook]
+  }
+
   depends_on = [aws_iam_role_policy.machine, aws_lb_listener.https]
 }
 
@@ -243,7 +248,8 @@ resource "aws_lb_target_group" "http" {
   deregistration_delay = "30"
 
   health_check {
-    path                = "/readyz" # health asks for no known host
+    # Whether the process runs; any Host is let in here. /readyz asks a broker: while one is replaced, the groups would end every machine.
+    path                = "/healthz"
     interval            = 10
     healthy_threshold   = 2
     unhealthy_threshold = 3

@@ -98,8 +98,13 @@ run "a_group_has_one_machine_in_one_zone_and_nobody_moves_or_ends_it" {
   }
 
   assert {
-    condition     = alltrue([for group in aws_autoscaling_group.broker : group.protect_from_scale_in && !group.force_delete && contains(group.suspended_processes, "AZRebalance")])
+    condition     = aws_autoscaling_group.broker["0"].protect_from_scale_in && alltrue([for group in aws_autoscaling_group.broker : !group.force_delete && contains(group.suspended_processes, "AZRebalance")])
     error_message = "Something other than a person could end a broker."
+  }
+
+  assert {
+    condition     = !aws_autoscaling_group.broker["1"].protect_from_scale_in
+    error_message = "A machine of a broker that is meant to be stopped is protected, so that a capacity of 0 would not end it."
   }
 
   assert {

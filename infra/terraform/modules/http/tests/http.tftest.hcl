@@ -61,12 +61,12 @@ run "http_is_internal_and_by_https_alone" {
   }
 }
 
-run "machines_are_asked_for_their_readiness" {
+run "a_machine_is_replaced_when_its_process_is_dead_and_not_when_a_broker_is_away" {
   command = plan
 
   assert {
-    condition     = aws_lb_target_group.http.health_check[0].path == "/readyz" && aws_lb_target_group.http.port == 8080
-    error_message = "The health check asks for a path that is refused without a known host."
+    condition     = aws_lb_target_group.http.health_check[0].path == "/healthz" && aws_lb_target_group.http.port == 8080
+    error_message = "The health check asks for more than whether the process runs, and its answer ends machines."
   }
 }
 
