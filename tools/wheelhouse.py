@@ -1,6 +1,6 @@
 """Pack everything that a machine needs to become a broker, without a package index: ``firn-wheelhouse-VERSION-ARCH.tar.gz``.
 
-    python tools/wheelhouse.py [--arch x86_64|aarch64] [--out dist] [--uncommitted]
+    python tools/wheelhouse.py [--arch x86_64|aarch64] [--out dist] [--uncommitted] [--spark]
 
 It holds ``wheels/`` (Firn and all that a broker imports, for CPython 3.11 on manylinux), ``requirements.txt`` with the SHA-256 of
 each, ``bootstrap/`` and ``systemd/`` (from ``infra/``) and ``VERSION``. A machine installs it with
@@ -10,6 +10,9 @@ each, ``bootstrap/`` and ``systemd/`` (from ``infra/``) and ``VERSION``. A machi
 The same commit gives the same bytes on every machine, as long as the index has the same files. Versions are those of
 ``constraints.txt``, markers are evaluated for the target, files are sorted and have no time, owner or group. Firn's own wheel and
 the archive are not compressed: compressors differ from version to version, and other wheels are compressed already.
+
+With ``--spark`` it is ``firn-spark-VERSION-ARCH.tar.gz``: Firn and all that its Spark jobs import, without Spark itself,
+which workers have, and without ``bootstrap/`` and ``systemd/``. Install it with ``--no-deps`` too, because pip would miss Spark.
 
 pip asks the index that it is configured for. The last line of the output is as sha256sum writes it.
 """
@@ -29,6 +32,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from email.parser import HeaderParser
 from importlib import metadata
 from importlib.util import find_spec
@@ -40,18 +44,33 @@ if TYPE_CHECKING:
     from packaging.utils import NormalizedName
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-EXTRAS: Final = frozenset({"redis"})
-"""Of Firn's own: what a broker may be told to use in its settings."""
 ARCHITECTURES: Final = {"x86_64": ("manylinux1", "manylinux2010", "manylinux2014"), "aarch64": ("manylinux2014",)}
 """To the old names of manylinux."""
 PYTHON: Final = "3.11"
 PYTHON_FULL: Final = "3.11.2"
 """Debian 12's: some packages want others before 3.11.3."""
-GLIBC_MINOR: Final = 36
-"""Debian 12's glibc is 2.36."""
-COPIED: Final = ("bootstrap", "systemd")
 LEFT_OUT: Final = ("__pycache__", "*.pyc", ".*")
 STORED_BLOCK_BYTES: Final = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What an archive is for."""
+
+    name: str
+    extras: frozenset[str]
+    """Of Firn's own."""
+    glibc_minor: int
+    there: frozenset[str] = frozenset()
+    """Packages that the target has, and what these alone need."""
+    copied: tuple[str, ...] = ()
+    """Folders of infra/."""
+
+
+BROKER: Final = Contents("firn-wheelhouse", frozenset({"redis"}), 36, copied=("bootstrap", "systemd"))
+"""For Debian 12, whose glibc is 2.36, with what a broker may be told to use in its settings."""
+SPARK: Final = Contents("firn-spark", frozenset({"spark"}), 34, there=frozenset({"pyspark"}))
+"""For Amazon Linux 2023, whose glibc is 2.34, and all that is newer."""
 
 
 class Refused(Exception):
@@ -63,11 +82,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--arch", choices=sorted(ARCHITECTURES), default=platform.machine(), help="[this machine's]")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", metavar="DIR", help="[dist]")
     parser.add_argument("--uncommitted", action="store_true", help="pack a tree with local changes, or without git")
+    parser.add_argument(
+        "--spark", action="store_true", help="pack what Spark jobs need, in place of what a broker needs"
+    )
     options = parser.parse_args(arguments)
     try:
         if options.arch not in ARCHITECTURES:
             raise Refused(f"This machine is a {options.arch}. Say --arch x86_64 or --arch aarch64.")
-        path, digest = build(options.arch, options.out, uncommitted=options.uncommitted)
+        contents = SPARK if options.spark else BROKER
+        path, digest = build(contents, options.arch, options.out, uncommitted=options.uncommitted)
     except Refused as error:
         sys.stderr.write(f"wheelhouse: {error}\n")
         return 1
@@ -75,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def build(arch: str, out: Path, *, uncommitted: bool = False) -> tuple[Path, str]:
+def build(contents: Contents, arch: str, out: Path, *, uncommitted: bool = False) -> tuple[Path, str]:
     """The archive and its SHA-256. Raises: Refused; then nothing was written to ``out``."""
     missing = [name for name in ("hatchling", "packaging", "pip") if find_spec(name) is None]
     if missing:
@@ -91,7 +114,7 @@ def build(arch: str, out: Path, *, uncommitted: bool = False) -> tuple[Path, str
             f"{sys.executable} has hatchling {builder}, which writes its version into the wheel, and constraints.txt pins "
             f"{pinned}. Run `make wheelhouse`, or install that one."
         )
-    copied = {name: ROOT / "infra" / name for name in COPIED}
+    copied = {name: ROOT / "infra" / name for name in contents.copied}
     for folder in copied.values():
         if not folder.is_dir():
             raise Refused(f"{folder} does not exist, and a machine cannot start without it. Pack a whole checkout.")
@@ -107,15 +130,15 @@ def build(arch: str, out: Path, *, uncommitted: bool = False) -> tuple[Path, str
             raise Refused(
                 f"{ROOT} would not be found again by its commit. {state}. Commit first, or say --uncommitted."
             )
-        collect(own, wheels, arch, pins)
+        collect(own, wheels, arch, pins, contents)
         texts = {
-            "requirements.txt": requirements(wheels.iterdir()),
+            "requirements.txt": requirements(wheels.iterdir(), contents.extras),
             "VERSION": f"{version} (commit {commit or 'unknown'})\n",
         }
         files |= {f"wheels/{wheel.name}": wheel for wheel in wheels.iterdir()}
         data = gzip_stored(tar(files, texts))
         out.mkdir(parents=True, exist_ok=True)
-        path = out / f"firn-wheelhouse-{version}-{arch}.tar.gz"
+        path = out / f"{contents.name}-{version}-{arch}.tar.gz"
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             partial.write_bytes(data)
@@ -159,8 +182,8 @@ def commit_of(wheel: Path) -> str | None:
         return archive.read("app/COMMIT").decode().strip() if "app/COMMIT" in archive.namelist() else None
 
 
-def collect(own: Path, folder: Path, arch: str, pins: Mapping[NormalizedName, str]) -> None:
-    """Download the wheels that ``own`` with ``EXTRAS`` needs on ``arch``, and those that these need, into ``folder``.
+def collect(own: Path, folder: Path, arch: str, pins: Mapping[NormalizedName, str], contents: Contents) -> None:
+    """Download the wheels that ``own`` with extras needs on ``arch``, and those that these need, into ``folder``.
 
     Packages are fetched by name and pinned version, never resolved: pip would evaluate markers for the Python that runs it.
     """
@@ -169,12 +192,12 @@ def collect(own: Path, folder: Path, arch: str, pins: Mapping[NormalizedName, st
     root = parse_wheel_filename(own.name)[0]
     have = {root: own}
     seen: dict[NormalizedName, frozenset[str]] = {}
-    wanted = [(root, EXTRAS)]
+    wanted = [(root, contents.extras)]
     while wanted:
         needed = sorted({name for name, _ in wanted} - have.keys())
         if needed:
             sys.stderr.write(f"wheelhouse: {', '.join(needed)}\n")
-            fetch([f"{name}=={pins[name]}" for name in needed], folder, arch)
+            fetch([f"{name}=={pins[name]}" for name in needed], folder, arch, contents.glibc_minor)
             found = {parse_wheel_filename(path.name)[0]: path for path in folder.glob("*.whl")}
             have.update(found)
         following: dict[NormalizedName, set[str]] = {}
@@ -185,6 +208,8 @@ def collect(own: Path, folder: Path, arch: str, pins: Mapping[NormalizedName, st
             seen[name] = extras | (known or frozenset())
             for requirement in requirements_of(have[name], seen[name], arch):
                 child = canonicalize_name(requirement.name)
+                if child in contents.there:
+                    continue
                 if child not in pins:
                     raise Refused(f"constraints.txt pins no version of {child}, which {name} needs. Add it.")
                 if not requirement.specifier.contains(pins[child], prereleases=True):
@@ -235,37 +260,38 @@ def target(arch: str) -> dict[str, str]:
     }
 
 
-def platforms(arch: str) -> list[str]:
+def platforms(arch: str, glibc_minor: int) -> list[str]:
     """Tags of wheels that run on the target, the newest glibc first, as pip itself prefers them."""
-    minors = range(GLIBC_MINOR, 4 if arch == "x86_64" else 16, -1)
+    minors = range(glibc_minor, 4 if arch == "x86_64" else 16, -1)
     return [
         *(f"manylinux_2_{minor}_{arch}" for minor in minors),
         *(f"{old}_{arch}" for old in reversed(ARCHITECTURES[arch])),
     ]
 
 
-def fetch(pinned: Sequence[str], folder: Path, arch: str, python: str = PYTHON) -> None:
+def fetch(pinned: Sequence[str], folder: Path, arch: str, glibc_minor: int) -> None:
     """Download the wheels of ``name==version`` for ``arch``. Raises: Refused, which names those that have none."""
-    failed = _download(pinned, folder, arch, python)
+    tags = platforms(arch, glibc_minor)
+    failed = _download(pinned, folder, tags)
     if failed is None:
         return
-    lost = [(one, said) for one in pinned if (said := _download([one], folder, arch, python)) is not None]
+    lost = [(one, said) for one in pinned if (said := _download([one], folder, tags)) is not None]
     names = ", ".join(one for one, _ in lost) or ", ".join(pinned)
     said = lost[0][1] if lost else failed
     raise Refused(
-        f"pip gets no wheel of {names} for CPython {python} on {arch} manylinux from the index that it is configured for "
+        f"pip gets no wheel of {names} for CPython {PYTHON} on {arch} manylinux from the index that it is configured for "
         f"(`pip config list`). It says:\n{said}"
     )
 
 
-def _download(pinned: Sequence[str], folder: Path, arch: str, python: str) -> str | None:
+def _download(pinned: Sequence[str], folder: Path, tags: Sequence[str]) -> str | None:
     """None, or what pip says."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"),
-            *("--only-binary", ":all:", "--implementation", "cp", "--python-version", python),
-            *("--abi", f"cp{python.replace('.', '')}", "--dest", str(folder)),
-            *(f"--platform={tag}" for tag in platforms(arch)),
+            *("--only-binary", ":all:", "--implementation", "cp", "--python-version", PYTHON),
+            *("--abi", f"cp{PYTHON.replace('.', '')}", "--dest", str(folder)),
+            *(f"--platform={tag}" for tag in tags),
             *pinned,
         ],
         capture_output=True,
@@ -275,14 +301,14 @@ def _download(pinned: Sequence[str], folder: Path, arch: str, python: str) -> st
     return done.stderr.strip() if done.returncode else None
 
 
-def requirements(wheels: Iterable[Path]) -> str:
+def requirements(wheels: Iterable[Path], own_extras: Iterable[str]) -> str:
     """A requirements file that pins each wheel by version and SHA-256."""
     from packaging.utils import parse_wheel_filename
 
     lines = []
     for wheel in wheels:
         name, version, _, _ = parse_wheel_filename(wheel.name)
-        extras = f"[{','.join(sorted(EXTRAS))}]" if name == "firn-broker" else ""
+        extras = f"[{','.join(sorted(own_extras))}]" if name == "firn-broker" else ""
         lines.append(f"{name}{extras}=={version} --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n")
     return "".join(sorted(lines))
 

@@ -18,7 +18,7 @@ import pytest
 from tests.support.checkouts import commit_all, make_checkout, make_wheel
 
 pytest.importorskip("hatchling", reason="hatchling is not installed: pip install -e '.[test]' brings it")
-PINS = ("plain", "native", "inner", "arm_only", "before_3_11_3", "windows_only", "optional", "valkey")
+PINS = ("plain", "native", "inner", "arm_only", "before_3_11_3", "windows_only", "optional", "valkey", "frames")
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +31,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
             folder, "native", f"cp311-cp311-manylinux_2_28_{arch}", needs=("arm-only; platform_machine == 'aarch64'",)
         )
     make_wheel(folder, "native", "cp311-cp311-manylinux_2_39_x86_64")  # for a newer glibc
+    make_wheel(folder, "frames", needs=("pyspark>=4", "inner"))
     make_wheel(folder, "native", "cp312-cp312-manylinux_2_17_x86_64")
     for name in ("arm_only", "before_3_11_3", "optional", "valkey"):
         make_wheel(folder, name)
@@ -42,6 +43,7 @@ def checkout(root: Path, *, dependencies: str = '"plain", "native>=1"') -> Path:
     project = (root / "pyproject.toml").read_text()
     project = re.sub(r"^dependencies = \[.*?^\]", f"dependencies = [{dependencies}]", project, flags=re.M | re.S)
     project = re.sub(r"^redis = .*$", 'redis = ["valkey"]', project, flags=re.M)
+    project = re.sub(r"^spark = \[.*?^\]", 'spark = ["frames", "pyspark>=4.2"]', project, flags=re.M | re.S)
     (root / "pyproject.toml").write_text(project)
     pins = [f"{name}==1.0\n" for name in PINS]
     (root / "constraints.txt").write_text("".join(["# pins\n", *pins, f"hatchling=={metadata.version('hatchling')}\n"]))
@@ -129,6 +131,24 @@ def test_a_wheelhouse_holds_what_the_target_needs_and_pip_installs_it_by_hash(tm
     )
     assert installed.returncode == 0, installed.stderr
     assert (tmp_path / "installed/app/COMMIT").read_text() == f"{head}\n"
+
+
+def test_packages_of_spark_jobs_are_without_spark_which_workers_have(tmp_path: Path, packages: Path) -> None:
+    root = checkout(tmp_path / "checkout")
+    done = pack(root, packages, "--arch", "x86_64", "--spark")
+    assert done.returncode == 0, done.stderr
+    archive = root / "dist" / "firn-spark-0.1.0-x86_64.tar.gz"
+    with tarfile.open(archive) as packed:
+        names = packed.getnames()
+        pinned = packed.extractfile("requirements.txt")
+        assert pinned is not None
+        lines = pinned.read().decode().splitlines()
+    assert [name for name in names if not name.startswith("wheels/")] == ["VERSION", "requirements.txt"]
+    assert {name.partition("-")[0] for name in wheels(archive)} == {
+        *("firn_broker", "native", "plain", "inner", "before_3_11_3", "optional", "frames")
+    }
+    assert [line.split(" ")[0] for line in lines if line.startswith("firn")] == ["firn-broker[spark]==0.1.0"]
+    assert all("--hash=sha256:" in line for line in lines)
 
 
 def commit_all_again(root: Path) -> str:
