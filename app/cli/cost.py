@@ -57,7 +57,8 @@ def cost(
         typer.Option(
             "--with",
             metavar="NAME=COUNT",
-            help="What stands around Firn's broker: load_balancer, endpoint, nat, key, metric, alarm.",
+            help="What stands around Firn's broker: load_balancer, endpoint, nat, key, metric, alarm, http_machine, "
+            "http_load_balancer.",
         ),
     ] = None,
     price: Annotated[

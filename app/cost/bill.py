@@ -73,6 +73,9 @@ class Around:
     key: int = 0
     metric: int = 0
     alarm: int = 0
+    http_machine: int = 0
+    http_load_balancer: int = 0
+    """Application load balancers, without what goes through them: nothing is known of its amount."""
 
     def __post_init__(self) -> None:
         """Raises: ConfigError."""
@@ -304,6 +307,10 @@ def _around(workload: Workload, around: Around, prices: Prices) -> list[Line]:
         lines.append(
             Line("CloudWatch", watching, f"metrics: {around.metric}; alarms: {around.alarm}; logs by the GB besides")
         )
+    hours = around.http_machine * prices.http_machine_hour + around.http_load_balancer * prices.http_load_balancer_hour
+    if hours:
+        how = f"machines: {around.http_machine} × t4g.small; application load balancers: {around.http_load_balancer}"
+        lines.append(Line("HTTP", hours * HOURS_PER_MONTH, f"{how}; what goes through besides"))
     if around.key:
         lines.append(Line("KMS", around.key * prices.kms_key_month, f"keys: {around.key}; requests besides"))
     return lines

@@ -47,6 +47,10 @@ class Prices:
     """An interface endpoint, in each zone."""
     nat_hour: float = 0.045
     """A NAT gateway, without what goes through it: API calls, not records."""
+    http_machine_hour: float = 0.0168
+    """t4g.small, for HTTP processes."""
+    http_load_balancer_hour: float = 0.0225
+    """An application load balancer, without what goes through it."""
     kms_key_month: float = 1.0
     metric_month: float = 0.30
     """A metric of one's own in CloudWatch, the first 10,000."""

@@ -75,7 +75,7 @@ def test_what_is_deployed_around_a_broker_is_in_its_bill(capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (("--with", "moat=1"), "load_balancer, endpoint, nat, key, metric, alarm"),
+        (("--with", "moat=1"), "endpoint, nat, key, metric, alarm, http_machine, http_load_balancer"),
         (("--with", "nat=many"), "--with"),
         (("--with", "nat=-1"), "nat must be 0 or more"),
         (("--volume", "0"), "above 0"),

@@ -58,12 +58,15 @@ def test_a_volume_that_does_not_hold_local_records_is_refused() -> None:
 
 def test_what_stands_around_a_broker_is_billed_by_zone_by_number_and_by_byte() -> None:
     workload = Workload(write_mb_per_s=10, fan_out=3, replay_share=0.5, zones=2)
-    around = Around(load_balancer=1, endpoint=8, nat=1, key=2, metric=15, alarm=10)
+    around = Around(
+        load_balancer=1, endpoint=8, nat=1, key=2, metric=15, alarm=10, http_machine=3, http_load_balancer=1
+    )
     dollars = {line.what: line.dollars for line in firn(workload, PRICES, around=around).lines}
     assert dollars["load balancer"] == pytest.approx(0.0225 * 730 + workload.gib_per_month * 4.5 * 0.006)
     assert dollars["way to AWS's APIs"] == pytest.approx((8 * 2 * 0.01 + 0.045) * 730)
     assert dollars["CloudWatch"] == pytest.approx(15 * 0.3 + 10 * 0.1)
     assert dollars["KMS"] == pytest.approx(2)
+    assert dollars["HTTP"] == pytest.approx((3 * 0.0168 + 0.0225) * 730)
     assert not dollars.keys() & {line.what for line in kafka(workload, PRICES, tiered=True).lines} - {
         "instances",
         "S3 storage",
