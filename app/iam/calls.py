@@ -38,3 +38,13 @@ NEEDS: Final[dict[str, Needs]] = {
     "ListMultipartUploads": Needs("s3:ListBucketMultipartUploads", on_bucket=True),
 }
 """Every call that ``app/objectstore/s3.py`` and ``s3_bulk.py`` make, by its name in S3's interface."""
+
+TARGET_NEEDS: Final[dict[str, tuple[str, ...]]] = {
+    "put": ("PutObject", "CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload", "AbortMultipartUpload"),
+    "list": ("ListObjectsV2",),
+    "delete": ("DeleteObjects",),
+    "copy": ("GetObject", "PutObject"),
+    "head": ("HeadObject",),
+}
+"""The functions of obstore that ``pyspark_firn/jobs/targets.py`` calls on the bucket of an archive, which is not the cluster's,
+and the calls whose actions they need. A large file is sent in parts; a copy reads one object and writes another."""

@@ -136,6 +136,9 @@ module "broker" {
   metrics_log_group_arn    = module.observability.metrics_log_group_arn
   agent_config_parameter   = module.observability.agent_config_parameter
   metric_namespace         = module.observability.metric_namespace
+
+  # Routes, endpoints and rules of security groups are there before the first boot, and until the last machine is drained.
+  depends_on = [module.network]
 }
 
 module "http" {
@@ -167,6 +170,8 @@ module "http" {
   log_group_arn          = module.observability.log_group_arn
   metrics_log_group_arn  = module.observability.metrics_log_group_arn
   agent_config_parameter = module.observability.agent_config_parameter
+
+  depends_on = [module.network]
 }
 
 module "spark" {
@@ -186,6 +191,8 @@ module "spark" {
   bucket_prefix      = var.bucket_prefix
   store_url          = module.storage.store_url
   target_bucket      = var.spark.target_bucket
+  script_bucket      = coalesce(var.spark.script_bucket, var.spark.target_bucket)
+  kms_key_arns       = var.spark.kms_key_arns
   kms_key_arn        = module.storage.kms_key_arn
   subnet_ids         = values(module.network.subnet_ids)
   security_group_id  = module.network.security_group_ids.spark

@@ -64,7 +64,11 @@ output "drain_commands" {
     for node_id, group in module.broker.autoscaling_groups : node_id => join(" ", [
       "aws ssm send-command --region ${var.region} --document-name AWS-RunShellScript",
       "--targets Key=tag:aws:autoscaling:groupName,Values=${group}",
-      "--parameters 'commands=[\"/opt/firn/current/bin/firn drain --data-dir /var/lib/firn/data --timeout ${var.drain_timeout_s}\"]'",
+      # Session Manager ends a command after an hour unless executionTimeout says otherwise; --timeout-seconds is for its delivery.
+      "--parameters '${jsonencode({
+        commands         = ["/opt/firn/current/bin/firn drain --data-dir /var/lib/firn/data --timeout ${var.drain_timeout_s}"]
+        executionTimeout = [tostring(var.drain_timeout_s + 120)]
+      })}'",
       "--timeout-seconds 60",
     ])
   }
@@ -125,6 +129,20 @@ output "interface_endpoint_count" {
   value       = module.network.interface_endpoint_count
 }
 
+output "bill" {
+  description = "How many there are of what `firn cost --with NAME=COUNT` takes."
+  value = {
+    load_balancer      = 1
+    endpoint           = module.network.interface_endpoint_count
+    nat                = var.egress == "nat" ? 1 : 0
+    key                = var.kms_key_arn == null ? 1 : 0
+    metric             = length(module.observability.metric_names) * length(var.brokers)
+    alarm              = module.observability.alarm_count
+    http_machine       = var.http == null ? 0 : var.http.machines * length(var.zones)
+    http_load_balancer = var.http == null ? 0 : 1
+  }
+}
+
 output "journal_log_group" {
   description = "Log group of the journals."
   value       = module.observability.log_group_name
@@ -136,12 +154,13 @@ output "metric_names" {
 }
 
 output "spark" {
-  description = "Application, role, repository, policy and the command that submits a job; null without spark."
+  description = "Application, role, repository, policy, the bucket of scripts and the command that submits a job; null without spark."
   value = var.spark == null ? null : {
     application_id = module.spark[0].application_id
     role_arn       = module.spark[0].role_arn
     repository_url = module.spark[0].repository_url
     store_policy   = module.spark[0].store_policy
+    script_bucket  = module.spark[0].script_bucket
     submit_command = module.spark[0].submit_command
   }
 }

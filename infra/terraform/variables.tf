@@ -21,6 +21,11 @@ variable "region" {
     condition     = can(regex("^[a-z]{2}(-[a-z]+)+-[0-9]$", var.region))
     error_message = "region is not the name of a region. Write one like eu-central-1."
   }
+
+  validation {
+    condition     = !can(regex("^cn-|-iso[a-z]*-", var.region))
+    error_message = "region is one whose APIs are not below amazonaws.com, where the first boot asks for packages, volumes and machines. Choose another region."
+  }
 }
 
 variable "zones" {
@@ -41,7 +46,8 @@ variable "zones" {
 variable "brokers" {
   description = <<-EOT
     One entry for each node id. `zone`: where the broker and its volume lie; a volume cannot leave its zone, so it never changes.
-    `running`: false stops the broker (desired capacity 0) and keeps its volume, address and node id; drain it first.
+    `running`: false stops the broker (desired capacity 0) and keeps its volume, address and node id. Drain it first, and end its machine before you apply:
+    machines are protected from scale-in (infra/README.md, "Day by day").
     Firn is one broker today, so one entry is allowed unless preview_cluster is true.
   EOT
   type = map(object({
@@ -108,8 +114,13 @@ variable "settings" {
   }
 
   validation {
-    condition     = alltrue([for name, value in var.settings : can(regex("^[a-z][a-z0-9.]*$", name)) && !can(regex("[\r\n]", value))])
-    error_message = "settings has a name that is no setting, or a value of several lines. Write names as `firn serve --list-settings` prints them, and one line each."
+    condition     = alltrue([for name in keys(var.settings) : can(regex("^[a-z][a-z0-9.]*$", name))])
+    error_message = "settings has a name that is no setting. Write names as `firn serve --list-settings` prints them."
+  }
+
+  validation {
+    condition     = alltrue([for value in values(var.settings) : !can(regex("[\r\n]", value))])
+    error_message = "settings has a value of several lines. Write it in one line."
   }
 }
 
@@ -138,7 +149,7 @@ variable "architecture" {
 
   validation {
     condition     = contains(["arm64", "x86_64"], var.architecture)
-    error_message = "architecture is neither arm64 nor x86_64."
+    error_message = "architecture is neither arm64 nor x86_64. Write that of ami_id and instance_type."
   }
 }
 
@@ -160,7 +171,7 @@ variable "market" {
 
   validation {
     condition     = contains(["on-demand", "spot"], var.market)
-    error_message = "market is neither on-demand nor spot."
+    error_message = "market is neither on-demand nor spot. Write on-demand; spot also needs accept_loss_of_untiered = true."
   }
 
   validation {
@@ -186,7 +197,7 @@ variable "data_disk" {
 
   validation {
     condition     = contains(["ebs", "instance-store"], var.data_disk.kind)
-    error_message = "data_disk.kind is neither ebs nor instance-store."
+    error_message = "data_disk.kind is neither ebs nor instance-store. Write ebs, which outlives the machine; instance-store also needs accept_loss_of_untiered = true."
   }
 
   validation {
@@ -196,7 +207,7 @@ variable "data_disk" {
 
   validation {
     condition     = contains(["xfs", "ext4"], var.data_disk.filesystem)
-    error_message = "data_disk.filesystem is neither xfs nor ext4."
+    error_message = "data_disk.filesystem is neither xfs nor ext4. Write xfs; the first boot makes these two and no other."
   }
 
   validation {
@@ -253,31 +264,39 @@ variable "wheelhouse" {
 }
 
 variable "drain_timeout_s" {
-  description = "Longest time of a drain by the commands in the output drain_commands. A drain takes un-tiered bytes / upload rate + 5 s. The agent of a machine that AWS ends waits an hour at most, and 110 s on spot."
+  description = <<-EOT
+    Longest time of a drain by the commands in the output drain_commands. A drain takes un-tiered bytes / upload rate + 5 s, and longer with many small tails.
+    The drain of a machine that AWS ends is the agent's: 12,000 s at most, which is as long as AWS waits, and 110 s on spot.
+  EOT
   type        = number
   default     = 3600
 
   validation {
     condition     = var.drain_timeout_s >= 120 && var.drain_timeout_s <= 12000
-    error_message = "drain_timeout_s is out of range. Write 120 to 12000 seconds: a hundred heartbeats of 120 s are as long as AWS waits."
+    error_message = "drain_timeout_s is out of range. Write 120 to 12000 seconds."
   }
 }
 
 variable "launch_timeout_s" {
-  description = "Longest time from the launch of a machine to a broker that serves. After that the machine is replaced."
+  description = <<-EOT
+    How long a machine that starts may stay without a sign of life. After that it is replaced. While the broker starts there is one every 60 s; while packages
+    are installed there is none. The launch hook takes it when its group is made. Later: `aws autoscaling put-lifecycle-hook --auto-scaling-group-name
+    <cluster_name>-broker-<node id> --lifecycle-hook-name firn-launch --heartbeat-timeout <seconds>`.
+  EOT
   type        = number
   default     = 900
 
   validation {
-    condition     = var.launch_timeout_s >= 60 && var.launch_timeout_s <= 7200
-    error_message = "launch_timeout_s is out of range. Write 60 to 7200 seconds."
+    condition     = var.launch_timeout_s >= 300 && var.launch_timeout_s <= 7200
+    error_message = "launch_timeout_s is out of range. Write 300 to 7200 seconds: the install of packages takes minutes, without a sign of life."
   }
 }
 
 variable "scale_to_zero" {
   description = <<-EOT
     Stop the brokers and start them again by schedule. `down` and `up` are cron expressions of five fields in `time_zone`. null: never. Between the two the
-    group's capacity is not managed by Terraform, and protection from scale-in is off.
+    group's capacity is not managed by Terraform, and protection from scale-in is off. A machine that runs already keeps its protection, so that the schedule
+    does not end it: take the protection off by hand (infra/README.md, "Day by day").
   EOT
   type = object({
     down      = string
@@ -295,7 +314,7 @@ variable "scale_to_zero" {
     condition = var.scale_to_zero == null || alltrue([
       for field in [try(var.scale_to_zero.down, ""), try(var.scale_to_zero.up, "")] : can(regex("^\\S+ \\S+ \\S+ \\S+ \\S+$", field))
     ])
-    error_message = "scale_to_zero.down or .up is not a cron expression of five fields, such as \"0 20 * * 1-5\"."
+    error_message = "scale_to_zero.down or .up is not a cron expression of five fields. Write such as \"0 20 * * 1-5\"."
   }
 }
 
@@ -346,7 +365,7 @@ variable "egress" {
 
   validation {
     condition     = contains(["endpoints", "nat", "existing"], var.egress)
-    error_message = "egress is none of endpoints, nat, existing."
+    error_message = "egress is none of endpoints, nat, existing. Write endpoints for a VPC without a way to the internet."
   }
 
   validation {
@@ -417,7 +436,7 @@ variable "dns" {
 
   validation {
     condition     = var.dns == null || can(regex("^([a-z0-9]([a-z0-9-]*[a-z0-9])?\\.)+[a-z]{2,}$", var.dns.name))
-    error_message = "dns.name is not a full host name in lower case, such as kafka.example.com."
+    error_message = "dns.name is not a full host name in lower case. Write one like kafka.example.com."
   }
 }
 
@@ -534,7 +553,7 @@ variable "http" {
 
   validation {
     condition     = var.http == null || can(regex("^([a-z0-9]([a-z0-9-]*[a-z0-9])?\\.)+[a-z]{2,}$", var.http.host))
-    error_message = "http.host is not a full host name in lower case, such as firn.example.com."
+    error_message = "http.host is not a full host name in lower case. Write one like firn.example.com."
   }
 
   validation {
@@ -551,13 +570,16 @@ variable "http" {
 variable "spark" {
   description = <<-EOT
     EMR Serverless for Spark jobs over the history. `release_label` and `image_uri`: see the module spark on Spark 4.2. `topic_ids`: the topics that jobs may
-    read, by id (`firn topic describe`); empty: all. `target_bucket`: where archives go; null: reading only.
+    read, by id (`firn topic describe`); empty: all. `target_bucket`: where archives go; null: reading only. `script_bucket`: where the scripts of jobs lie,
+    which jobs only read; null: target_bucket. `kms_key_arns`: keys of your own that encrypt these two buckets; empty: S3's keys do.
   EOT
   type = object({
     release_label = optional(string, "emr-spark-8.0.0")
     image_uri     = optional(string)
     topic_ids     = optional(list(string), [])
     target_bucket = optional(string)
+    script_bucket = optional(string)
+    kms_key_arns  = optional(list(string), [])
     vcpus_max     = optional(number, 16)
   })
   default = null
@@ -573,7 +595,7 @@ variable "spark" {
   }
 
   validation {
-    condition     = var.spark == null || try(var.spark.image_uri, null) == null || can(regex("^[0-9]{12}\\.dkr\\.ecr\\.${var.region}\\.amazonaws\\.com(\\.cn)?/[a-z0-9._/-]+(:[A-Za-z0-9._-]+|@sha256:[0-9a-f]{64})$", var.spark.image_uri))
+    condition     = var.spark == null || try(var.spark.image_uri, null) == null || can(regex("^[0-9]{12}\\.dkr\\.ecr\\.${var.region}\\.amazonaws\\.com/[a-z0-9._/-]+(:[A-Za-z0-9._-]+|@sha256:[0-9a-f]{64})$", var.spark.image_uri))
     error_message = "spark.image_uri is not an image in ECR of ${var.region} with a tag or digest. EMR Serverless takes images of its own region only."
   }
 
@@ -586,6 +608,21 @@ variable "spark" {
     condition     = try(var.spark.target_bucket, null) == null ? true : var.spark.target_bucket != local.bucket_name
     error_message = "spark.target_bucket is the cluster's own bucket. Spark only reads there: name another bucket for archives."
   }
+
+  validation {
+    condition     = try(var.spark.script_bucket, null) == null ? true : var.spark.script_bucket != local.bucket_name
+    error_message = "spark.script_bucket is the cluster's own bucket, of which jobs may read their topics alone. Name another bucket for scripts."
+  }
+
+  validation {
+    condition     = var.spark == null || try(var.spark.script_bucket, null) != null || try(var.spark.target_bucket, null) != null
+    error_message = "spark names no bucket that jobs could read their script from. Set spark.script_bucket, or spark.target_bucket if scripts lie there too."
+  }
+
+  validation {
+    condition     = var.spark == null || alltrue([for arn in try(var.spark.kms_key_arns, []) : can(regex("^arn:[a-z-]+:kms:${var.region}:[0-9]{12}:key/", arn))])
+    error_message = "spark.kms_key_arns has an entry that is not the ARN of a key in ${var.region}. Write the ARNs of keys (no aliases), in the region of the cluster."
+  }
 }
 
 # --- watching -----------------------------------------------------------------------------------------------------------------
@@ -597,7 +634,7 @@ variable "alarm_actions" {
 
   validation {
     condition     = alltrue([for arn in var.alarm_actions : can(regex("^arn:[a-z-]+:sns:${var.region}:[0-9]{12}:", arn))])
-    error_message = "alarm_actions has an entry that is not the ARN of an SNS topic in ${var.region}."
+    error_message = "alarm_actions has an entry that is not the ARN of an SNS topic in ${var.region}. Write ARNs of topics in the region of the cluster."
   }
 }
 
@@ -608,12 +645,12 @@ variable "log_retention_days" {
 
   validation {
     condition     = contains([1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653], var.log_retention_days)
-    error_message = "log_retention_days is none that CloudWatch takes: 1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731 or more years."
+    error_message = "log_retention_days is none that CloudWatch takes. Write 1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, or the days of 3 to 10 years."
   }
 }
 
 variable "deletion_protection" {
-  description = "Protect load balancers from being deleted. Bucket and volumes are always protected (prevent_destroy)."
+  description = "Protect load balancers from being deleted. Bucket, volumes and key have prevent_destroy, which holds as long as this module is configured."
   type        = bool
   default     = true
 }

@@ -52,6 +52,7 @@ CHECKS: Final[dict[str, Callable[[Bench], list[Finding]]]] = {
     "commands": lambda bench: program_checks.check_commands(bench.tree),
     "user-data": lambda bench: program_checks.check_user_data(bench.tested),
     "iam": lambda bench: program_checks.check_iam(bench.tested),
+    "bills": lambda bench: program_checks.check_bills(bench.tree, bench.tested),
     "promises": lambda bench: program_checks.check_promises(bench.tree, bench.tested),
 }
 

@@ -23,11 +23,12 @@ from botocore.session import get_session
 
 from app.configs import BrokerConfig
 from app.errors import ConfigError
-from app.iam.calls import NEEDS
+from app.iam.calls import NEEDS, TARGET_NEEDS
 from app.iam.policy import policy_of
 from app.objectstore.location import S3Location, parse_store_url
 from app.settings import ALIASES, catalogue, from_assignments, parse_address, resolve
 from app.units import TopicId
+from tools.infra.bucket_policy import WRITTEN_ONCE, bucket_policy
 from tools.infra.findings import Finding, blocks, files, without_comments
 from tools.infra.iam import actions_of, allowed, normal
 from tools.infra.terraform_checks import Resource, Tested
@@ -279,6 +280,8 @@ def check_iam(tested: Tested) -> list[Finding]:
         where = f"{each.run}, {each.address}"
         found += [Finding("iam", where, what) for what in _unknown_actions(document)]
         role = _role_of(each)
+        if each.values.get("name") == "job" and role == "spark":
+            found += [Finding("iam", where, what) for what in _wrong_target(document)]
         if each.values.get("name") == "store" and role is not None:
             compared.add(role)
             found += [Finding("iam", where, what) for what in _differs_from_program(role, document)]
@@ -331,6 +334,32 @@ def _differs_from_program(role: str, document: dict[str, Any]) -> Iterator[str]:
             (f"; it lacks {', '.join(missing)}" * bool(missing), f"; it need not {', '.join(surplus)}" * bool(surplus))
         )
         yield f"is not what `firn iam policy --role {role}` prints{told}"
+
+
+def _wrong_target(document: dict[str, Any]) -> Iterator[str]:
+    """What a job may do where its archive goes, otherwise than ``app/iam/calls.py`` says."""
+    calls = [NEEDS[call] for needed in TARGET_NEEDS.values() for call in needed]
+    writing = [one for one in document["Statement"] if "s3:PutObject" in _texts(one["Action"])]
+    wanted = {False: set(), True: set()}
+    for one in calls:
+        wanted[one.on_bucket].add(one.action)
+    for statement in writing:
+        buckets = {text.removesuffix("/*") for text in _texts(statement["Resource"])}
+        given = {False: set(), True: set()}
+        for one in document["Statement"]:
+            for text in _texts(one["Resource"]):
+                if text.removesuffix("/*") in buckets:
+                    given[not text.endswith("/*")] |= set(_texts(one["Action"]))
+        for on_bucket, actions in wanted.items():
+            lacking, surplus = sorted(actions - given[on_bucket]), sorted(given[on_bucket] - actions)
+            if lacking:
+                yield f"lacks {', '.join(lacking)} where an archive goes"
+            if surplus:
+                yield f"need not {', '.join(surplus)} where an archive goes"
+    for one in document["Statement"]:
+        used = {action for action in _texts(one["Action"]) if action.startswith("kms:")}
+        if used and used != {action for call in calls for action in call.kms}:
+            yield f"uses the key of an archive's bucket for {', '.join(sorted(used))} and no more"
 
 
 def _texts(value: Any) -> list[str]:
@@ -410,7 +439,9 @@ def _wrong_calls(run: str, documents: list[tuple[Resource, dict[str, Any]]]) -> 
 # --- promises -------------------------------------------------------------------------------------------------------
 
 _EVERYWHERE: Final = frozenset({"0.0.0.0/0", "::/0"})
-_IMMUTABLE: Final = ("cluster/log/", "topics/", "data/")
+_COUNTED: Final = re.compile(r"--with (\w+)=(\d+)")
+_NETWORK_FIRST: Final = ("broker", "http")
+"""Modules with machines that boot when they are applied."""
 
 
 def check_promises(tree: Path, tested: Tested) -> list[Finding]:
@@ -420,14 +451,54 @@ def check_promises(tree: Path, tested: Tested) -> list[Finding]:
     }
     for path in files(tree, "*.tf"):
         text = without_comments(path.read_text())
-        for match in re.finditer(r'resource "(aws_ebs_volume|aws_s3_bucket)" "(\w+)" \{.*?\n\}', text, re.DOTALL):
-            if not re.search(r"prevent_destroy\s*=\s*true", match[0]):
-                where = str(path.relative_to(tree))
-                found.add(
-                    Finding(
-                        "promises", where, f"{match[1]}.{match[2]} can be destroyed: it lacks prevent_destroy = true"
-                    )
+        where = str(path.relative_to(tree))
+        for labels, body in blocks(text, "resource"):
+            kind, name = labels
+            if kind in _KEPT and not re.search(r"prevent_destroy\s*=\s*true", body):
+                told = f"{kind}.{name} can be destroyed: it lacks prevent_destroy = true"
+                found.add(Finding("promises", where, told))
+            if re.search(r"^\s*initial_lifecycle_hook \{", body, re.MULTILINE) and not re.search(
+                r"ignore_changes\s*=\s*\[[^\]]*\binitial_lifecycle_hook\b", body
+            ):
+                told = f"{kind}.{name} is replaced with its machines when a hook changes: it lacks ignore_changes"
+                found.add(Finding("promises", where, told))
+        for labels, body in blocks(text, "module"):
+            if labels[0] in _NETWORK_FIRST and not re.search(r"depends_on\s*=\s*\[[^\]]*\bmodule\.network\b", body):
+                told = (
+                    f"module.{labels[0]} may boot before the way to S3 is there: it lacks depends_on = [module.network]"
                 )
+                if 'module "network"' in text:
+                    found.add(Finding("promises", where, told))
+    return sorted(found, key=str)
+
+
+_KEPT: Final = frozenset({"aws_ebs_volume", "aws_s3_bucket", "aws_kms_key"})
+"""Without these records are gone."""
+
+
+def check_bills(tree: Path, tested: Tested) -> list[Finding]:
+    """The bill in the README of each example counts what its tests plan: the output ``bill``, and the size of the volume."""
+    found = set()
+    for folder in sorted((tree / "examples").glob("*/")):
+        name = str(folder.relative_to(tree))
+        shown = re.search(r"^\$ firn (cost [^\n]*)$", (folder / "README.md").read_text(), re.MULTILINE)
+        planned = [
+            outputs["bill"] for run, outputs in tested.outputs if run.startswith(f"{name},") and "bill" in outputs
+        ]
+        if shown is None or not planned:
+            found.add(Finding("bills", name, "has no bill in its README, or no run that plans the output `bill`"))
+            continue
+        billed = {what: int(count) for what, count in _COUNTED.findall(shown[1])}
+        for bill in planned:
+            for what, count in sorted(bill.items()):
+                if billed.get(what, 0) != count:
+                    told = f"the bill counts {billed.get(what, 0)} of {what}, and {count} are planned"
+                    found.add(Finding("bills", f"{name}/README.md", told))
+        volume = re.search(r"--volume (\d+)", shown[1])
+        for resource in tested.of("aws_ebs_volume"):
+            if resource.run.startswith(f"{name},") and (volume is None or int(volume[1]) != resource.values["size"]):
+                told = f"the bill is for another volume than that of {resource.values['size']} GiB which is planned"
+                found.add(Finding("bills", f"{name}/README.md", told))
     return sorted(found, key=str)
 
 
@@ -456,6 +527,14 @@ def _broken(resource: Resource) -> Iterator[str]:
         case "aws_lb_target_group" if values.get("protocol") == "TCP":
             if str(values.get("preserve_client_ip")).lower() != "false":
                 yield "preserves client addresses, so that a broker cannot reach its own"
+        case "aws_lb_target_group" if values.get("protocol") == "HTTP":
+            for check in values.get("health_check") or ():
+                if check.get("path") != "/healthz":
+                    yield f"asks for {check.get('path')}, so that machines end when a broker is away: ask for /healthz"
+        case "aws_cloudwatch_dashboard" if values.get("dashboard_body"):
+            for widget in json.loads(values["dashboard_body"])["widgets"]:
+                if not all(isinstance(line, list) for line in widget["properties"].get("metrics", ())):
+                    yield f"CloudWatch refuses the graph {widget['properties'].get('title')!r}: a metric is not a list"
         case "aws_lb_listener" if values.get("protocol") in ("TCP", "TLS"):
             if values["protocol"] != "TCP":
                 yield "ends TLS at the load balancer: mTLS could not pass through"
@@ -515,6 +594,9 @@ def _broken_bucket_policy(document: dict[str, Any]) -> Iterator[str]:
         for one in statements
         for text in _texts(one.get("Condition", {}).get("ArnNotEquals", {}).get("aws:PrincipalArn", []))
     ]
+    ours = bucket_policy(arns[0], min(roots, default="").removeprefix(f"{arns[0]}/"), writers)
+    if normal(ours) != normal(document):
+        yield "is not the policy that tools/infra/bucket_policy.py has, under which the tests let a broker work"
     safe = {"aws:SecureTransport": "true", "aws:PrincipalArn": writers[0] if writers else "arn:aws:iam::1:role/x"}
     object_arn = f"{arns[0]}/x"
     if allowed([anything], "s3:GetObject", object_arn, {**safe, "aws:SecureTransport": "false"}):
@@ -522,7 +604,7 @@ def _broken_bucket_policy(document: dict[str, Any]) -> Iterator[str]:
     if not allowed([anything], "s3:GetObject", object_arn, safe):
         yield "refuses to read with TLS"
     for root in roots or {f"{arns[0]}/"}:
-        for prefix in _IMMUTABLE:
+        for prefix in WRITTEN_ONCE:
             put = {**safe, "s3:ObjectCreationOperation": "true"}
             if allowed([anything], "s3:PutObject", f"{root}{prefix}x", put):
                 yield f"lets {prefix} be overwritten: it does not demand s3:if-none-match"

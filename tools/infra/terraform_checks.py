@@ -28,6 +28,10 @@ rule "terraform_standard_module_structure" {
 }
 """
 
+_MESSAGE: Final = re.compile(r'^\s*error_message\s*=\s*"(.*)"\s*$', re.MULTILINE)
+_INTERPOLATION: Final = re.compile(r"\$\{[^}]*\}")
+_SECOND_SENTENCE: Final = re.compile(r"[.?!] +\S")
+
 SUPPRESSION: Final = re.compile(r"#\s*checkov:skip=(\w+)(?::(.*))?$", re.MULTILINE)
 REASON_WORDS_MIN: Final = 6
 """A shorter reason names what was suppressed again, and does not say why."""
@@ -163,7 +167,8 @@ def _made(place: str, module: dict[str, Any]) -> list[Resource]:
 def check_refusals(tree: Path) -> list[Finding]:
     """Every validation of a variable, and every pre- and postcondition, has a run that expects it to fail.
 
-    Counted, in each folder by itself: as many runs with ``expect_failures`` on a variable as it has validations.
+    Counted, in each folder by itself: as many runs with ``expect_failures`` on a variable as it has validations. A run cannot see
+    what a refusal says, so messages are read here: the first sentence says what is wrong, a second one what to do.
     """
     found = []
     for folder in folders(tree):
@@ -178,6 +183,13 @@ def check_refusals(tree: Path) -> list[Finding]:
         )
         for path, text in texts.items():
             name = f"{name_of(folder, tree)}, {path.name}"
+            found += [
+                Finding("refusals", name, f"a refusal does not say what to do: {message}")
+                for kind in ("validation", "precondition", "postcondition")
+                for _, body in blocks(text, kind)
+                for message in _MESSAGE.findall(body)
+                if not _SECOND_SENTENCE.search(_INTERPOLATION.sub("X", message))
+            ]
             wanted = {
                 f"var.{labels[0]}": len(list(blocks(body, "validation"))) for labels, body in blocks(text, "variable")
             }

@@ -270,6 +270,11 @@ run "http_asks_brokers_and_knows_its_name" {
   }
 
   assert {
+    condition     = output.bill.http_machine == 2 && output.bill.http_load_balancer == 1
+    error_message = "The bill counts ${jsonencode(output.bill)}"
+  }
+
+  assert {
     condition     = output.http_url == "https://firn.example.com"
     error_message = "HTTP is at ${output.http_url}"
   }
@@ -306,8 +311,51 @@ run "spark_reads_named_topics_and_writes_elsewhere" {
   }
 
   assert {
-    condition     = strcontains(output.spark.submit_command, "00f0123456789abc")
+    condition     = strcontains(output.spark.submit_command, "00f0123456789abc") && strcontains(output.spark.submit_command, "s3://lake-of-ours/job.py")
     error_message = "The command submits to no application: ${output.spark.submit_command}"
+  }
+}
+
+run "a_job_without_a_target_reads_its_script" {
+  command = plan
+
+  variables {
+    spark = { script_bucket = "scripts-of-ours" }
+  }
+
+  assert {
+    condition     = strcontains(output.spark.submit_command, "\"entryPoint\":\"s3://scripts-of-ours/job.py\"") && output.spark.script_bucket == "scripts-of-ours"
+    error_message = "The command submits ${output.spark.submit_command}"
+  }
+}
+
+run "a_drain_by_session_manager_may_last_as_long_as_it_says" {
+  command = plan
+
+  variables {
+    drain_timeout_s = 12000
+  }
+
+  assert {
+    condition = jsondecode(regex("--parameters '([^']*)'", output.drain_commands["0"])[0]) == {
+      commands         = ["/opt/firn/current/bin/firn drain --data-dir /var/lib/firn/data --timeout 12000"]
+      executionTimeout = ["12120"]
+    }
+    error_message = "Session Manager would end the drain before its time: ${output.drain_commands["0"]}"
+  }
+}
+
+run "the_bill_counts_what_is_there" {
+  command = plan
+
+  variables {
+    egress      = "nat"
+    kms_key_arn = "arn:aws:kms:eu-central-1:123456789012:key/11111111-2222-3333-4444-555555555555"
+  }
+
+  assert {
+    condition     = output.bill == { load_balancer = 1, endpoint = 0, nat = 1, key = 0, metric = 15, alarm = 12, http_machine = 0, http_load_balancer = 0 }
+    error_message = "The bill counts ${jsonencode(output.bill)}"
   }
 }
 

@@ -53,6 +53,18 @@ run "a_region_that_is_none_is_refused" {
   expect_failures = [var.region]
 }
 
+run "a_region_with_apis_elsewhere_is_refused" {
+  command = plan
+
+  variables {
+    region  = "cn-north-1"
+    zones   = ["cn-north-1a"]
+    brokers = { "0" = { zone = "cn-north-1a" } }
+  }
+
+  expect_failures = [var.region]
+}
+
 run "no_broker_is_refused" {
   command = plan
 
@@ -119,6 +131,16 @@ run "a_setting_that_the_modules_derive_is_refused" {
 
   variables {
     settings = { "firn.store.url" = "file:///tmp" }
+  }
+
+  expect_failures = [var.settings]
+}
+
+run "a_setting_that_is_no_name_is_refused" {
+  command = plan
+
+  variables {
+    settings = { "Log Retention" = "1" }
   }
 
   expect_failures = [var.settings]
@@ -407,11 +429,11 @@ run "a_drain_longer_than_aws_waits_is_refused" {
   expect_failures = [var.drain_timeout_s]
 }
 
-run "a_start_without_time_is_refused" {
+run "a_start_without_time_to_install_packages_is_refused" {
   command = plan
 
   variables {
-    launch_timeout_s = 10
+    launch_timeout_s = 299
   }
 
   expect_failures = [var.launch_timeout_s]
@@ -854,7 +876,7 @@ run "a_release_with_spark_3_is_refused" {
   command = plan
 
   variables {
-    spark = { release_label = "emr-7.13.0" }
+    spark = { release_label = "emr-7.13.0", script_bucket = "scripts-of-ours" }
   }
 
   expect_failures = [var.spark]
@@ -864,7 +886,7 @@ run "a_release_that_is_none_is_refused" {
   command = plan
 
   variables {
-    spark = { release_label = "spark-4" }
+    spark = { release_label = "spark-4", script_bucket = "scripts-of-ours" }
   }
 
   expect_failures = [var.spark]
@@ -874,7 +896,7 @@ run "an_image_of_another_region_is_refused" {
   command = plan
 
   variables {
-    spark = { image_uri = "123456789012.dkr.ecr.us-east-1.amazonaws.com/firn/prod/spark:1" }
+    spark = { image_uri = "123456789012.dkr.ecr.us-east-1.amazonaws.com/firn/prod/spark:1", script_bucket = "scripts-of-ours" }
   }
 
   expect_failures = [var.spark]
@@ -884,7 +906,7 @@ run "a_topic_by_name_is_refused" {
   command = plan
 
   variables {
-    spark = { topic_ids = ["orders"] }
+    spark = { topic_ids = ["orders"], script_bucket = "scripts-of-ours" }
   }
 
   expect_failures = [var.spark]
@@ -896,6 +918,37 @@ run "archives_in_the_bucket_of_the_cluster_is_refused" {
   variables {
     bucket_name = "records-of-ours"
     spark       = { target_bucket = "records-of-ours" }
+  }
+
+  expect_failures = [var.spark]
+}
+
+run "scripts_in_the_bucket_of_the_cluster_is_refused" {
+  command = plan
+
+  variables {
+    bucket_name = "records-of-ours"
+    spark       = { script_bucket = "records-of-ours" }
+  }
+
+  expect_failures = [var.spark]
+}
+
+run "spark_without_a_bucket_of_scripts_is_refused" {
+  command = plan
+
+  variables {
+    spark = {}
+  }
+
+  expect_failures = [var.spark]
+}
+
+run "a_key_of_spark_by_alias_is_refused" {
+  command = plan
+
+  variables {
+    spark = { script_bucket = "scripts-of-ours", kms_key_arns = ["alias/lake"] }
   }
 
   expect_failures = [var.spark]

@@ -1,8 +1,9 @@
 """An S3 server that obeys policies: moto with a gate before it. ``python -m tests.infra.iam.policed_server FOLDER`` prints a port.
 
 ``FOLDER/<access key>.json`` is the policy of a caller that signs with that key; a key without a file may do everything. Every
-request of a key that has one is written to ``FOLDER/<access key>.calls`` with what the gate decided. As in S3, a missing object
-is a 403 to a caller that may not list the bucket. The server ends when its standard input does.
+request of a key that has one is written to ``FOLDER/<access key>.calls`` with what the gate decided. ``FOLDER/bucket-policy``, if
+it exists, is the policy of the bucket. It binds every caller with a policy, each as the role ``role_arn(access key)``. As in S3, a
+missing object is a 403 to a caller that may not list the bucket. The server ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
 from app.iam.calls import NEEDS
+from tests.infra.iam.callers import BUCKET_POLICY, role_arn
 from tests.objectstore.moto_server import Conditional, Handler, knowing_gone_uploads
 from tools.infra.iam import allowed
 
+_WRITES_OBJECTS = frozenset({"PutObject", "CompleteMultipartUpload"})
 _DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 
 
@@ -69,12 +72,19 @@ class Gate:
         policy = self._folder / f"{name}.json"
         if not policy.exists():
             return self._app(environ, start_response)
-        documents = [json.loads(policy.read_text())]
+        of_bucket = self._folder / BUCKET_POLICY
+        documents = [json.loads(path.read_text()) for path in (policy, of_bucket) if path.exists()]
         bucket, _, key = unquote(environ["PATH_INFO"]).lstrip("/").partition("/")
         query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
         call = call_of(environ["REQUEST_METHOD"], key, query, "HTTP_X_AMZ_COPY_SOURCE" in environ)
         prefix = query.get("prefix", [None])[0]
-        context = {"s3:prefix": prefix} if prefix is not None else {}
+        context = {"aws:PrincipalArn": role_arn(name), "aws:SecureTransport": "true"}  # HTTPS is left to S3
+        if prefix is not None:
+            context["s3:prefix"] = prefix
+        if call in NEEDS and NEEDS[call].action == NEEDS["PutObject"].action:
+            context["s3:ObjectCreationOperation"] = "true" if call in _WRITES_OBJECTS else "false"
+        if "HTTP_IF_NONE_MATCH" in environ:
+            context["s3:if-none-match"] = environ["HTTP_IF_NONE_MATCH"]
         arn = f"arn:aws:s3:::{bucket}"
         keys = _keys_to_delete(environ) if call == "DeleteObjects" else [key]
         passes = call in NEEDS and all(

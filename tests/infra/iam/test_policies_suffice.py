@@ -17,7 +17,7 @@ import pytest
 
 from app.cli import main
 from app.errors import StorageUnavailable
-from app.iam.calls import NEEDS
+from app.iam.calls import NEEDS, TARGET_NEEDS
 from app.iam.policy import BROKER_PREFIXES, policy_of
 from app.metadata import layout
 from app.objectstore import s3 as s3_adapter
@@ -29,10 +29,12 @@ from app.records.builder import build_batch
 from app.units import Offset, TopicId
 from tests.broker.test_node import produce, tier_everything, until
 from tests.handlers.conversation import batch, talk
+from tests.infra.iam.callers import BUCKET_POLICY, role_arn
 from tests.objectstore.conftest import NoWait, session_with_shared_models
 from tests.spark.test_s3 import NOW_MS, read
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.buckets import BucketBuilder
+from tools.infra.bucket_policy import WRITTEN_ONCE, bucket_policy
 from tools.infra.iam import actions_of, allowed
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -59,6 +61,10 @@ class Server(NamedTuple):
     def obey(self, name: str, policy: dict[str, Any]) -> None:
         (self.folder / f"{name}.json").write_text(json.dumps(policy))
         (self.folder / f"{name}.calls").unlink(missing_ok=True)
+
+    def obey_bucket_policy(self, document: dict[str, Any]) -> None:
+        """Of the bucket, for callers with a policy, until the test ends."""
+        (self.folder / BUCKET_POLICY).write_text(json.dumps(document))
 
     def calls(self, name: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.folder / f"{name}.calls").read_text().splitlines()]
@@ -102,6 +108,7 @@ async def server(started: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     async with started.opened() as store:
         await store._client.create_bucket(Bucket=BUCKET)
         yield started
+        (started.folder / BUCKET_POLICY).unlink(missing_ok=True)
         for found in await store.list_objects(""):
             await store.delete(found.key)
         await store._client.delete_bucket(Bucket=BUCKET)
@@ -119,6 +126,7 @@ async def test_a_broker_and_its_doctor_need_all_that_their_policy_allows_and_no_
 ) -> None:
     policy = policy_of("broker", server.location)
     server.obey("broker", policy)
+    server.obey_bucket_policy(bucket_policy(f"arn:aws:s3:::{BUCKET}", f"{PREFIX}/", [role_arn("broker")]))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "broker")
     async with server.opened() as store:
         results = await check_store(store)
@@ -136,6 +144,29 @@ async def test_a_broker_and_its_doctor_need_all_that_their_policy_allows_and_no_
     assert {NEEDS[call["call"]].action for call in calls} == actions_of(policy)
     touched = {key.removeprefix(f"{PREFIX}/").partition("/")[0] + "/" for call in calls for key in call["keys"]}
     assert touched == set(BROKER_PREFIXES) - {layout.WAL_PREFIX}  # no write-ahead log yet; its keys are defined
+
+
+async def test_a_write_that_is_not_conditional_or_not_a_brokers_is_refused_by_the_bucket(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("broker", "somebody"):
+        server.obey(name, policy_of("broker", server.location))
+    server.obey_bucket_policy(bucket_policy(f"arn:aws:s3:::{BUCKET}", f"{PREFIX}/", [role_arn("broker")]))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "broker")
+    async with server.opened() as store:
+        for prefix in WRITTEN_ONCE:
+            with pytest.raises(StorageUnavailable, match="AccessDenied"):
+                await store.put(f"{prefix}x", b"x")
+            await store.put_if_absent(f"{prefix}x", b"x")
+        await store.put("cluster/heartbeat/0/x", b"x")
+        await store.put("cluster/heartbeat/0/x", b"y")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
+    async with server.opened() as store:
+        for key in ("cluster/log/y", "cluster/heartbeat/0/y", "data/y"):
+            with pytest.raises(StorageUnavailable, match="AccessDenied"):
+                await store.put_if_absent(key, b"x")
+        with pytest.raises(StorageUnavailable, match="AccessDenied"):
+            await store.delete("cluster/log/x")
 
 
 def test_every_call_that_the_s3_client_makes_has_its_action_and_no_other_is_listed() -> None:
@@ -161,13 +192,7 @@ def test_obstore_reads_ranges_of_the_store_and_serves_targets_of_archives_only()
                 found[str(path.relative_to(REPOSITORY))] = called
     assert found == {
         "app/objectstore/s3_bulk.py": {"get_range_async"},  # GetObject, which the store's policies allow
-        "pyspark_firn/jobs/targets.py": {
-            "put",
-            "list",
-            "delete",
-            "copy",
-            "head",
-        },  # where an archive goes, not the store
+        "pyspark_firn/jobs/targets.py": set(TARGET_NEEDS),  # where an archive goes, not the store
     }
 
 

@@ -108,6 +108,14 @@ MISTAKES = (
         "var.preview_cluster",
     ),
     Mistake(
+        "a refusal without the mend",
+        "refusals",
+        "terraform/variables.tf",
+        r"(architecture is neither arm64 nor x86_64\.) [^\n]*\.\"",
+        r'\1"',
+        "does not say what to do: architecture is neither",
+    ),
+    Mistake(
         "a variable that nothing reads",
         "tflint",
         f"{BROKER}/variables.tf",
@@ -236,6 +244,14 @@ MISTAKES = (
         "it need not s3:PutObject",
     ),
     Mistake(
+        "Spark that may not take an archive away",
+        "iam",
+        f"{SPARK}/main.tf",
+        r'"s3:AbortMultipartUpload", "s3:DeleteObject", ',
+        '"s3:AbortMultipartUpload", ',
+        "lacks s3:DeleteObject where an archive goes",
+    ),
+    Mistake(
         "an action misspelled",
         "iam",
         f"{BROKER}/iam.tf",
@@ -293,6 +309,38 @@ MISTAKES = (
         "aws_ebs_volume.data can be destroyed",
     ),
     Mistake(
+        "a key that Terraform may destroy",
+        "promises",
+        f"{STORAGE}/main.tf",
+        r"(noise\.\n  lifecycle \{\n    prevent_destroy = )true",
+        r"\1false",
+        "aws_kms_key.this can be destroyed",
+    ),
+    Mistake(
+        "a hook whose change replaces the machine",
+        "promises",
+        f"{BROKER}/main.tf",
+        r"ignore_changes = \[initial_lifecycle_hook\]",
+        "ignore_changes = [tag]",
+        "aws_autoscaling_group.broker is replaced",
+    ),
+    Mistake(
+        "a machine that boots before there is a way to the bucket",
+        "promises",
+        "terraform/main.tf",
+        r"\n  depends_on = \[module\.network\]\n",
+        "\n",
+        "module.broker may boot before",
+    ),
+    Mistake(
+        "a graph of words in place of metrics",
+        "promises",
+        "terraform/modules/observability/main.tf",
+        r"concat\((\[for metric in graph\.metrics : \[(?s:.*?)\]\])\.\.\.\)",
+        r"flatten(\1)",
+        "CloudWatch refuses the graph",
+    ),
+    Mistake(
         "a bucket that takes plain HTTP",
         "promises",
         f"{STORAGE}/main.tf",
@@ -307,6 +355,17 @@ MISTAKES = (
         r'Null = \{ "s3:if-none-match" = "true" \}',
         'Null = { "s3:if-none-match" = "false" }',
         "overwritten",
+    ),
+    *(
+        Mistake(
+            f"{prefix} that can be overwritten",
+            "promises",
+            f"{STORAGE}/main.tf",
+            rf'(immutable = \[[^\n]*?)(?:"{prefix}", |, "{prefix}")',
+            r"\1",
+            f"lets {prefix} be overwritten",
+        )
+        for prefix in ("cluster/name", "cluster/log/", "cluster/snapshot/", "wal/")
     ),
     Mistake(
         "a lifecycle that deletes segments",

@@ -27,3 +27,8 @@ output "bucket_policy" {
   description = "What the policy of the bucket should have. Hand it to who manages the bucket."
   value       = module.firn.bucket_policy
 }
+
+output "bill" {
+  description = "How many there are of what `firn cost --with NAME=COUNT` takes."
+  value       = module.firn.bill
+}

@@ -22,3 +22,8 @@ output "what_can_be_lost" {
   description = "What was accepted to be lost; empty if nothing."
   value       = module.firn.what_can_be_lost
 }
+
+output "bill" {
+  description = "How many there are of what `firn cost --with NAME=COUNT` takes."
+  value       = module.firn.bill
+}

@@ -16,6 +16,6 @@ module "firn" {
   wheelhouse    = var.wheelhouse
 
   http          = var.http
-  spark         = { target_bucket = var.lake_bucket }
+  spark         = var.lake_bucket == null ? null : { target_bucket = var.lake_bucket }
   alarm_actions = var.alarm_actions
 }

@@ -29,6 +29,11 @@ output "http_url" {
 }
 
 output "spark" {
-  description = "Application, role, repository and the command that submits a job."
+  description = "Application, role, repository, bucket of scripts and the command that submits a job; null without lake_bucket."
   value       = module.firn.spark
+}
+
+output "bill" {
+  description = "How many there are of what `firn cost --with NAME=COUNT` takes."
+  value       = module.firn.bill
 }

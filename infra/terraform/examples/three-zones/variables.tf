@@ -41,7 +41,7 @@ variable "http" {
 }
 
 variable "lake_bucket" {
-  description = "Bucket that Spark jobs write archives to; null: none."
+  description = "Bucket that Spark jobs write archives to, and read their scripts from; null: no Spark."
   type        = string
   default     = null
 }

@@ -27,3 +27,8 @@ output "metric_names" {
   description = "The metrics that are shipped."
   value       = local.metrics
 }
+
+output "alarm_count" {
+  description = "How many alarms there are; each is billed by the month."
+  value       = length(aws_cloudwatch_metric_alarm.broker) + length(aws_cloudwatch_metric_alarm.unreachable) + length(aws_cloudwatch_metric_alarm.machine)
+}

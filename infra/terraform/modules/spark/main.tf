@@ -51,6 +51,20 @@ locals {
     Action   = "kms:Decrypt"
     Resource = var.kms_key_arn
   }
+
+  # The environment of infra/README.md, "Spark", is in an image of one's own alone: that of the release runs Python without Firn.
+  python = "/opt/firn/bin/python"
+  job_driver = {
+    sparkSubmit = {
+      entryPoint          = "s3://${var.script_bucket}/job.py"
+      entryPointArguments = [var.store_url, var.bootstrap_servers]
+      sparkSubmitParameters = var.image_uri == null ? "" : join(" ", [
+        "--conf spark.emr-serverless.driverEnv.PYSPARK_PYTHON=${local.python}",
+        "--conf spark.emr-serverless.driverEnv.PYSPARK_DRIVER_PYTHON=${local.python}",
+        "--conf spark.executorEnv.PYSPARK_PYTHON=${local.python}",
+      ])
+    }
+  }
 }
 
 resource "aws_cloudwatch_log_group" "jobs" {
@@ -167,6 +181,7 @@ resource "aws_iam_role_policy" "job" {
           Resource = "*"
         },
       ],
+      # What an archive needs where it goes: app/iam/calls.py, TARGET_NEEDS.
       [for bucket in var.target_bucket[*] :
         {
           Sid      = "TargetObjects"
@@ -179,9 +194,26 @@ resource "aws_iam_role_policy" "job" {
         {
           Sid      = "TargetList"
           Effect   = "Allow"
-          Action   = ["s3:ListBucket", "s3:ListBucketMultipartUploads"]
+          Action   = "s3:ListBucket"
           Resource = "arn:${var.partition}:s3:::${bucket}"
         }
+      ],
+      [for bucket in [var.script_bucket] :
+        {
+          Sid      = "Scripts"
+          Effect   = "Allow"
+          Action   = "s3:GetObject"
+          Resource = "arn:${var.partition}:s3:::${bucket}/*"
+        } if bucket != var.target_bucket
+      ],
+      [for keys in [var.kms_key_arns] :
+        {
+          Sid       = "TargetKeys"
+          Effect    = "Allow"
+          Action    = ["kms:Decrypt", "kms:GenerateDataKey"]
+          Resource  = keys
+          Condition = { StringEquals = { "kms:ViaService" = "s3.${var.region}.amazonaws.com" } }
+        } if length(keys) > 0
       ],
     )
   })

@@ -19,13 +19,18 @@ output "store_policy" {
 }
 
 output "submit_command" {
-  description = "Submits a job. Put the script and its arguments in."
+  description = "Submits a job, job.py in the bucket of scripts. Put its name and its arguments in."
   value       = <<-EOT
     aws emr-serverless start-job-run --region ${var.region} \
       --application-id ${aws_emrserverless_application.spark.id} \
       --execution-role-arn ${aws_iam_role.job.arn} \
       --name history \
-      --job-driver '{"sparkSubmit": {"entryPoint": "s3://YOUR-BUCKET/job.py", "entryPointArguments": ["${var.store_url}", "${var.bootstrap_servers}"], "sparkSubmitParameters": "--conf spark.emr-serverless.driverEnv.PYSPARK_PYTHON=/opt/firn/bin/python --conf spark.emr-serverless.driverEnv.PYSPARK_DRIVER_PYTHON=/opt/firn/bin/python --conf spark.executorEnv.PYSPARK_PYTHON=/opt/firn/bin/python"}}' \
-      --configuration-overrides '{"monitoringConfiguration": {"cloudWatchLoggingConfiguration": {"enabled": true, "logGroupName": "${aws_cloudwatch_log_group.jobs.name}"}}}'
+      --job-driver '${jsonencode({ sparkSubmit = { for name, value in local.job_driver.sparkSubmit : name => value if value != "" } })}' \
+      --configuration-overrides '${jsonencode({ monitoringConfiguration = { cloudWatchLoggingConfiguration = { enabled = true, logGroupName = aws_cloudwatch_log_group.jobs.name } } })}'
   EOT
+}
+
+output "script_bucket" {
+  description = "Bucket that the scripts of jobs are read from."
+  value       = var.script_bucket
 }

@@ -9,7 +9,7 @@ variable "region" {
 }
 
 variable "partition" {
-  description = "aws, aws-cn or aws-us-gov."
+  description = "aws or aws-us-gov."
   type        = string
 }
 
@@ -61,6 +61,16 @@ variable "store_url" {
 variable "target_bucket" {
   description = "Bucket that jobs write to; null: none."
   type        = string
+}
+
+variable "script_bucket" {
+  description = "Bucket that the scripts of jobs are read from."
+  type        = string
+}
+
+variable "kms_key_arns" {
+  description = "Keys that encrypt target_bucket and script_bucket; empty: S3's own do."
+  type        = list(string)
 }
 
 variable "kms_key_arn" {

@@ -39,7 +39,7 @@ variable "account_id" {
 }
 
 variable "partition" {
-  description = "aws, aws-cn or aws-us-gov."
+  description = "aws or aws-us-gov."
   type        = string
 }
 
