@@ -50,7 +50,7 @@ class Leader(NamedTuple):
         self, wanted: Replacement, *, records: int | None = None, epoch: int = 0, **otherwise: int
     ) -> None:
         """Upload what a job would; ``otherwise`` are fields of the footer that are not what was announced."""
-        told = wanted._asdict() | {"partition": 0} | otherwise
+        told = wanted._asdict() | {"topic_id": self.manifest.topic_id.int, "partition": 0} | otherwise
         start, end = told["base_offset"], told["end_offset"]
         count = end - start if records is None else records
         data = build_batch(
@@ -61,7 +61,7 @@ class Leader(NamedTuple):
             UploadJob(
                 key=self.key(wanted),
                 segment_id=wanted.segment_id.bytes,
-                topic_id=self.manifest.topic_id.bytes,
+                topic_id=uuid.UUID(int=told["topic_id"]).bytes,
                 partition=told["partition"],
                 path=str(self.scratch / "output"),
                 log_bytes=len(data),
@@ -135,6 +135,7 @@ async def test_nothing_is_replaced_by_what_is_not_in_the_store(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("otherwise", "sentence"),
     [
+        ({"topic_id": 7}, "holds another segment"),
         ({"partition": 1}, "holds another segment"),
         ({"end_offset": 19}, "holds another segment"),
         ({"epoch": 7}, "ends in leader epoch 7"),
