@@ -1,4 +1,7 @@
-"""Retention by time, whatever timestamps producers write: nothing that came less than ``retention.ms`` ago is deleted."""
+"""Retention by time, whatever timestamps producers write.
+
+Nothing is deleted that came less than ``retention.ms`` ago, and nothing whose timestamp is younger than that.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from app.configs import TimestampType
+from app.configs import ProduceValidation, TimestampType
 from app.configs.numbers import LONG_MAX
 from app.metrics import Registry
 from app.records.batch import HEADER_BYTES, parse_header, rewrite_header
@@ -51,26 +54,32 @@ def librdkafka_without_timestamps() -> bytearray:
 
 
 class Arrivals:
-    """When each record came, held against what is still there."""
+    """When each record came and the time it bears, held against what is still there."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._came_ms: dict[int, int] = {}
+        self._newest_ms: dict[int, int] = {}
+        """The greatest timestamp of the batch of each offset: Kafka deletes none that is younger than the retention."""
         self._start = 0
 
-    def append(self, batch: bytearray) -> None:
+    def append(self, batch: bytearray, *, newest_ms: int | None = None) -> None:
+        """``newest_ms``: the batch's greatest timestamp; None if its stored header is to be believed."""
         now_ms = self._world.clock.now_ms()
         result = self._world.log.append_as_leader(memoryview(batch), now_ms=now_ms)
         for offset in range(result.base_offset, result.last_offset_end):
             self._came_ms[offset] = now_ms
+            self._newest_ms[offset] = parse_header(batch).max_timestamp if newest_ms is None else newest_ms
 
     def check(self) -> None:
-        """Nothing went that was younger than the retention by its arrival."""
+        """Nothing went that was younger than the retention by its arrival or by its timestamp."""
         now_ms = self._world.clock.now_ms()
         start = self._world.log.log_start_offset
         for offset in range(self._start, start):
             age_ms = now_ms - self._came_ms[offset]
             assert age_ms > RETENTION_MS, f"offset {offset} went {age_ms} ms after it came"
+            age_ms = now_ms - self._newest_ms[offset]
+            assert age_ms > RETENTION_MS, f"offset {offset} went {age_ms} ms after the timestamp of its batch"
         self._start = start
 
     async def watch(self, seconds: float) -> None:
@@ -240,23 +249,34 @@ def _at(when: tuple[str, int], now_ms: int) -> int:
     return now_ms + number if kind == "now" else number
 
 
+def _of_the_future(tiered: bool) -> example:
+    """Batches whose timestamps are later than their arrival, in a log with segments that have rolled."""
+    batch = ([("now", RETENTION_MS)], None, 0, 0)
+    return example(batches=[batch] * 8, tiered=tiered, append_time=False, checked=False, restart_after=12)
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     batches=BATCHES,
     tiered=st.booleans(),
     append_time=st.booleans(),
+    checked=st.booleans(),
     restart_after=st.integers(0, 12),
 )
-def test_nothing_younger_than_the_retention_by_arrival_is_deleted_and_all_else_is_in_time(
+@_of_the_future(tiered=True)
+@_of_the_future(tiered=False)
+def test_nothing_younger_than_the_retention_by_arrival_or_timestamp_is_deleted_and_all_else_is_in_time(
     tmp_path_factory: pytest.TempPathFactory,
     batches: list[tuple[list[tuple[str, int]], tuple[str, int] | None, int, int]],
     tiered: bool,
     append_time: bool,
+    checked: bool,
     restart_after: int,
 ) -> None:
     config = replace(
         TIERED if tiered else LOCAL,
         message_timestamp_type=TimestampType.LOG_APPEND_TIME if append_time else TimestampType.CREATE_TIME,
+        firn_produce_validation=ProduceValidation.RECORDS if checked else ProduceValidation.BATCH,
     )
     newest_ms = 0
 
@@ -275,7 +295,9 @@ def test_nothing_younger_than_the_retention_by_arrival_is_deleted_and_all_else_i
                 claimed = None  # refused by its header alone
             if claimed is None and max(timestamps) < timestamps[0]:
                 timestamps.sort()
-            arrivals.append(produced(timestamps, claimed, codec=codec))
+            # Kafka computes it from the records. So does the broker if it checks them; else it believes the header.
+            greatest_ms = now_ms if append_time else max(timestamps) if checked else None
+            arrivals.append(produced(timestamps, claimed, codec=codec), newest_ms=greatest_ms)
             newest_ms = max(newest_ms, now_ms, world.log.segments()[-1].max_timestamp)
         await arrivals.watch(2 * RETENTION_MS / 1000)
         if newest_ms <= world.clock.now_ms() + RETENTION_MS:
