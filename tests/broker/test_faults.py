@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -113,6 +114,27 @@ async def test_a_disk_that_cannot_sync_is_told_once_with_what_to_do(
         (line,) = await told(broker, "is offline")
         assert line.startswith(f"the log directory {tmp_path}/data is offline: cannot sync ")
         assert line.endswith("mend the disk and start the broker again")
+        monkeypatch.undo()
+
+
+async def test_a_broker_tells_unasked_that_a_fault_is_over_and_that_another_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.faults.LOOK_S", 0.001)
+    monkeypatch.setattr("app.faults.QUIET_S", 0.01)
+    monkeypatch.setattr("app.faults.REPEAT_FIRST_S", 0.01)
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t", retention_ms="-1", firn_durability="disk")
+        with monkeypatch.context() as broken:
+            broken.setattr(PartitionLog, "append_as_leader", full)
+            assert await produce(client) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert await told(broker, "over after") == ["over after 0 s: writing t-0 failed once"]
+        assert await produce(client) is ErrorCode.NONE
+        monkeypatch.setattr(PosixFile, "fdatasync", failing(5))
+        assert await produce(client) is ErrorCode.KAFKA_STORAGE_ERROR
+        again = (await told(broker, "it goes on"))[0]
+        assert again.startswith(f"the log directory {tmp_path}/data is offline: cannot sync ")
+        assert re.search(r" \(once in \d+ s; it goes on\)$", again)
         monkeypatch.undo()
 
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
+import re
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.http import server
+from app.http.gateway import HttpSettings
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.ports import free_port
 
@@ -191,6 +195,50 @@ async def test_an_address_in_use_is_said_in_one_sentence(http: Http, broker: Run
         2,
         f"HTTP cannot listen on 127.0.0.1:{http.port}: address already in use.\n",
     )
+
+
+@pytest.fixture
+def loggers() -> Iterator[None]:
+    """The process gives them handlers of its own."""
+    kept = [(one, one.handlers[:], one.propagate) for one in map(logging.getLogger, ("uvicorn.error", "asyncio"))]
+    yield
+    for logger, handlers, propagate in kept:
+        logger.handlers[:] = handlers
+        logger.propagate = propagate
+
+
+async def test_that_a_fault_is_over_is_told_without_another_request(
+    monkeypatch: pytest.MonkeyPatch, loggers: None
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr("app.http.server.log_line", lines.append)
+    monkeypatch.setattr("app.faults.LOOK_S", 0.001)
+    monkeypatch.setattr("app.faults.QUIET_S", 0.01)
+    settings = HttpSettings(bootstrap=(("127.0.0.1", free_port()),), retry_budget_ms=1, connections_max=10)
+    port = free_port()
+    leash, theirs = socket.socketpair()
+    with leash, theirs:
+        serving = asyncio.create_task(
+            asyncio.to_thread(server.run, settings, host="127.0.0.1", port=port, parent_fd=theirs.fileno())
+        )
+        try:
+            async with asyncio.timeout(60):
+                while True:
+                    with contextlib.suppress(ConnectionRefusedError):
+                        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                        break
+                    assert not serving.done(), serving
+                    await asyncio.sleep(0.005)
+                writer.write(b"GET /v3/clusters HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
+                writer.close()
+                while len(lines) < 2:
+                    await asyncio.sleep(0.005)
+        finally:
+            leash.close()
+            assert await serving == 0
+    assert lines[0].startswith("no broker can be reached, so HTTP requests fail: ")
+    assert re.match(r"over after \d+ s: reaching a broker failed ", lines[1])
 
 
 async def test_every_process_of_a_broker_shows_its_cpu_and_memory(tmp_path: Path) -> None:

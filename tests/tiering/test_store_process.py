@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from app.errors import CorruptionError, StorageUnavailable
 from app.machine.rpc import RpcClient
+from app.objectstore.directory import DirectoryStore
 from app.objectstore.proxy import StoreProxy
 from app.tiering.segment_format import decode_footer
-from app.tiering.store_process import decode_samples
+from app.tiering.store_process import decode_samples, serve
 from app.tiering.store_proxy import ProxyStoreWork
 from tests.tiering.segments import batch, segment_bytes, upload_job
 
@@ -86,6 +88,45 @@ async def test_errors_arrive_as_what_they_are(process: _Process, tmp_path: Path)
 async def test_it_exits_at_once_when_its_socket_ends(process: _Process) -> None:
     await process.rpc.call("process.ping")
     assert await process.stop() == 0
+
+
+@pytest.fixture
+def garbage() -> Iterator[None]:
+    """The process collects it in its own way."""
+    thresholds = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*thresholds)
+
+
+async def test_that_a_fault_is_over_is_told_without_another_operation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, garbage: None
+) -> None:
+    async def away(*_: object) -> bytes:
+        raise StorageUnavailable("the store is away")
+
+    lines: list[str] = []
+    monkeypatch.setattr("app.tiering.store_process.log_line", lines.append)
+    monkeypatch.setattr("app.tiering.store_process.LOOK_S", 0.001)
+    monkeypatch.setattr("app.faults.QUIET_S", 0.01)
+    monkeypatch.setattr(DirectoryStore, "get", away)
+    ours, theirs = socket.socketpair()
+    serving = asyncio.create_task(serve(f"file://{tmp_path}/store", theirs))
+    rpc = RpcClient()
+    await rpc.connect(ours)
+    try:
+        with pytest.raises(StorageUnavailable):
+            await StoreProxy(rpc).get("k")
+        async with asyncio.timeout(60):
+            while len(lines) < 2:
+                await asyncio.sleep(0.001)
+    finally:
+        await rpc.close()
+        await serving
+    assert lines == [
+        "the object store's get fails: the store is away",
+        "over after 0 s: the object store's get failed once",
+    ]
 
 
 @pytest.mark.faults
