@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.broker.node import LOG_DESCRIPTORS_MAX, Node, Surroundings
 from app.broker.partitions import LOGS_AT_ONCE, Partitions
+from app.configs import BrokerConfig
 from app.coordinator.topics import INTERNAL
 from app.errors import ConfigError, ConflictError, ErrorCode, FirnError, StorageFull, StorageUnavailable
 from app.handlers.fetch import RANGES_MAX
 from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE
 from app.hot.manager import LogManager
+from app.machine.files import PosixFileSystem
+from app.machine.runtime import SystemClock
 from app.metadata.changes import ConfigChange, Operation
 from app.metadata.controller import StartRefused
+from app.objectstore.directory import DirectPool
+from app.objectstore.memory import MemoryStore
 from app.records.batch import iter_headers
+from app.tiering.store_work import InlineStoreWork
 from app.units import TopicIdPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest
@@ -465,3 +473,26 @@ async def test_a_clients_connection_is_kept_alive_while_nobody_speaks(tmp_path: 
                 if accepted and all(fields[5].split(":")[0] == keep_alive_timer for fields in accepted):
                     break
                 await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("of_the_process", "of_logs"),
+    [(1024, 512), (200, 100), (100, 64), (2 * LOG_DESCRIPTORS_MAX + 2, LOG_DESCRIPTORS_MAX), (2**30, 65_536)],
+)
+def test_logs_have_half_of_the_descriptors_of_the_process_up_to_a_bound(
+    tmp_path: Path, of_the_process: int, of_logs: int
+) -> None:
+    """The other half is for sockets; an unlimited process would leave every file of every log open."""
+    store, fs, pool, rng = MemoryStore(), PosixFileSystem(), DirectPool(), random.Random(1)
+    around = Surroundings(
+        clock=SystemClock(),
+        rng=rng,
+        pool=pool,
+        fs=fs,
+        store=store,
+        work=InlineStoreWork(store, fs, pool, rng),
+        log_line=print,
+        descriptors_max=of_the_process,
+    )
+    node = Node(BrokerConfig(data_dir=str(tmp_path)), around)
+    assert [one.value for one in node.registry.samples() if one.name == "firn_log_open_files_max"] == [of_logs]
