@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from uuid import UUID
 
 import pytest
@@ -18,6 +18,7 @@ from tests.interop.java_programs import JavaProgram, running
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 ROUNDS = 500
+RACKS = ("r1", "r2", "r3")
 
 
 @pytest.fixture(scope="module")
@@ -30,31 +31,46 @@ def topic(number: int) -> UUID:
     return UUID(int=1 << 64 | number)
 
 
-def owned_anything(rng: random.Random, counts: list[int]) -> dict[UUID, frozenset[int]]:
-    """What a member happens to have: neither assignor looks at it."""
-    return {topic(at): frozenset({rng.randrange(count)}) for at, count in enumerate(counts) if rng.random() < 0.5}
+def or_none(words: Iterable[object], between: str = ",") -> str:
+    return between.join(map(str, words)) or "-"
 
 
 def test_range_assigns_as_kafkas(kafka: JavaProgram) -> None:
-    """Kafka's is neither sticky nor aware of racks."""
+    """Both are given racks, and what members own: Kafka's is neither sticky nor aware of racks."""
+    for first, other in (("0:0,0:3", "0:1,0:2"), ("0:1,0:2", "0:0,0:3")):
+        asked = ("-;-;-;-", "|", "m1", "-", "-", "0", first, "m2", "-", "-", "0", other)
+        kept = f"m1={first}, m2={other},".replace(":", "-")
+        assert kafka.ask("uniform", *asked) == kept, "Kafka's classes know what members own"
+        assert kafka.ask("range", *asked) == "m1=0-0,0-1, m2=0-2,0-3,"
     rng = random.Random(848)
     for _ in range(ROUNDS):
         counts = [rng.randint(1, 12) for _ in range(rng.randint(1, 4))]
+        racks = [[frozenset(rng.sample(RACKS, rng.randint(0, 2))) for _ in range(count)] for count in counts]
         one = frozenset(at for at in range(len(counts)) if rng.random() < 0.8)
         same = rng.random() < 0.5
-        words: list[object] = ["range", *counts, "|"]
+        numbers = rng.sample(range(100), rng.randint(1, 7))
+        owner = {
+            (at, partition): rng.choice([None, *numbers])
+            for at, count in enumerate(counts)
+            for partition in range(count)
+        }
+        words: list[object] = ["range", *(";".join(or_none(sorted(each)) for each in parts) for parts in racks), "|"]
         specs: dict[str, MemberSpec] = {}
-        for member in rng.sample(range(100), rng.randint(1, 7)):
+        for member in numbers:
             subscribed = one if same else frozenset(at for at in range(len(counts)) if rng.random() < 0.6)
             instance = f"i{rng.randint(0, 1000)}-{member}" if rng.random() < 0.4 else None
-            words += [f"m{member}", instance or "-", ",".join(map(str, sorted(subscribed))) or "-"]
+            rack = rng.choice([None, *RACKS])
+            owned = [pair for pair, whose in owner.items() if whose == member]
+            words += [f"m{member}", instance or "-", rack or "-", or_none(sorted(subscribed))]
+            words.append(or_none(f"{at}:{partition}" for at, partition in owned))
             specs[f"m{member}"] = MemberSpec(
                 frozenset(map(topic, subscribed)),
-                owned=owned_anything(rng, counts),
+                owned={topic(at): frozenset(partition for whose, partition in owned if whose == at) for at, _ in owned},
                 instance_id=instance,
-                rack_id=rng.choice([None, "r1", "r2"]),
+                rack_id=rack,
             )
-        ours = assign_range(specs, {topic(at): TopicSpec(count) for at, count in enumerate(counts)})
+        topics = {topic(at): TopicSpec(count, racks[at]) for at, count in enumerate(counts)}
+        ours = assign_range(specs, topics)
         said = " ".join(
             f"{member}="
             + "".join(

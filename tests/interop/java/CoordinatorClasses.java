@@ -7,7 +7,6 @@ import java.util.HexFormat;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Optional;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
@@ -16,10 +15,12 @@ import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.config.AbstractConfig;
 import org.apache.kafka.common.utils.LogContext;
 import org.apache.kafka.common.utils.Time;
+import org.apache.kafka.coordinator.group.api.assignor.ConsumerGroupPartitionAssignor;
 import org.apache.kafka.coordinator.group.api.assignor.MemberAssignment;
 import org.apache.kafka.coordinator.group.api.assignor.SubscribedTopicDescriber;
 import org.apache.kafka.coordinator.group.api.assignor.SubscriptionType;
 import org.apache.kafka.coordinator.group.assignor.RangeAssignor;
+import org.apache.kafka.coordinator.group.assignor.UniformAssignor;
 import org.apache.kafka.coordinator.group.modern.Assignment;
 import org.apache.kafka.coordinator.group.modern.GroupSpecImpl;
 import org.apache.kafka.coordinator.group.modern.MemberSubscriptionAndAssignmentImpl;
@@ -35,7 +36,9 @@ import org.apache.kafka.timeline.SnapshotRegistry;
 /**
  * Kafka's own classes of its coordinators, asked one thing by a line and answering by a line.
  *
- * <p>"range COUNT... | ID INSTANCE|- TOPIC,TOPIC|- ...": what the range assignor of the consumer protocol gives to whom.
+ * <p>"range RACKS;RACKS... ... | ID INSTANCE|- RACK|- TOPIC,TOPIC|- TOPIC:PARTITION,...|- ...": what the range assignor of the
+ * consumer protocol gives to whom; "uniform" asks the other one. A topic is the racks of each of its partitions ("a,b;-;c"), and
+ * the last word of a member is what it owns.
  * "share GROUP TOPIC PARTITION KEY=VALUE|- ...": what a share coordinator knows that has loaded these records, in hexadecimal.
  */
 public final class CoordinatorClasses {
@@ -43,7 +46,7 @@ public final class CoordinatorClasses {
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             String[] words = line.split(" ");
-            System.out.println(words[0].equals("range") ? range(words) : share(words));
+            System.out.println(words[0].equals("share") ? share(words) : assigned(words));
         }
     }
 
@@ -51,30 +54,48 @@ public final class CoordinatorClasses {
         return new Uuid(1, number);
     }
 
-    private static String range(String[] words) {
-        List<Integer> counts = new ArrayList<>();
+    private static List<String> listed(String word) {
+        return word.equals("-") ? List.of() : List.of(word.split(","));
+    }
+
+    private static String assigned(String[] words) {
+        List<List<Set<String>>> racks = new ArrayList<>();
         int at = 1;
-        for (; !words[at].equals("|"); at++) counts.add(Integer.parseInt(words[at]));
+        for (; !words[at].equals("|"); at++) {
+            List<Set<String>> each = new ArrayList<>();
+            for (String partition : words[at].split(";")) each.add(Set.copyOf(listed(partition)));
+            racks.add(each);
+        }
         Map<String, MemberSubscriptionAndAssignmentImpl> members = new LinkedHashMap<>();
         Set<Set<Uuid>> subscriptions = new HashSet<>();
-        for (at++; at < words.length; at += 3) {
+        Map<Uuid, Map<Integer, String>> owners = new LinkedHashMap<>();
+        for (at++; at < words.length; at += 5) {
+            String member = words[at];
             Set<Uuid> topics = new HashSet<>();
-            if (!words[at + 2].equals("-")) for (String number : words[at + 2].split(",")) topics.add(topic(Integer.parseInt(number)));
+            for (String number : listed(words[at + 3])) topics.add(topic(Integer.parseInt(number)));
             subscriptions.add(topics);
-            Optional<String> instance = words[at + 1].equals("-") ? Optional.empty() : Optional.of(words[at + 1]);
-            members.put(words[at], new MemberSubscriptionAndAssignmentImpl(Optional.empty(), instance, topics, Assignment.EMPTY));
+            Map<Uuid, Set<Integer>> owned = new LinkedHashMap<>();
+            for (String pair : listed(words[at + 4])) {
+                Uuid topic = topic(Integer.parseInt(pair.split(":")[0]));
+                int partition = Integer.parseInt(pair.split(":")[1]);
+                owned.computeIfAbsent(topic, each -> new HashSet<>()).add(partition);
+                owners.computeIfAbsent(topic, each -> new LinkedHashMap<>()).put(partition, member);
+            }
+            members.put(member, new MemberSubscriptionAndAssignmentImpl(
+                listed(words[at + 2]).stream().findFirst(), listed(words[at + 1]).stream().findFirst(), topics, new Assignment(owned)));
         }
         SubscriptionType type = subscriptions.size() == 1 ? SubscriptionType.HOMOGENEOUS : SubscriptionType.HETEROGENEOUS;
         SubscribedTopicDescriber describer = new SubscribedTopicDescriber() {
             public int numPartitions(Uuid topicId) {
-                return counts.get((int) topicId.getLeastSignificantBits());
+                return racks.get((int) topicId.getLeastSignificantBits()).size();
             }
 
             public Set<String> racksForPartition(Uuid topicId, int partition) {
-                return Set.of();
+                return racks.get((int) topicId.getLeastSignificantBits()).get(partition);
             }
         };
-        Map<String, MemberAssignment> given = new RangeAssignor().assign(new GroupSpecImpl(members, type, Map.of()), describer).members();
+        ConsumerGroupPartitionAssignor assignor = words[0].equals("range") ? new RangeAssignor() : new UniformAssignor();
+        Map<String, MemberAssignment> given = assignor.assign(new GroupSpecImpl(members, type, owners), describer).members();
         StringBuilder answer = new StringBuilder();
         for (String member : new TreeSet<>(given.keySet())) {
             answer.append(member).append("=");
