@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from app.http.access import HEALTH_PATHS, Access, Asked, parse_authority, parse_hosts, parse_origins
 from tests.support.broker import RunningBroker
+from tests.support.routes import served_routes
 
 ASKED = Asked(method="POST", path="/v3/clusters", hosts=("localhost:8080",), local_host="10.1.2.3")
 
@@ -137,15 +138,8 @@ def test_no_host_header_breaks_the_rule(text: str) -> None:
 # --- the application --------------------------------------------------------------------------------------------------
 
 
-def routes(application: FastAPI) -> list[tuple[str, str]]:
-    """Every method and path that is served."""
-    schema = application.openapi()["paths"]
-    found = [(method.upper(), path) for path, operations in schema.items() for method in operations]
-    return [*found, ("GET", "/"), ("GET", "/docs"), ("GET", "/openapi.json")]
-
-
 async def test_no_route_serves_a_foreign_host_or_origin(http: httpx.AsyncClient, application: FastAPI) -> None:
-    found = routes(application)
+    found = sorted(served_routes(application))
     assert len(found) > 20
     for method, path in found:
         foreign = await http.request(method, path, headers={"Host": "evil.example"})

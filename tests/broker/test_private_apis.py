@@ -1,0 +1,99 @@
+"""Firn's own API keys, sent by somebody who can reach the listener and means no good (ADR 0003)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from app.client.firn_api import (
+    PlaceRequest,
+    PlaceResponse,
+    TierSegmentsRequest,
+    TierSegmentsResponse,
+    TierStatusRequest,
+    TierStatusResponse,
+    pack,
+    unpack,
+)
+from app.errors import ErrorCode
+from app.handlers.draining import DrainState
+from app.wire.apikeys import ApiKey
+from app.wire.versions import PRIVATE
+from tests.handlers.conversation import Talk, batch, talk
+from tests.support.broker import running_broker
+
+
+async def produce(client: Talk) -> ErrorCode:
+    answer = await client.produce(9, [("t", [(0, batch())])])
+    return ErrorCode(answer.responses[0].partition_responses[0].error_code)
+
+
+async def test_what_is_no_request_of_a_private_api_ends_its_connection_and_changes_nothing(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t", retention_ms="-1")
+        assert await produce(client) is ErrorCode.NONE
+        for key in sorted(PRIVATE):
+            for message in (b"", b"\xff\xff", b"\x80", b"\x90" * 1000):
+                async with talk(broker.port) as forger:
+                    forger.send(key, 0, message)
+                    assert await forger.closed(), key
+        assert broker.node.context.drain.state is DrainState.SERVING
+        assert await produce(client) is ErrorCode.NONE
+        assert broker.log("t").log_end_offset == 2
+
+
+async def test_partitions_and_offsets_that_there_are_not_are_answered_with_nothing(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t", retention_ms="-1")
+
+        async def segments(topic: str, partition: int, offset: int = 0) -> TierSegmentsResponse:
+            asked = TierSegmentsRequest(topic, partition, offset)
+            return unpack(TierSegmentsResponse, await client.ask(ApiKey.FIRN_TIER_SEGMENTS, 0, pack(asked)))
+
+        async with asyncio.timeout(60):
+            while not (await segments("t", 0)).segments:  # it is not in the tier's hands before its manifest is there
+                await asyncio.sleep(0.002)
+        for topic, partition in (("../t", 0), ("", 0), ("t", 1), ("t", -1), ("t", 2**63)):
+            found = await segments(topic, partition)
+            assert (found.segments, found.error) == ([], f"there is no partition {topic}-{partition}")
+        for offset in (-(2**63), 0, 2**64 - 1):
+            assert [one.state for one in (await segments("t", 0, offset)).segments] == ["ACTIVE"]
+        asked = TierStatusRequest(["../t", "t", ""])
+        status = unpack(TierStatusResponse, await client.ask(ApiKey.FIRN_TIER_STATUS, 0, pack(asked)))
+        assert ([one.topic for one in status.partitions], status.missing) == (["t"], ["", "../t"])
+
+
+async def test_a_forged_notice_of_a_take_over_costs_a_look_and_the_broker_serves_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.handlers.acknowledging.TOLD_INTERVAL_S", 3600.0)
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t", retention_ms="-1")
+        assert await produce(client) is ErrorCode.NONE
+        cluster_id, node_id = broker.node.controller.image.cluster_id, broker.node.config.node_id
+        directory_id = broker.node.controller.identity.directory_id
+
+        async def tell(*named: object, by: str = "somebody") -> PlaceResponse:
+            asked = PlaceRequest(*named, by)  # type: ignore[arg-type]
+            return unpack(PlaceResponse, await client.ask(ApiKey.FIRN_PLACE, 0, pack(asked)))
+
+        for named in (
+            ("another cluster", node_id, directory_id),
+            (cluster_id, node_id + 1, directory_id),
+            (cluster_id, node_id, UUID(int=1)),
+        ):
+            told = await tell(*named)
+            assert not told.looks
+            assert (told.untiered_bytes, told.untiered_partitions) == (0, 0)
+            assert (told.cluster_id, told.node_id, told.directory_id) == (cluster_id, node_id, directory_id)
+        assert not (await tell(cluster_id, node_id, directory_id, by="")).looks
+        told = await tell(cluster_id, node_id, directory_id)
+        assert (told.looks, told.untiered_bytes, told.untiered_partitions) == (True, len(batch()), 1)
+        assert await produce(client) is ErrorCode.NONE, "it has looked, and nobody has its place"
+        assert not (await tell(cluster_id, node_id, directory_id)).looks, "not again so soon"
+        assert await produce(client) is ErrorCode.NONE
+        assert broker.fenced is None
+        assert broker.log("t").log_end_offset == 3

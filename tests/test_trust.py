@@ -1,0 +1,221 @@
+"""What Firn trusts of whoever asks, for each private API and each HTTP route, and which tests hold it (ADR 0003, 0015).
+
+There is no access control yet: whoever reaches a port may ask for everything. So the rules are what a request may *say*. A new key,
+a new field of a private request or a new route has no entry here, and a test fails until somebody has thought about it.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+from app.client import firn_api
+from app.http.access import HEALTH_PATHS
+from app.http.application import create_app
+from app.http.gateway import HttpSettings
+from app.machine.runtime import SystemClock
+from app.wire.apikeys import ApiKey
+from app.wire.versions import PRIVATE
+from tests.support.routes import served_routes
+
+TESTS = Path(__file__).parent
+PRIVATE_FROM = 20_000
+
+
+class Private(NamedTuple):
+    """A private API: each field of its request with what is believed of it, and the tests that hold that."""
+
+    request: type[msgspec.Struct]
+    fields: dict[str, str]
+    tests: tuple[str, ...]
+
+
+class Served(NamedTuple):
+    """An HTTP route: what is believed of a request, and the tests that hold that."""
+
+    trusts: str
+    tests: tuple[str, ...]
+
+
+NO_REQUEST = (
+    "broker/test_private_apis.py::test_what_is_no_request_of_a_private_api_ends_its_connection_and_changes_nothing"
+)
+NOT_THERE = "broker/test_private_apis.py::test_partitions_and_offsets_that_there_are_not_are_answered_with_nothing"
+
+PRIVATE_APIS = {
+    ApiKey.FIRN_METRICS: Private(
+        firn_api.MetricsRequest,
+        {},
+        (NO_REQUEST, "handlers/test_small_apis.py::test_metrics_are_told_over_the_protocol"),
+    ),
+    ApiKey.FIRN_TIER_STATUS: Private(
+        firn_api.TierStatusRequest,
+        {"topics": "names to look up; those that do not exist are told"},
+        (NO_REQUEST, NOT_THERE),
+    ),
+    ApiKey.FIRN_TIER_SEGMENTS: Private(
+        firn_api.TierSegmentsRequest,
+        {
+            "topic": "a name to look up",
+            "partition": "a number to look up",
+            "from_offset": "any number: it only leaves segments out",
+        },
+        (NO_REQUEST, NOT_THERE),
+    ),
+    ApiKey.FIRN_TIER_REPLACE: Private(
+        firn_api.TierReplaceRequest,
+        {
+            "topic": "must be led by this broker",
+            "partition": "must be led by this broker",
+            "step": "one of three",
+            "inputs": "must be readable neighbours of this partition, not local any more, which the range covers exactly",
+            "segment_id": "the key is made of it; the footer under that key must bear it",
+            "base_offset": "held against the inputs, and against the footer",
+            "end_offset": "held against the inputs, and against the footer",
+        },
+        (
+            NO_REQUEST,
+            "broker/test_replacing.py::test_nobody_can_have_an_object_deleted_by_naming_its_key",
+            "broker/test_replacing.py::test_nobody_can_have_segments_replaced_by_an_object_that_is_not_there",
+            "broker/test_replacing.py::test_a_replacement_that_cannot_be_one_is_refused_in_a_sentence",
+            "tiering/test_replacement.py::test_an_object_that_is_not_the_replacement_replaces_nothing",
+            "tiering/test_replacement.py::test_another_segment_or_a_damaged_one_under_the_key_replaces_nothing",
+            "tiering/test_replacement.py::test_what_is_local_still_or_is_no_run_of_neighbours_is_not_replaced",
+            "tiering/test_replacement.py::test_a_copy_of_the_leaders_own_is_given_up_by_nobody_else",
+        ),
+    ),
+    ApiKey.FIRN_PLACE: Private(
+        firn_api.PlaceRequest,
+        {
+            "cluster_id": "compared with the broker's own",
+            "node_id": "compared with the broker's own",
+            "directory_id": "compared with the broker's own",
+            "replaced_by": "not believed: the broker reads the cluster log, and not again for some seconds",
+        },
+        (
+            NO_REQUEST,
+            "broker/test_private_apis.py::test_a_forged_notice_of_a_take_over_costs_a_look_and_the_broker_serves_on",
+            "handlers/test_acknowledging.py::test_forged_messages_cost_a_look_now_and_then_and_no_more",
+        ),
+    ),
+    ApiKey.FIRN_DRAIN: Private(
+        firn_api.DrainRequest,
+        {"step": "trusted: whoever reaches the listener may drain the broker, and so stop it (ADR 0019)"},
+        (
+            NO_REQUEST,
+            "broker/test_drain.py::test_a_broker_that_drains_refuses_writes_and_serves_all_else",
+            "broker/test_drain.py::test_a_drain_that_is_taken_back_leaves_a_broker_that_writes",
+        ),
+    ),
+}
+
+DOOR = "http/test_access.py::test_no_route_serves_a_foreign_host_or_origin"
+"""It walks over every route, as this test does."""
+ERRORS = "http/test_application.py::test_errors_have_the_rest_proxys_shape"
+LIFE = "http/test_application.py::test_a_topic_lives_from_create_to_delete"
+CONFIGS = "http/test_application.py::test_settings_of_a_topic_are_read_set_and_set_back"
+MISSING = "http/test_application.py::test_replicas_and_brokers_settings_that_there_are_not_are_404"
+PAGE_ELSEWHERE = "http/test_access.py::test_a_page_elsewhere_can_neither_make_a_topic_nor_write_to_one"
+HEALTH = "http/test_access.py::test_health_is_told_whatever_host_is_asked_for"
+
+NOTHING = Served("nothing is said but the path", (DOOR,))
+HEALTH_CHECK = Served("nothing, the host neither: load balancers ask by address", (DOOR, HEALTH))
+LOOKED_UP = Served("names and numbers of the path are looked up; nothing is changed", (DOOR, ERRORS, MISSING))
+CHANGES_TOPICS = Served(
+    "whoever reaches the port may change topics; the body's form is checked, the broker decides as for a Kafka request",
+    (DOOR, ERRORS, LIFE, PAGE_ELSEWHERE),
+)
+CHANGES_CONFIGS = Served(CHANGES_TOPICS.trusts, (DOOR, ERRORS, CONFIGS, PAGE_ELSEWHERE))
+
+CLUSTER = "/v3/clusters/{cluster_id}"
+BROKER = f"{CLUSTER}/brokers/{{broker_id}}"
+TOPIC = f"{CLUSTER}/topics/{{topic_name}}"
+PARTITION = f"{TOPIC}/partitions/{{partition_id}}"
+HTTP_ROUTES = {
+    ("GET", "/"): NOTHING,
+    ("GET", "/docs"): NOTHING,
+    ("GET", "/openapi.json"): NOTHING,
+    ("GET", "/metrics"): NOTHING,
+    ("GET", "/healthz"): HEALTH_CHECK,
+    ("GET", "/readyz"): HEALTH_CHECK,
+    ("GET", "/v3/clusters"): NOTHING,
+    ("GET", CLUSTER): LOOKED_UP,
+    ("GET", f"{CLUSTER}/brokers"): LOOKED_UP,
+    ("GET", BROKER): LOOKED_UP,
+    ("GET", f"{BROKER}/configs"): LOOKED_UP,
+    ("GET", f"{BROKER}/configs/{{name}}"): LOOKED_UP,
+    ("GET", f"{CLUSTER}/topics"): LOOKED_UP,
+    ("POST", f"{CLUSTER}/topics"): CHANGES_TOPICS,
+    ("GET", TOPIC): LOOKED_UP,
+    ("PATCH", TOPIC): CHANGES_TOPICS,
+    ("DELETE", TOPIC): CHANGES_TOPICS,
+    ("GET", f"{TOPIC}/partitions"): LOOKED_UP,
+    ("GET", PARTITION): LOOKED_UP,
+    ("GET", f"{PARTITION}/replicas"): LOOKED_UP,
+    ("GET", f"{PARTITION}/replicas/{{broker_id}}"): LOOKED_UP,
+    ("GET", f"{TOPIC}/configs"): LOOKED_UP,
+    ("POST", f"{TOPIC}/configs:alter"): CHANGES_CONFIGS,
+    ("GET", f"{TOPIC}/configs/{{name}}"): LOOKED_UP,
+    ("PUT", f"{TOPIC}/configs/{{name}}"): CHANGES_CONFIGS,
+    ("DELETE", f"{TOPIC}/configs/{{name}}"): CHANGES_CONFIGS,
+    ("POST", f"{TOPIC}/records"): Served(
+        "whoever reaches the port may write; records and bodies are bounded, and each record has a receipt",
+        (
+            DOOR,
+            ERRORS,
+            PAGE_ELSEWHERE,
+            "http/test_application.py::test_many_records_have_a_receipt_each_in_order_and_errors_do_not_end_them",
+            "http/test_json_stream.py::test_an_object_that_grows_past_the_limit_is_refused_before_it_ends",
+            "http/test_connections.py::test_a_body_that_comes_by_drops_is_given_up",
+            "http/test_process.py::test_a_client_that_never_reads_its_receipts_stops_being_read",
+        ),
+    ),
+    ("POST", "/firn/v1/topics/{topic_name}/partitions/{partition_id}/replacements"): Served(
+        "ids and a range, as the private API that it passes them on to; no key, state, time or size",
+        (
+            DOOR,
+            "http/test_application.py::test_what_cannot_be_a_replacement_is_refused_in_a_sentence",
+            *PRIVATE_APIS[ApiKey.FIRN_TIER_REPLACE].tests,
+        ),
+    ),
+}
+
+
+def test_every_private_api_is_in_the_table() -> None:
+    assert set(PRIVATE_APIS) == PRIVATE == {key for key in ApiKey if key >= PRIVATE_FROM}
+    requests = {
+        value
+        for name, value in vars(firn_api).items()
+        if name.endswith("Request") and isinstance(value, type) and issubclass(value, msgspec.Struct)
+    }
+    assert {entry.request for entry in PRIVATE_APIS.values()} == requests
+
+
+@pytest.mark.parametrize("key", sorted(PRIVATE_APIS))
+def test_every_field_of_a_private_request_is_in_the_table(key: ApiKey) -> None:
+    entry = PRIVATE_APIS[key]
+    assert tuple(entry.fields) == entry.request.__struct_fields__
+
+
+def test_every_http_route_is_in_the_table() -> None:
+    settings = HttpSettings(bootstrap=(("127.0.0.1", 1),))
+    assert set(HTTP_ROUTES) == served_routes(create_app(settings, clock=SystemClock(), rng=random.Random(1)))
+    assert {path for (_, path), entry in HTTP_ROUTES.items() if entry is HEALTH_CHECK} == HEALTH_PATHS
+
+
+@cache
+def names_in(path: str) -> frozenset[str]:
+    found = ast.parse((TESTS / path).read_text()).body
+    return frozenset(one.name for one in found if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)))
+
+
+def test_the_tests_that_the_table_names_exist() -> None:
+    named = {test for entry in (*PRIVATE_APIS.values(), *HTTP_ROUTES.values()) for test in entry.tests}
+    assert all(entry.tests for entry in (*PRIVATE_APIS.values(), *HTTP_ROUTES.values()))
+    assert [test for test in sorted(named) if test.partition("::")[2] not in names_in(test.partition("::")[0])] == []
