@@ -9,17 +9,17 @@ output "role_arn" {
 }
 
 output "repository_url" {
-  description = "Where the image of the workers is pushed."
+  description = "Repository for the workers' image. You push the image there."
   value       = aws_ecr_repository.image.repository_url
 }
 
 output "store_policy" {
-  description = "What jobs may do in the cluster's bucket, as JSON; `firn iam policy --role spark` prints the same."
+  description = "The jobs' permissions in the cluster's bucket, as JSON; `firn iam policy --role spark` prints the same."
   value       = jsonencode(local.store_policy)
 }
 
 output "submit_command" {
-  description = "Submits a job. Put the script and its arguments in."
+  description = "Command that submits a job. Insert your script and its arguments."
   value       = <<-EOT
     aws emr-serverless start-job-run --region ${var.region} \
       --application-id ${aws_emrserverless_application.spark.id} \
