@@ -148,13 +148,13 @@ class ManifestCopies:
         try:
             await self._pool.run(write)
         except OSError as error:
-            sentence = f"cannot keep copies of manifests in the data directory: {error}"
+            sentence = f"cannot write copies of manifests to the data directory: {error}"
             self._faults.met("copying", "manifests", sentence)
 
     async def leave_ends(
         self, incarnation: UUID, led: Mapping[TopicIdPartition, tuple[SegmentManifest, LeaderEpoch]]
     ) -> None:
-        """Say where the manifests end that this start has led, and that nobody here writes them any more. After ``write``."""
+        """Write the ends of the manifests that this start has led. Nothing here writes them afterwards. Call after ``write``."""
         ends = [
             ManifestEnd(*key, epoch, manifest.version)
             for key, (manifest, epoch) in led.items()
@@ -170,7 +170,7 @@ class ManifestCopies:
         try:
             await self._pool.run(write)
         except OSError as error:
-            self._log_line(f"cannot note in the data directory where the manifests end: {error}")
+            self._log_line(f"cannot write the ends of the manifests to the data directory: {error}")
 
     def _path(self, partition: TopicIdPartition) -> str:
         return f"{self._directory}/{manifest_cache_name(*partition)}"

@@ -199,14 +199,15 @@ class Node:
         self.logs.lock()
         if around.fs.exists(f"{config.data_dir}/{KAFKA_METADATA_DIRECTORY}"):
             raise ConfigError(
-                f"the data directory {config.data_dir} is one of Apache Kafka: Firn does not read its logs, and would cut them. "
-                "Name an empty directory (log.dirs, --data-dir), and copy topics from a running Kafka, for example by MirrorMaker"
+                f"the data directory {config.data_dir} belongs to Apache Kafka: Firn cannot read its logs, and would truncate "
+                "them. Name an empty directory (log.dirs, --data-dir), and copy topics from a running Kafka, for example with "
+                "MirrorMaker"
             )
         meta = self.logs.read_meta()
         if meta is not None and meta.node_id != config.node_id:
             raise ConfigError(
-                f"the data directory {config.data_dir} belongs to node {meta.node_id}, and this is node {config.node_id}: "
-                f"give --node-id {meta.node_id}, or another --data-dir"
+                f"the data directory {config.data_dir} belongs to node {meta.node_id}, but this is node {config.node_id}: "
+                f"use --node-id {meta.node_id}, or another --data-dir"
             )
         self._new_directory = meta is None
         if listen:
@@ -473,7 +474,7 @@ class Node:
             raise self._fenced
 
     async def _tell_what_stays_behind(self) -> None:
-        """Name the records that whoever took over does not have, as far as the manifests can be read now."""
+        """Name the records that the new broker does not have, as far as the manifests can be read now."""
         logs = self.logs.logs()
         starts = {log: self._first_left_behind(log) for log in logs}
         unsure = False
@@ -482,7 +483,7 @@ class Node:
                 for log in logs:
                     manifest = self.remote_log_manager.last_manifest_of(TopicIdPartition(log.topic_id, log.partition))
                     if manifest is not None and log.log_end_offset > starts[log]:
-                        # A copy that was under way may have been finished by whoever took over.
+                        # The new broker may have finished an upload that was under way.
                         await manifest.refresh()
                         starts[log] = self._first_left_behind(log)
         except (TimeoutError, FirnError):
@@ -494,10 +495,10 @@ class Node:
         ]
         if behind:
             more = f" and {len(behind) - PARTITIONS_NAMED_MAX} more" if len(behind) > PARTITIONS_NAMED_MAX else ""
-            older = " (as known here: the store does not say what was finished since)" if unsure else ""
+            older = " (as far as this broker knows: it cannot read the store)" if unsure else ""
             self._log_line(
-                f"offsets that were not in the store when it was taken over stay in {self.config.data_dir}, and whoever took over"
-                f" may have given them to other records{older}: {', '.join(behind[:PARTITIONS_NAMED_MAX])}{more}"
+                f"records that were not in the store at the take-over are only in {self.config.data_dir}, and the new broker may"
+                f" have given their offsets to other records{older}: {', '.join(behind[:PARTITIONS_NAMED_MAX])}{more}"
             )
 
     def _first_left_behind(self, log: PartitionLog) -> int:
@@ -505,7 +506,7 @@ class Node:
         manifest = self.remote_log_manager.last_manifest_of(TopicIdPartition(log.topic_id, log.partition))
         if manifest is None:
             return log.log_start_offset
-        # What was tiered since under a leader epoch that this log did not have there is whoever took over's.
+        # Records that were tiered later under a leader epoch that this log does not have there are the new broker's.
         mine = {one.epoch: one.start_offset for one in log.leader_epochs()}
         oldest = min(mine, default=0)
         others = [
@@ -528,14 +529,14 @@ class Node:
             self._on_fenced(next(iter(errors.exceptions)))  # type: ignore[arg-type]
 
     async def _watch_room(self) -> None:
-        """Refuse producers while the disk is nearly full, before the file system does it less politely."""
+        """Refuse producers while the disk is nearly full, before writes to the file system fail."""
         least = self.config.firn_log_dir_free_bytes_min
         while least > 0:
             try:
                 free = await self._around.pool.run(self.logs.free_bytes)
             except StorageUnavailable as error:
-                # Whoever writes will meet what is wrong with the disk.
-                self.faults.met_error("asking for the room in", self.config.data_dir, error)
+                # The next write will report the fault of the disk.
+                self.faults.met_error("reading the free space of", self.config.data_dir, error)
                 await asyncio.sleep(ROOM_CHECK_S)
                 continue
             context = self.context
@@ -544,18 +545,18 @@ class Node:
                     f"the disk of {self.config.data_dir} has {free} bytes left, below firn.log.dir.free.bytes.min={least}"
                 )
                 context.refuse_for_room(full)
-                sentence = f"{full}; producers are refused until there is room"
+                sentence = f"{full}; producers are refused until there is space"
                 self.faults.met("finding room in", self.config.data_dir, sentence, lasting=True)
             elif free >= least and context.no_room is not None:
                 context.refuse_for_room(None)
                 self.faults.over("finding room in", self.config.data_dir)
-                self._log_line(f"there is room on the disk of {self.config.data_dir} again; producers are served")
+                self._log_line(f"the disk of {self.config.data_dir} has enough space again; producers are served")
             await asyncio.sleep(ROOM_CHECK_S)
 
     def _on_offline(self, reason: str) -> None:
         sentence = (
-            f"the log directory {self.config.data_dir} is offline: {reason}. Nothing is read from it or written to it any more; "
-            "mend the disk and start the broker again"
+            f"the log directory {self.config.data_dir} is offline: {reason}. The broker no longer reads or writes it; "
+            "repair the disk and start the broker again"
         )
         self.faults.met("the log directory", self.config.data_dir, sentence, lasting=True)
 

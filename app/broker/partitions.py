@@ -86,7 +86,7 @@ class _Unopened:
 
 
 class _Opened(NamedTuple):
-    """What opening a partition came to."""
+    """The result of opening a partition."""
 
     plan: RestorePlan | None
     lost: list[LostMarker]
@@ -96,7 +96,7 @@ def _why_offline(key: TopicIdPartition, error: CorruptionError) -> str:
     """Why a partition cannot be led and what to do, in a sentence or two."""
     said = str(error)
     mended = said if "put back" in said else f"{said}; {how_to_mend(key)}"
-    return f"{mended}. The broker looks again every few minutes, and when it starts"
+    return f"{mended}. The broker tries again every few minutes, and when it starts"
 
 
 class Partitions:
@@ -254,15 +254,15 @@ class Partitions:
         hole = lost_beginning(manifest)
         if hole is not None:
             self._log_line(
-                f"{log.topic}-{log.partition} has lost the offsets from {hole[0]} to {hole[1]}: no segment in the store"
-                " covers them, and reading them fails; DeleteRecords up to there lets them go"
+                f"{log.topic}-{log.partition} has lost offsets [{hole[0]}, {hole[1]}): no segment in the store covers them, and"
+                f" reads of them fail. To give them up, delete the records before offset {hole[1]} (firn topic delete-records)"
             )
         if log.config.firn_durability is Durability.DISK and log.recovery_point < log.log_end_offset:
             # What recovery found may only be in the page cache yet, names included, and is about to be read.
             try:
                 await log.flush()
             except StorageFull:
-                self._log_line(f"{log.topic}-{log.partition} is durable, but there is no room for its indexes")
+                self._log_line(f"{log.topic}-{log.partition} is synced, but the disk has no space for its indexes")
         return _Opened(plan, lost)
 
     def _may_lack_records(self, log: PartitionLog, manifest: SegmentManifest, *, foreign: bool) -> bool:
@@ -279,7 +279,7 @@ class Partitions:
         at_end = plan.next_offset == plan.tiered_end
         where = f"its tiered end {plan.tiered_end}" if at_end else f"its log start {plan.next_offset}"
         self._log_line(
-            f"{log.topic}-{log.partition} goes on at {where}: offsets from "
+            f"{log.topic}-{log.partition} continues at {where}: offsets from "
             f"{plan.log_start_offset} are in {plan.remote_segments} remote segments of {plan.remote_raw_bytes} bytes"
         )
 
@@ -395,7 +395,7 @@ class Partitions:
         why = _why_offline(partition.key, error)
         if why != partition.why_offline:
             self.table.put_offline(partition, why)
-            self._log_line(f"{partition.topic}-{partition.index} is offline still: {why}")
+            self._log_line(f"{partition.topic}-{partition.index} is still offline: {why}")
 
     async def _bump_once(self, one: _Unopened, manifest: SegmentManifest) -> None:
         """Raise the leader epoch of an unopened partition above all that is known, but not with every look at it."""
@@ -433,9 +433,7 @@ class Partitions:
                 log.request_checkpoint()  # as soon as there is somebody to sync it
         except StorageFull as error:
             # Readers at read_committed wait, as they would for room; the next start tries again.
-            self._log_line(
-                f"the transactions of {log.topic}-{log.partition} that lost their markers stay open: {error}"
-            )
+            self._log_line(f"transactions of {log.topic}-{log.partition} lost their markers and stay open: {error}")
 
     async def _agree(self, log: PartitionLog, manifest: SegmentManifest) -> RestorePlan | None:
         """``rebuild.agree``; what recovery left to be synced is synced first. Raises: as it, StorageUnavailable."""
@@ -460,9 +458,9 @@ class Partitions:
         }
         if tiered:
             raise ConfigError(
-                "with log.cleanup.policy=compact, topics that have segments in the object store would become compacted ones "
-                f"({len(tiered)}, {min(tiered)} among them), and compacted topics are not tiered. Start the broker with "
-                "log.cleanup.policy=delete, set cleanup.policy=delete on these topics, and start it with compact then"
+                f"log.cleanup.policy=compact would turn topics with segments in the object store ({len(tiered)}, {min(tiered)} "
+                "among them) into compacted topics, which are not tiered. Start the broker with log.cleanup.policy=delete, set "
+                "cleanup.policy=delete on these topics, and then start the broker with log.cleanup.policy=compact"
             )
 
     async def _load_manifests(self) -> dict[PartitionLog, SegmentManifest]:
@@ -541,17 +539,17 @@ class Partitions:
         for log in self._logs.logs():
             topic = image.topic(log.topic)
             if topic is None or int(log.partition) >= len(topic.partitions):
-                self._log_line(f"{log.topic}-{log.partition} is not in the cluster any more; its local log is deleted")
+                self._log_line(f"{log.topic}-{log.partition} is no longer in the cluster; its local log is deleted")
                 self._logs.delete(log.topic, log.partition)
             elif log.topic_id == NO_TOPIC_ID and log.recovery_point > log.segments()[0].base_offset:
                 log.topic_id = topic.topic_id  # something was synced, so the file was there and is damaged
             elif log.topic_id == NO_TOPIC_ID:
                 # Nothing was ever made durable here, and what is left may be of an older topic of that name.
-                self._log_line(f"{log.topic}-{log.partition} does not say whose it is; its local log is deleted")
+                self._log_line(f"{log.topic}-{log.partition} has no topic id; its local log is deleted")
                 self._logs.delete(log.topic, log.partition)
             elif log.topic_id != topic.topic_id:
                 self._log_line(
-                    f"{log.topic}-{log.partition} is of an older topic of that name; its local log is deleted"
+                    f"{log.topic}-{log.partition} belongs to an older topic with this name; its local log is deleted"
                 )
                 self._logs.delete(log.topic, log.partition)
 
@@ -642,7 +640,9 @@ class Partitions:
         except FirnError as error:
             subject = str(topic_id) if topic is None else topic.name
             self._faults.met(
-                "making logs of", subject, f"cannot bring the logs of topic {subject} in line, will try again: {error}"
+                "making logs of",
+                subject,
+                f"cannot create, change or delete logs of topic {subject}, will try again: {error}",
             )
             going_on, failed = 0, True
         made = going_on is None
@@ -767,7 +767,7 @@ class Partitions:
                     raise
                 except FirnError as error:
                     prefix = layout.manifest_prefix(*key)
-                    sentence = f"cannot read what was added to {prefix}, will try again: {error}"
+                    sentence = f"cannot read new entries of {prefix}, will try again: {error}"
                     self._faults.met(MANIFEST, prefix, sentence)
                 else:
                     self._believed.pop(key, None)

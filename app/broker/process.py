@@ -210,12 +210,12 @@ class Broker:
             except StorageUnavailable:
                 if child.process_id == 0:
                     raise ConfigError(
-                        f"the store process could not open {self.store_url}; it says why in the line above"
+                        f"the store process could not open {self.store_url}; the line above says why"
                     ) from None
                 await asyncio.sleep(STORE_ASK_S)
             else:
                 return
-        raise StorageUnavailable(f"the store process did not answer within {STORE_START_S:.0f} s")
+        raise StorageUnavailable(f"the store process did not respond within {STORE_START_S:.0f} s")
 
     async def _check_http_address(self) -> None:
         """Find out early whether the HTTP process can listen: nobody reads on once the broker says that it is ready.
@@ -357,7 +357,7 @@ class Broker:
         try:
             forget_running(self.config.data_dir)
         except OSError as error:
-            self._log_line(f"cannot remove the note of this process from {self.config.data_dir}: {error}")
+            self._log_line(f"cannot remove the file that names this process from {self.config.data_dir}: {error}")
 
 
 async def claim_when_free(fs: FileSystem, directory: str, wait_s: float = LOCK_WAIT_S) -> DirectoryLock:

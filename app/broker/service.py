@@ -64,7 +64,7 @@ class ServiceManager:
         elif name.startswith("/"):
             address = name
         elif name:
-            log_line(f"{SOCKET}={name} is of a kind that is not known here: the service manager is told nothing")
+            log_line(f"{SOCKET}={name} is an unknown kind of address: the service manager gets no notifications")
         return cls(address, watchdog_s=None if address is None else watchdog_s, log_line=log_line)
 
     @property
@@ -116,7 +116,7 @@ class ServiceManager:
         except OSError as error:
             # The broker serves whether or not anybody listens. The next message may arrive.
             if not self._failed:
-                self._log_line(f"cannot tell the service manager what this broker does: {error.strerror or error}")
+                self._log_line(f"cannot notify the service manager: {error.strerror or error}")
             self._failed = True
 
     # --- life ----------------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ class Sweeping:
                     self._faults.met(
                         "deleting objects of",
                         topic.name,
-                        f"cannot delete what the bucket holds of topic {topic.name}, will try again: {why}",
+                        f"cannot delete the objects of topic {topic.name} in the bucket, will try again: {why}",
                     )
             if not failed:
                 await self._wake.wait()
@@ -99,7 +99,9 @@ class Sweeping:
             async with asyncio.timeout(DELETE_DEADLINE_S):
                 self._count(await sweep_unknown_topics(self._store, known))
         except (StorageUnavailable, TimeoutError) as error:
-            self._faults.met("sweeping", "the bucket", f"cannot sweep the bucket for now: {error}")
+            self._faults.met(
+                "sweeping", "the bucket", f"cannot look for orphaned objects in the bucket, will try again: {error}"
+            )
 
     def _count(self, swept: Swept) -> None:
         self._objects.value += swept.objects
@@ -107,6 +109,5 @@ class Sweeping:
         self._uploads.value += swept.uploads
         if swept.objects or swept.uploads:
             self._log_line(
-                f"swept {swept.objects} objects of {swept.bytes} bytes and {swept.uploads} unfinished uploads "
-                f"that nothing refers to"
+                f"deleted {swept.objects} orphaned objects of {swept.bytes} bytes, and aborted {swept.uploads} orphaned uploads"
             )

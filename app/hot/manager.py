@@ -266,14 +266,14 @@ class LogManager:
         try:
             return self._fs.free_bytes(self.data_dir)
         except OSError as error:
-            raise storage_error(error, f"cannot ask for the room in {self.data_dir}") from error
+            raise storage_error(error, f"cannot read the free space of {self.data_dir}") from error
 
     def total_bytes(self) -> int:
         """Size of the data directory's file system. Raises: StorageUnavailable."""
         try:
             return self._fs.total_bytes(self.data_dir)
         except OSError as error:
-            raise storage_error(error, f"cannot ask for the size of {self.data_dir}") from error
+            raise storage_error(error, f"cannot read the size of the disk of {self.data_dir}") from error
 
     # --- opening ----------------------------------------------------------------------------------------------------
 
