@@ -413,7 +413,7 @@ def test_places_of_this_machine_are_taken_as_file_urls(
     assert not (tmp_path / "file:").exists()
     capsys.readouterr()
     assert main(["job", "archive", "t", "--store", topic.store, *lake[:3], "s3://bucket/x"]) == 2
-    assert "'s3://bucket/x' is no path" in capsys.readouterr().err
+    assert "'s3://bucket/x' is not a path" in capsys.readouterr().err
 
 
 def test_the_command_line_archives_and_audits(topic: Topic, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -437,9 +437,12 @@ def test_the_command_line_archives_and_audits(topic: Topic, tmp_path: Path, caps
     [
         (["archive", "t", "--to", "file:///x", "--catalog", "a=b"], "--catalog is for an Iceberg table"),
         (["archive", "t", "--to", "file:///x", "--warehouse", "w"], "--warehouse is for an Iceberg table"),
-        (["archive", "t", "--iceberg", "n.t", "--warehouse", "w", "--catalog", "a=b"], "leave out it or --catalog"),
+        (
+            ["archive", "t", "--iceberg", "n.t", "--warehouse", "w", "--catalog", "a=b"],
+            "remove --warehouse or --catalog",
+        ),
         (["archive", "t", "--to", "file:///x", "--schema", "a int"], "--schema says how to decode values"),
-        (["compact", "t", "--offline", "--http", "http://h:1"], "leave out one of them"),
+        (["compact", "t", "--offline", "--http", "http://h:1"], "use only one of them"),
     ],
 )
 def test_flags_that_would_have_no_effect_are_refused(
