@@ -51,7 +51,7 @@ from app.tiering.rebuild import (
     lost_markers,
 )
 from app.tiering.remote_log_manager import RemoteLogManager
-from app.tiering.soundness import how_to_mend
+from app.tiering.soundness import RESTORE, how_to_mend
 from app.tiering.store_work import StoreWork
 from app.tiering.unnamed import check_nothing_is_unnamed
 from app.units import NO_TOPIC_ID, BrokerId, LeaderEpoch, PartitionIndex, ProducerEpoch, TopicId, TopicIdPartition
@@ -95,7 +95,7 @@ class _Opened(NamedTuple):
 def _why_offline(key: TopicIdPartition, error: CorruptionError) -> str:
     """Why a partition cannot be led and what to do, in a sentence or two."""
     said = str(error)
-    mended = said if "put back" in said else f"{said}; {how_to_mend(key)}"
+    mended = said if RESTORE in said else f"{said}; {how_to_mend(key)}"
     return f"{mended}. The broker tries again every few minutes, and when it starts"
 
 

@@ -75,13 +75,13 @@ class LogDurability:
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._syncing: asyncio.Future[None] | None = None
         self.dirty_since_ms: int = NO_TIMESTAMP
-        """When the first append came that no sync has covered; set by whoever appends."""
+        """Time of the first append that no sync has covered. The code that appends sets it."""
 
     @property
     def _log(self) -> OwnerOfBytes:
-        """The log, whose part this is. Not held: a cycle would keep a deleted log until the collector comes, which is seldom."""
+        """The log that owns this part. The reference is weak: a cycle would keep a deleted log until a rare garbage collection."""
         log = self._ref()
-        assert log is not None, f"the log of {self._path} is gone, and its books are in use"
+        assert log is not None, f"the log of {self._path} was deleted, but its parts are in use"
         return log
 
     def adopt(

@@ -603,7 +603,7 @@ class PartitionLog:
             if header.base_offset < end:
                 raise RequestRejected(
                     ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"offset {header.base_offset} comes again; the next is {end} or later",
+                    f"offset {header.base_offset} is already used; the next offset is {end} or later",
                 )
             found.append((position, header))
             end = header.end_offset
@@ -1247,7 +1247,7 @@ class PartitionLog:
             self._durability.write_epochs()
             fs.fsync_dir(self.path)
         except OSError as error:
-            failure = storage_error(error, f"cannot start {self.path} anew")
+            failure = storage_error(error, f"cannot empty {self.path}")
             self._directory.go_offline(str(failure))
             raise failure from error
         self._high_watermark = offset

@@ -321,8 +321,12 @@ class LogManager:
                     continue
                 trusted_to = FOR_EVER if clean else recovery_points.get(key, Offset(0))
                 if state is not None:
-                    report.problems.append(f"{data_dir}/{name} is not as it was left; it is recovered")
-                    trusted_to = Offset(0)  # of a log that is not as a clean stop left it, nothing is trusted
+                    report.problems.append(
+                        f"{data_dir}/{name} differs from the state at the last clean stop; it is recovered"
+                    )
+                    trusted_to = Offset(
+                        0
+                    )  # nothing of a log is trusted that differs from its state at the last clean stop
                 unread.append(
                     _Unread(
                         key,

@@ -45,12 +45,12 @@ def needs_preparation(records: memoryview, config: TopicConfig, codec: Codec | N
 
 
 class DecompressesTooFar(RequestRejected):
-    """A batch decompresses to more bytes than whoever prepares it has room for."""
+    """A batch decompresses to more bytes than its preparation has memory for."""
 
     def __init__(self, raw_bytes_max: int) -> None:
         super().__init__(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"The record batch decompresses to more than {raw_bytes_max} bytes, which is the most that this broker decompresses "
+            f"The record batch decompresses to more than {raw_bytes_max} bytes, the limit of this broker "
             f"(firn.decompressed.batch.bytes.max). Send smaller batches.",
         )
 

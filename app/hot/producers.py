@@ -126,12 +126,12 @@ class ProducerStates:
             if sequence != expected:
                 raise RequestRejected(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"sequence {sequence} of producer {header.producer_id} where {expected} comes next",
+                    f"sequence {sequence} of producer {header.producer_id} is out of order; the next sequence is {expected}",
                 )
         if entry.transaction_first_offset >= 0 and not header.is_transactional:
             raise RequestRejected(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id} has a transaction open and sent a batch outside it",
+                f"producer {header.producer_id} has an open transaction and sent a batch outside it",
             )
         return None
 
@@ -155,12 +155,12 @@ class ProducerStates:
         if marker.producer_epoch < entry.epoch:
             raise RequestRejected(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"a marker of epoch {marker.producer_epoch} for producer {marker.producer_id}, which is at {entry.epoch}",
+                f"a marker of epoch {marker.producer_epoch} for producer {marker.producer_id}, whose epoch is {entry.epoch}",
             )
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise RequestRejected(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"a marker of coordinator epoch {marker.coordinator_epoch}, where {entry.coordinator_epoch} is known",
+                f"a marker of coordinator epoch {marker.coordinator_epoch}, but epoch {entry.coordinator_epoch} is known",
             )
 
     # --- applying what is in the log ---

@@ -153,7 +153,7 @@ def load_log(
     start = loaded.log_start_offset if log_start_offset is None else log_start_offset
     if start > loaded.end_offset:
         loaded.problems.append(
-            f"{directory} ends at {loaded.end_offset}, before its log start offset {start}; it goes on there, empty"
+            f"{directory} ends at {loaded.end_offset}, before its log start offset {start}; it continues there, empty"
         )
         for segment in loaded.segments:
             remove_segment_files(fs, segment)
@@ -343,7 +343,7 @@ class _Loader:
                     segment.end_offset = follower.base_offset
                     continue
                 self._problems.append(
-                    f"{segment.handle.path} ends at {segment.end_offset}, but the next begins at {follower.base_offset}"
+                    f"{segment.handle.path} ends at {segment.end_offset}, but the next segment begins at {follower.base_offset}"
                 )
             self._drop(segments[number + 1 :])
             return segments[: number + 1]
@@ -352,7 +352,7 @@ class _Loader:
     def _drop(self, segments: list[Segment]) -> None:
         for segment in segments:
             self._truncated_bytes += segment.size_bytes
-            self._problems.append(f"{segment.handle.path} comes after what was lost and is dropped")
+            self._problems.append(f"{segment.handle.path} follows lost records and is deleted")
             remove_segment_files(self._fs, segment)
 
     def _trust(self, segment: Segment) -> None:

@@ -81,7 +81,7 @@ def complete(fs: FileSystem, directory: str, names: Sequence[str]) -> list[str]:
         path = _path(directory, base, LOG_SUFFIX, SWAP_SUFFIX)
         end, damage = _sound_end(fs, path)
         if damage is not None and base in segments:
-            said.append(f"{path}: {damage}; it is dropped, and what it was made from stays")
+            said.append(f"{path}: {damage}; it is deleted, and the segments that it was made from stay")
             unlink_quietly(fs, path)
             continue
         for old in segments:
@@ -94,7 +94,7 @@ def complete(fs: FileSystem, directory: str, names: Sequence[str]) -> list[str]:
         fs.fsync_dir(directory)
         put_in_place(fs, directory, base)
         fs.fsync_dir(directory)
-        said.append(f"{path} is put in place: a compaction of [{base}, {end}) was cut off")
+        said.append(f"{path} replaces offsets [{base}, {end}) now: their compaction was interrupted")
     return said
 
 

@@ -35,7 +35,7 @@ class UnreadableBatches:
             del self._told[next(iter(self._told))]
         self._told[key] = None
         self._log_line(
-            f"a record batch of {place} cannot be read by any consumer, and lookups by time pass over it: {batch.why}. To get past "
-            f"it, let consumers go on at offset {batch.end_offset} (firn group reset), or delete the records before that offset "
+            f"a record batch of {place} cannot be read by any consumer, and lookups by time skip it: {batch.why}. To get past "
+            f"it, move consumers to offset {batch.end_offset} (firn group reset), or delete the records before that offset "
             f"(firn topic delete-records)"
         )

@@ -55,9 +55,11 @@ def storage_error(error: OSError, doing: str) -> StorageUnavailable:
     if error.errno in _FULL:
         return StorageFull(f"{doing}: {reason}; free some space")
     if error.errno in (errno.EACCES, errno.EROFS):
-        return StorageUnavailable(f"{doing}: {reason}; give this user the right to do that")
+        return StorageUnavailable(f"{doing}: {reason}; give this user the permission")
     if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
-        return StorageUnavailable(f"{doing}: {reason}; a file is where a directory must be, or the other way round")
+        return StorageUnavailable(
+            f"{doing}: {reason}; a file is in the place of a directory, or a directory in the place of a file"
+        )
     return StorageUnavailable(f"{doing}: {reason}")
 
 
@@ -234,7 +236,7 @@ class DirectoryWork:
             except FileNotFoundError:
                 # Another thread or process removed it as empty in this moment: it is not durable any more either.
                 self._durable.discard(directory)
-        raise FileNotFoundError(errno.ENOENT, f"{directory} is being removed again and again")
+        raise FileNotFoundError(errno.ENOENT, f"{directory} is removed repeatedly")
 
     def make_directory(self, directory: str) -> None:
         """Make ``directory`` with its parents, durably. Raises: OSError."""
@@ -334,7 +336,7 @@ class DirectoryWork:
                         raise ObjectMissing(f"upload {upload_id} of {key} is gone") from None
                     self._durable.discard(directory)
             else:
-                raise FileNotFoundError(errno.ENOENT, f"{directory} is being removed again and again")
+                raise FileNotFoundError(errno.ENOENT, f"{directory} is removed repeatedly")
         except OSError as error:
             raise storage_error(error, f"could not write {path}") from error
         self._sync_entry(path)
@@ -736,7 +738,7 @@ def _remove_tree(path: str) -> None:
                 raise
         else:
             return
-    raise OSError(errno.ENOTEMPTY, f"{path} is being written to while it is removed")
+    raise OSError(errno.ENOTEMPTY, f"{path} gets new files while it is removed")
 
 
 def _release_instance(path: str, descriptor: int, process: int) -> None:

@@ -309,9 +309,9 @@ class MemoryStore:
                 case FaultKind.APPLIED_LATE:
                     assert fault is not None
                     loop.call_later(self._rng.uniform(*fault.latency_ms) / 1000, _apply_late, work)
-                    raise StorageUnavailable(f"{operation} of {key}: no answer in time")
+                    raise StorageUnavailable(f"{operation} of {key}: no response in time")
                 case FaultKind.SHORT_ANSWER:
-                    raise StorageUnavailable(f"{operation} of {key}: the answer ended early")
+                    raise StorageUnavailable(f"{operation} of {key}: the response ended early")
                 case _:
                     pass
             result: T | None = None

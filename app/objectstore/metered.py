@@ -136,7 +136,7 @@ class MeteredStore:
         if isinstance(error, FirnError):
             self._faults.met_error(STORE, operation, error)
         elif isinstance(error, asyncio.CancelledError) and took_s >= GIVEN_UP_S:
-            sentence = f"{STORE} {operation} was given up after {took_s:.0f} s without an answer"
+            sentence = f"{STORE} {operation} was given up after {took_s:.0f} s without a response"
             self._faults.met(STORE, operation, sentence)
 
     def look_for_hanging(self, now_s: float) -> None:
@@ -148,7 +148,7 @@ class MeteredStore:
             oldest[operation] = min(started_s, oldest.get(operation, started_s))
         for operation, started_s in oldest.items():
             if now_s - started_s >= HANGING_S:
-                sentence = f"{STORE} {operation} has not been answered for {now_s - started_s:.0f} s"
+                sentence = f"{STORE} {operation} has had no response for {now_s - started_s:.0f} s"
                 self._faults.met(STORE, operation, sentence)
 
     def _count(self, operation: str, outcome: str) -> None:

@@ -113,8 +113,8 @@ _CREDENTIALS_MEND: Final = (
 _ADDRESS_MEND: Final = "correct endpoint or region in the store URL, or let this machine reach that address"
 
 _MENDS: Final = {
-    "InvalidAccessKeyId": "the access key is not known there; " + _CREDENTIALS_MEND,
-    "SignatureDoesNotMatch": "the secret key does not fit the access key; " + _CREDENTIALS_MEND,
+    "InvalidAccessKeyId": "the store does not know the access key; " + _CREDENTIALS_MEND,
+    "SignatureDoesNotMatch": "the secret key does not match the access key; " + _CREDENTIALS_MEND,
     "ExpiredToken": "the session token has expired; renew it",
     "InvalidToken": "the session token is not valid; renew it",
     "RequestTimeTooSkewed": "this machine's clock is wrong; set it by NTP",
@@ -122,7 +122,7 @@ _MENDS: Final = {
     "PermanentRedirect": "the bucket is in another region; add region=… to the store URL",
     "AuthorizationHeaderMalformed": "the bucket is in another region; add region=… to the store URL",
     "IllegalLocationConstraintException": "the bucket is in another region; add region=… to the store URL",
-    "NotImplemented": "the server lacks something that Firn needs, such as conditional writes; upgrade or change it",
+    "NotImplemented": "the server lacks a feature that Firn needs, such as conditional writes; upgrade or replace the server",
     "KMS.DisabledException": "enable the KMS key",
     "KMS.NotFoundException": "correct kms_key_id in the store URL",
 }
@@ -260,7 +260,9 @@ class S3Store:
             async with answer["Body"] as body:
                 first, size_bytes = _content_range(answer, key)
                 if first != start:
-                    raise StorageUnavailable(f"{key}: asked for bytes from {start}, the store answered from {first}")
+                    raise StorageUnavailable(
+                        f"{key}: asked for bytes from {start}, the store returned bytes from {first}"
+                    )
                 return await _read(body, min(end, size_bytes) - start, key)
 
         return await self._request("get_range", key, send)
@@ -281,7 +283,7 @@ class S3Store:
                 wanted = min(length, size_bytes)
                 if first != size_bytes - wanted:
                     raise StorageUnavailable(
-                        f"{key}: asked for the last {length} bytes, the store answered from {first}"
+                        f"{key}: asked for the last {length} bytes, the store returned bytes from {first}"
                     )
                 return await _read(body, wanted, key), size_bytes
 
@@ -513,14 +515,15 @@ class S3Store:
     def _refusal(self, operation: str, key: str, code: str, message: str, status: int) -> StorageUnavailable:
         mend = _MENDS.get(code)
         if mend is None and status == 404:
-            mend = "no S3 server answers so; correct endpoint in the store URL"
+            mend = "this is not the response of an S3 server; correct endpoint in the store URL"
         elif mend is None and (status == 403 or code in ("AccessDenied", "403")):
             bucket, prefix = self.location.bucket, self.location.prefix
             resource = f"arn:aws:s3:::{bucket}" if operation.startswith("list") else f"arn:aws:s3:::{bucket}/{prefix}*"
             action = PERMISSIONS[operation]
             mend = f"allow {action} on {resource}"
             if action == "s3:GetObject":
-                mend += f", and s3:ListBucket on arn:aws:s3:::{bucket}, without which S3 refuses to say that an object is missing"
+                mend += f", and s3:ListBucket on arn:aws:s3:::{bucket}, "
+                mend += "because without it S3 does not say that an object is missing"
             if self.location.sse == "aws:kms":
                 mend += ", and kms:GenerateDataKey and kms:Decrypt on its key"
         told = f"{operation} of {key or 'everything'} in {self.location}: {code or status}"
@@ -534,7 +537,7 @@ class S3Store:
         if isinstance(error, (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError)):
             return StorageUnavailable(f"{told}: {error}; {_CREDENTIALS_MEND}"), False
         if isinstance(error, TimeoutError) and not str(error):
-            return StorageUnavailable(f"{told}: no answer in time"), True
+            return StorageUnavailable(f"{told}: no response in time"), True
         if isinstance(error, (EndpointConnectionError, ConnectTimeoutError, SSLError)):
             return StorageUnavailable(f"{told}: {str(error).rstrip('.')}; {_ADDRESS_MEND}"), True
         return StorageUnavailable(f"{told}: {error}"), True
@@ -593,13 +596,13 @@ def _content_range(answer: dict[str, Any], key: str) -> tuple[int, int]:
         span, _, size = text.removeprefix("bytes ").partition("/")
         return int(span.partition("-")[0]), int(size)
     except ValueError as error:
-        raise StorageUnavailable(f"{key}: the store answered the range {text!r}, which cannot be read") from error
+        raise StorageUnavailable(f"{key}: the store returned the range {text!r}, which cannot be parsed") from error
 
 
 async def _read(body: Any, length: int, key: str) -> bytes:
     data: bytes = await body.read()
     if len(data) != length:
-        raise StorageUnavailable(f"{key}: {length} bytes were to come, {len(data)} came")
+        raise StorageUnavailable(f"{key}: expected {length} bytes, got {len(data)}")
     return data
 
 

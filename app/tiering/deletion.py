@@ -39,5 +39,7 @@ async def delete_of_topics(store: ObjectStore, topic_ids: Iterable[UUID], keys: 
     topics = frozenset(topic_ids)
     for key in keys:
         if layout.topic_of(key) not in topics:
-            raise CorruptionError(f"{key!r} was to be deleted, but is of no topic that is; nothing was deleted")
+            raise CorruptionError(
+                f"{key!r} was to be deleted, but belongs to no topic that is being deleted; nothing was deleted"
+            )
     await store.delete_many(list(keys))

@@ -405,8 +405,8 @@ class RemoteReader:
             await self._pool.run(lambda: file.pread_into(buffer, cached.position + start))
             _keep_block(cached, block, start, buffer)
         except OSError as error:
-            self._tell_of_cache(f"cannot read {handle.path}, so its chunk is brought anew: {error.strerror or error}")
-            self._cache.reject(cached)  # whoever reads next brings the chunk anew, or meets the disk's error there
+            self._tell_of_cache(f"cannot read {handle.path}, so its chunk is fetched again: {error.strerror or error}")
+            self._cache.reject(cached)  # the next read fetches the chunk again, or meets the disk's error there
         except CorruptionError:
             self._reject_damaged(cached)
         finally:
@@ -414,14 +414,16 @@ class RemoteReader:
             cached.block_waiters.pop(block).wake()
 
     def _reject_damaged(self, cached: CachedChunk) -> None:
-        """The disk has changed what was verified when it was brought: whoever reads next brings it anew."""
+        """The disk has changed bytes that were verified when they were fetched. The next read fetches them again."""
         self._corruptions.value += 1
         name = "the chunk cache" if cached.handle is None else cached.handle.path
-        self._tell_of_cache(f"{name} is not what was written to it, so its chunk of {cached.key[0]} is brought anew")
+        self._tell_of_cache(
+            f"{name} differs from the bytes that were written to it, so its chunk of {cached.key[0]} is fetched again"
+        )
         self._cache.reject(cached)
 
     def _tell_of_cache(self, sentence: str) -> None:
-        """Readers are served all the same, each time at the price of a request to the store: nobody else would tell."""
+        """Readers are still served, but every read costs a request to the store. Only this line reports that."""
         if self._fault_log is not None:
             self._fault_log.met("reading from", "the chunk cache", sentence)
 
@@ -488,7 +490,7 @@ class RemoteReader:
         known = self._rechecks.get(key)
         if known is not None and known.done:
             if known.expires_s >= now_s:
-                raise StorageUnavailable(f"{key} is missing, though the manifest names it") from error
+                raise StorageUnavailable(f"{key} is missing, although the manifest names it") from error
             known = None
         if known is None:
             for old in [old for old, check in self._rechecks.items() if check.done and check.expires_s < now_s]:

@@ -71,7 +71,7 @@ class SegmentCopier:
         count = registry.counter
         self._copied = count("firn_tier_copied_segments_total", "Segments copied to the object store")
         self._copied_bytes = count("firn_tier_copied_bytes_total", "Raw bytes of the segments copied")
-        self._stalled = count("firn_tier_stalled_uploads_total", "Uploads abandoned because they stood still")
+        self._stalled = count("firn_tier_stalled_uploads_total", "Uploads abandoned because they made no progress")
         self._corrupt = count("firn_tier_corrupt_segments_total", "Local segments found corrupt while they were copied")
 
     @property
@@ -263,7 +263,7 @@ class SegmentCopier:
                     progress, moved_s = seen, loop_time_s()
                 elif loop_time_s() - moved_s > self._stall_s:
                     self._stalled.value += 1
-                    raise StorageUnavailable(f"{job.key}: the upload stood still for {self._stall_s:g} s")
+                    raise StorageUnavailable(f"{job.key}: the upload made no progress for {self._stall_s:g} s")
         finally:
             partition.uploaded_bytes = 0.0
             await _end(upload)

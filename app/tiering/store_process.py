@@ -130,7 +130,9 @@ async def watch(faults: Faults, store: ObjectStore) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The process. Never returns normally: it leaves without waiting for threads or open requests."""
-    parser = argparse.ArgumentParser(prog="firn store process", description="Started by the broker; not for people.")
+    parser = argparse.ArgumentParser(
+        prog="firn store process", description="The broker starts this process. Do not start it by hand."
+    )
     parser.add_argument("--store", required=True, help="URL of the object store")
     parser.add_argument("--socket", required=True, type=int, help="inherited descriptor of a Unix stream socket")
     options = parser.parse_args(arguments)

@@ -432,7 +432,7 @@ class InlineStoreWork:
             except StorageUnavailable as error:
                 failure = error
             except TimeoutError:
-                failure = StorageUnavailable(f"{what}: no answer within {self._part_deadline_s:g} s")
+                failure = StorageUnavailable(f"{what}: no response within {self._part_deadline_s:g} s")
         assert failure is not None
         try:
             raise failure
@@ -503,7 +503,7 @@ class InlineStoreWork:
                         pieces.append(group.create_task(self._store.get_range(key, low, high)))
                 return b"".join(piece.result() for piece in pieces)
         except TimeoutError as error:
-            raise StorageUnavailable(f"{key}: no answer within {self._get_deadline_s:g} s") from error
+            raise StorageUnavailable(f"{key}: no response within {self._get_deadline_s:g} s") from error
         except RangeUnsatisfiable as error:
             raise CorruptionError(f"{key}: ends before position {start}") from error
         except BaseExceptionGroup as failures:
@@ -534,7 +534,7 @@ class InlineStoreWork:
                     tail, object_bytes = await self._store.get_tail(key, wanted)
                 return FooterBytes(tail, object_bytes)
         except TimeoutError as error:
-            raise StorageUnavailable(f"{key}: no answer within {self._get_deadline_s:g} s") from error
+            raise StorageUnavailable(f"{key}: no response within {self._get_deadline_s:g} s") from error
         except RangeUnsatisfiable as error:
             raise CorruptionError(f"{key}: ends before its footer") from error
 
@@ -714,13 +714,13 @@ def unfold_chunk(stored: bytes | memoryview, chunk: ChunkEntry, name: str) -> by
                 content_bytes = zstandard.get_frame_parameters(stored).content_size
                 if content_bytes != chunk.raw_bytes:
                     raise CorruptionError(
-                        f"{name}: chunk at position {chunk.position} unfolds to {content_bytes} bytes, "
+                        f"{name}: chunk at position {chunk.position} decompresses to {content_bytes} bytes, "
                         f"{chunk.raw_bytes} claimed"
                     )
                 return _zstd().decompressor.decompress(stored, allow_extra_data=False)
             except zstandard.ZstdError as error:
                 raise CorruptionError(
-                    f"{name}: chunk at position {chunk.position} cannot be unfolded: {error}"
+                    f"{name}: chunk at position {chunk.position} cannot be decompressed: {error}"
                 ) from error
 
 

@@ -106,18 +106,18 @@ async def check_nothing_is_unnamed(store: ObjectStore, manifest: SegmentManifest
         topic, _, partition = name.rpartition("-")
         prefix = layout.manifest_prefix(manifest.topic_id, manifest.partition)
         raise CorruptionError(
-            f"{describe(found, manifest.state)}; put back what was under {prefix}/ (older versions, or a copy of the bucket), or"
-            f" take these segments into the manifest with `firn tier adopt {topic} --partition {partition} --store URL`, or give"
-            f" their records up with `firn tier accept-loss {topic} --partition {partition} --store URL`"
+            f"{describe(found, manifest.state)}; restore the objects under {prefix}/ (from older versions, or from a copy of the"
+            f" bucket), or add these segments to the manifest with `firn tier adopt {topic} --partition {partition} --store URL`,"
+            f" or give up their records with `firn tier accept-loss {topic} --partition {partition} --store URL`"
         )
 
 
 def describe(found: list[UnnamedSegment], state: ManifestState) -> str:
-    """What unnamed segments are, in a clause."""
+    """A clause that describes unnamed segments."""
     start, end = min(one.base_offset for one in found), max(one.end_offset for one in found)
     return (
-        f"{len(found)} segment objects hold offsets [{start}, {end}) above the tiered end {state.tiered_end}, and no record of the"
-        f" manifest names them, the first of them {found[0].info.key}: the manifest has lost its last entries"
+        f"{len(found)} segment objects hold offsets [{start}, {end}) above the tiered end {state.tiered_end}, but no record of the"
+        f" manifest names them (the first is {found[0].info.key}): the manifest has lost its last entries"
     )
 
 

@@ -189,8 +189,8 @@ def lost_entries(partition: TopicIdPartition, above: list[UnnamedSegment], state
     """The finding for unnamed segments above the tiered end of a partition that is not deleted."""
     prefix = layout.manifest_prefix(*partition)
     message = (
-        f"{describe(above, state)}, or a broker that still has these records will copy them again; if the partition is offline, put"
-        f" back what was under {prefix}/, or use `firn tier adopt`"
+        f"{describe(above, state)}, or a broker that still has these records will copy them again; if the partition is offline,"
+        f" restore the objects under {prefix}/, or use `firn tier adopt`"
     )
     return Finding(FindingKind.ENTRIES_LOST, partition, prefix, message)
 
@@ -217,9 +217,9 @@ def lost_manifests(
             continue
         prefix = layout.manifest_prefix(*partition)
         message = (
-            f"{len(objects)} segment objects of {sum(info.size_bytes for info in objects)} bytes have lost the manifest that"
-            f" names them, and none of them was read; stop the brokers and put back what was under {prefix}/ (older versions,"
-            f" or a copy of the bucket)"
+            f"{len(objects)} segment objects of {sum(info.size_bytes for info in objects)} bytes have no manifest, because it"
+            f" was lost, and none of them was read; stop the brokers, and restore the objects under {prefix}/ (from older versions,"
+            f" or from a copy of the bucket)"
         )
         yield Finding(FindingKind.MANIFEST_MISSING, partition, prefix, message)
 
@@ -234,7 +234,7 @@ def orphan_uploads(
             continue
         entry = state.get(named.segment_id)
         if entry is None or entry.state is not SegmentState.COPY_STARTED:
-            message = f"upload {upload.upload_id} belongs to no copy"
+            message = f"no copy under way needs upload {upload.upload_id}"
             yield Finding(FindingKind.ORPHAN_UPLOAD, partition, upload.key, message)
 
 
@@ -309,7 +309,7 @@ def unseen_segments(now: ManifestState | None, seen: Container[UUID], end: Offse
 
 def missing_object(partition: TopicIdPartition, entry: SegmentEntry) -> Finding:
     """The finding for a segment that readers are promised and whose object is not there."""
-    message = f"records [{entry.base_offset}, {entry.end_offset}) are gone"
+    message = f"the object with records [{entry.base_offset}, {entry.end_offset}) is missing"
     return Finding(FindingKind.OBJECT_MISSING, partition, entry.object_key(*partition), message)
 
 
@@ -325,8 +325,8 @@ def unreadable_batches(raw: memoryview) -> Iterator[UnreadableBatch]:
 def unreadable_records(partition: TopicIdPartition, key: str, batch: UnreadableBatch) -> Finding:
     """The finding for a batch that no consumer can read."""
     message = (
-        f"no consumer can read offsets [{batch.base_offset}, {batch.end_offset}): {batch.why}; the producer sent the batch so. Let "
-        f"consumers go on at offset {batch.end_offset} (firn group reset), or delete the records before that offset "
+        f"no consumer can read offsets [{batch.base_offset}, {batch.end_offset}): {batch.why}; the producer sent the batch in this "
+        f"state. Move consumers to offset {batch.end_offset} (firn group reset), or delete the records before that offset "
         f"(firn topic delete-records)"
     )
     return Finding(FindingKind.RECORDS_UNREADABLE, partition, key, message)
@@ -346,7 +346,7 @@ def check_ranges(partition: TopicIdPartition, state: ManifestState) -> list[Find
     previous_end = None
     for entry in state.finished:
         if previous_end is not None and entry.base_offset < previous_end:
-            message = f"segment {entry.segment_id} starts at {entry.base_offset}, the one before ends at {previous_end}"
+            message = f"segment {entry.segment_id} starts at {entry.base_offset}, but the previous segment ends at {previous_end}"
             found.append(Finding(FindingKind.OFFSET_OVERLAP, partition, prefix, message))
         if entry.end_offset > state.log_start_offset:
             if entry.base_offset > at:
@@ -369,7 +369,7 @@ async def read_checked_footer(
     """
     tail, object_bytes = await store.get_tail(key, max(1, entry.size_bytes - entry.footer_position))
     if object_bytes != entry.size_bytes:
-        raise CorruptionError(f"{key}: has {object_bytes} bytes, the manifest says {entry.size_bytes}")
+        raise CorruptionError(f"{key}: has {object_bytes} bytes, but the manifest says {entry.size_bytes}")
     footer = decode_footer(tail, object_bytes, key)
     told = (
         footer.topic_id, footer.partition, footer.segment_id, footer.base_offset, footer.end_offset, footer.record_count,

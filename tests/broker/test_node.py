@@ -272,7 +272,7 @@ async def test_a_partition_whose_manifest_was_lost_is_not_led_until_it_is_put_ba
         async with running_broker(tmp_path, take_over=True) as broker, talk(broker.port) as client:
             [line] = [line for line in broker.lines if line.startswith("t-0 is offline")]
             assert "t-0 cannot be led" in line
-            assert f"put back what was under topics/{topic.topic_id}/0/" in line
+            assert f"restore the objects under topics/{topic.topic_id}/0/" in line
             answer = await client.produce(9, [("t", [(0, batch(1))])])
             assert answer.responses[0].partition_responses[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
     shutil.rmtree(manifest, ignore_errors=True)

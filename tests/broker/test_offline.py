@@ -92,7 +92,7 @@ async def told(command: list[str], broker: RunningBroker) -> str:
 async def doctors_findings(broker: RunningBroker) -> list[str]:
     """The checks of the doctor that fail; each says how to mend what it found."""
     failed = [result for result in await partition_checks(broker.store) if not result.passed]
-    assert all("put back what was under" in result.mend for result in failed)
+    assert all("restore the objects under" in result.mend for result in failed)
     return [result.name for result in failed]
 
 
@@ -117,13 +117,13 @@ async def test_a_partition_that_cannot_be_opened_is_offline_alone_and_back_when_
     async with running_broker(tmp_path, take_over=True) as broker, talk(broker.port) as client:
         [line] = [line for line in broker.lines if "is offline" in line]
         assert line.startswith("t-0 is offline, and the broker serves the other partitions: ")
-        assert f"put back what was under topics/{topic_id}/0/" in line
+        assert f"restore the objects under topics/{topic_id}/0/" in line
         assert offline_count(broker) == 1
         assert await shown(client, "t") == [(ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER, [1]), (0, 1, [])]
         assert await error_of(client, "t", 0) == ErrorCode.KAFKA_STORAGE_ERROR
         assert await produce(client, "t", batch(1), partition=1) == [40]
         for command in (["topic", "describe", "t"], ["tier", "status", "t"]):
-            assert f"put back what was under topics/{topic_id}/0/" in await told(command, broker)
+            assert f"restore the objects under topics/{topic_id}/0/" in await told(command, broker)
         assert await doctors_findings(broker) == ["partition t-0"]
         url = f"file://{tmp_path}/store"
         assert [one.name for one in await store_checks(url) if not one.passed] == ["store: partition t-0"]

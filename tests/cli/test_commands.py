@@ -302,7 +302,7 @@ async def test_verify_names_a_topic_whose_manifest_is_gone(firn: Firn, broker: R
     lost = await firn("verify", "--store", store)
     assert lost.code == 1
     assert "DAMAGE  t-0: manifest missing: " in lost.out
-    assert "put back" in lost.out
+    assert "restore the objects under" in lost.out
     assert "Every checksum is right" not in lost.out
     told = await firn("verify", "--store", store, "--json")
     assert (told.code, told.json["sound"], told.json["segments"]) == (1, False, 0)

@@ -131,7 +131,11 @@ def test_a_report_names_what_is_damaged_and_its_mend_first(topic: Topic, tmp_pat
     shown = Shown(page)
     assert shown.has("✗ Damaged: 2 findings", "2 of 4 segments could not be proven", "Records 200", "1 of 2")
     assert shown.has(
-        "Object damaged in t-0", f"{damaged.name}", "Object missing in t-1", lost.name, "records [0, 100) are gone"
+        "Object damaged in t-0",
+        f"{damaged.name}",
+        "Object missing in t-1",
+        lost.name,
+        "the object with records [0, 100) is missing",
     )
     assert shown.has(*(MENDS[finding.kind] for finding in found.findings))
     assert shown.text.index("Object missing") < shown.text.index("Orphan object")
@@ -235,9 +239,7 @@ def test_a_folder_that_cannot_be_is_told_before_anything_is_read(
     monkeypatch.setattr("pyspark_firn.jobs.targets.os.open", refused)  # A folder that is there, and not to be written.
     capsys.readouterr()
     assert main(["job", "audit", "--store", topic.store, "--to", str(tmp_path)]) == 1
-    told = (
-        f"firn: could not write {tmp_path}/segments.parquet: Permission denied; give this user the right to do that.\n"
-    )
+    told = f"firn: could not write {tmp_path}/segments.parquet: Permission denied; give this user the permission.\n"
     assert capsys.readouterr().err == told
 
 

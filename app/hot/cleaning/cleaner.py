@@ -149,7 +149,7 @@ class LogCleaner:
         except CorruptionError as error:
             self._metrics.failures.value += 1
             self._uncleanable[log] = str(error)
-            self._log_line(f"{log.topic}-{log.partition} is not compacted any more: {error}")
+            self._log_line(f"{log.topic}-{log.partition} is no longer compacted: {error}")
             return True
         except ConflictError:
             return True  # deleted, or no longer compacted
@@ -231,7 +231,9 @@ class LogCleaner:
             await self._logs.checkpoint()
         rolled = [segment for segment in log.rolled_segments() if segment.base_offset < dirt.end]
         if this.gone.is_set() or not rolled or rolled[-1].end_offset <= dirt.start:
-            raise ConflictError(f"what was to be compacted of {log.topic}-{log.partition} has been deleted")
+            raise ConflictError(
+                f"the records of {log.topic}-{log.partition} that were to be compacted have been deleted"
+            )
         holds = [log.hold(segment.base_offset) for segment in rolled]
         try:
             indexed = await self._unless_gone(this, work.begin(await self._job(this, rolled)))

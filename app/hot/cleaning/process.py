@@ -125,7 +125,9 @@ def untouched_mappings(smaps: str) -> Iterator[tuple[int, int]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The process. Never returns normally."""
-    parser = argparse.ArgumentParser(prog="firn cleaner process", description="Started by the broker; not for people.")
+    parser = argparse.ArgumentParser(
+        prog="firn cleaner process", description="The broker starts this process. Do not start it by hand."
+    )
     parser.add_argument("--socket", required=True, type=int, help="inherited descriptor of a Unix stream socket")
     parser.add_argument(
         "--cache", required=True, help="directory for compiled kernels if the package's cannot be written"
