@@ -184,7 +184,7 @@ class Node:
         self.cleaner: LogCleaner = None  # type: ignore[assignment]
         self.port = config.listen_port
         self.registry.gauge(
-            "firn_offline_partitions", "Partitions that this broker should lead and cannot open", self._count_offline
+            "firn_offline_partitions", "Partitions that this broker should lead but cannot open", self._count_offline
         )
 
     # --- starting ------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ def show_lag(
     """
     registry.describe("firn_group_offset", "gauge", "Offset that a group has committed in a partition.")
     registry.describe(
-        "firn_group_lag_records", "gauge", "Offsets from what a group has committed to the high watermark."
+        "firn_group_lag_records", "gauge", "Offsets between a group's committed offset and the high watermark."
     )
     text = "Committed offsets beyond firn.metrics.lag.series.max, whose lag is not shown."
     registry.describe("firn_group_lag_left_out", "gauge", text)

@@ -24,7 +24,7 @@ class ApiMeter:
         )
         self.latency: Histogram = registry.histogram(
             "firn_request_seconds",
-            "From the whole request being here to its answer being handed to the socket.",
+            "Time from the arrival of the whole request until its response is given to the socket.",
             api=name,
         )
 
@@ -50,17 +50,17 @@ class ApiMetrics:
         self.bytes_out: Counter = registry.counter("firn_bytes_out_total", "Bytes of record batches sent to consumers.")
         self.records_out: Counter = registry.counter(
             "firn_records_out_total",
-            "Records sent to consumers, counted by offset from the one asked for: markers and what compaction removed too.",
+            "Records sent to consumers, counted by offset, so markers and records that compaction removed count too.",
         )
         self.produce_errors: Counter = registry.counter(
-            "firn_produce_partition_errors_total", "Partitions of Produce requests answered with an error."
+            "firn_produce_partition_errors_total", "Partitions of Produce requests whose response was an error."
         )
         self.connections_accepted: Counter = registry.counter(
             "firn_connections_accepted_total", "Connections accepted."
         )
         self.accepting_stopped: Counter = registry.counter(
             "firn_connections_full_total",
-            "Times that no more connections were accepted because max.connections were open.",
+            "Times that connections were not accepted because max.connections was reached.",
         )
         self.connections_broken: Counter = registry.counter(
             "firn_connections_malformed_total", "Connections closed because of bytes that break the protocol."

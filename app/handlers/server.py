@@ -64,7 +64,7 @@ class KafkaServer:
         context.registry.gauge("firn_connections", "Connections open.", lambda: [((), float(len(self._connections)))])
         context.registry.gauge(
             "firn_request_memory_bytes",
-            "Memory of request frames still arriving, and of records that wait to be prepared.",
+            "Memory of request frames that are still arriving, and of records that wait for their preparation.",
             lambda: [((), float(self._frame_bytes))],
         )
         context.registry.gauge(

@@ -48,7 +48,7 @@ class LogMetrics:
         )
         self.sync_seconds = registry.histogram("firn_log_sync_seconds", "Time of one sync of a partition's files")
         self.truncated_bytes = registry.counter("firn_log_recovery_truncated_bytes_total", "Bytes cut off by recovery")
-        self.problems = registry.counter("firn_log_recovery_problems_total", "Damages that recovery met")
+        self.problems = registry.counter("firn_log_recovery_problems_total", "Damaged places that recovery found")
 
 
 class SyncedLog(Protocol):

@@ -187,7 +187,7 @@ class LogManager:
             )
             registry.gauge(
                 "firn_log_open_files_max",
-                "Most files of logs and cached chunks that may be open at a time",
+                "Maximum number of open files of logs and cached chunks",
                 lambda: [((), float(descriptors_max))],
             )
             registry.gauge("firn_log_offline", "Whether the log directory is offline", self._offline)
@@ -196,14 +196,16 @@ class LogManager:
     def _show_logs(self, registry: Registry) -> None:
         registry.describe("firn_log_local_bytes", "gauge", "Bytes of a partition's log on the local disk")
         registry.describe("firn_log_start_offset", "gauge", "First offset of a partition, in either tier")
-        registry.describe("firn_log_end_offset", "gauge", "Offset that a partition's next record gets")
-        registry.describe("firn_log_high_watermark", "gauge", "Offset below which a partition's consumers can read")
-        text = "Bytes of batches appended to a topic, markers and records of internal writers too"
+        registry.describe("firn_log_end_offset", "gauge", "Offset of a partition's next record")
+        registry.describe("firn_log_high_watermark", "gauge", "Consumers can read a partition below this offset")
+        text = "Bytes of batches appended to a topic, including markers and records of internal writers"
         registry.describe("firn_topic_bytes_in_total", "counter", text)
-        text = "Records appended to a topic, markers and records of internal writers too"
+        text = "Records appended to a topic, including markers and records of internal writers"
         registry.describe("firn_topic_records_in_total", "counter", text)
         registry.describe("firn_topic_bytes_out_total", "counter", "Bytes of a topic's batches sent to consumers")
-        registry.describe("firn_topic_records_out_total", "counter", "Records of a topic sent to consumers, by offset")
+        registry.describe(
+            "firn_topic_records_out_total", "counter", "Records of a topic sent to consumers, counted by offset"
+        )
         registry.source(self._read_logs)
 
     def _read_logs(self) -> Iterator[tuple[str, Labels, float] | None]:

@@ -180,7 +180,7 @@ class Measured:
             method = scope["method"] if path != "unmatched" else "ANY"
             text = "HTTP requests by route and status."
             registry.counter("firn_http_requests_total", text, method=method, route=path, status=str(status)).value += 1
-            text = "Time from a request's head to the end of its answer."
+            text = "Time from a request's head to the end of its response."
             histogram = registry.histogram("firn_http_request_seconds", text, method=method, route=path)
             histogram.observe(perf_counter() - started_s)
 

@@ -105,7 +105,7 @@ class Gateway:
         """
         samples = labelled(self.registry.samples(), process="http")
         up: list[Sample] = []
-        text = "Whether the broker answers the HTTP process."
+        text = "Whether the broker responds to the HTTP process."
         for answer in await asyncio.gather(*(self._broker_samples(address) for address in self.settings.bootstrap)):
             address, node_id, broker_samples = answer
             labels = (("address", address), *((("node_id", node_id),) if node_id else ()))

@@ -111,7 +111,7 @@ class _Conversation:
         self._outcomes: asyncio.Queue[_Outcome] = asyncio.Queue(gateway.settings.receipts_ahead_max)
         self._broken = False
         registry = gateway.registry
-        text = "Records that came in over HTTP, by whether they were stored."
+        text = "Records received over HTTP, by whether they were stored."
         self._stored_total = registry.counter("firn_http_records_total", text, outcome="stored")
         self._failed_total = registry.counter("firn_http_records_total", text, outcome="failed")
 

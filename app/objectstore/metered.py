@@ -156,7 +156,7 @@ class MeteredStore:
         if counter is None:
             counter = self._registry.counter(
                 "firn_store_requests_total",
-                "Operations on the object store by how they ended.",
+                "Operations on the object store, by outcome.",
                 operation=operation,
                 outcome=outcome,
             )
@@ -174,7 +174,7 @@ class MeteredStore:
 
     def _bytes(self, direction: str) -> Counter:
         return self._registry.counter(
-            "firn_store_bytes_total", "Bytes that went to the object store and came from it.", direction=direction
+            "firn_store_bytes_total", "Bytes sent to and received from the object store.", direction=direction
         )
 
 

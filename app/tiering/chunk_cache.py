@@ -130,17 +130,19 @@ class ChunkCache:
         self._unlink_wanted = asyncio.Event()
         self.latency_s = 0.05
         """Smoothed duration of a chunk read."""
-        self._hits = registry.counter("firn_chunk_cache_hits_total", "Chunks that were at hand when asked for")
-        self._misses = registry.counter("firn_chunk_cache_misses_total", "Chunks that had to be read from the store")
+        self._hits = registry.counter("firn_chunk_cache_hits_total", "Requested chunks that the cache had")
+        self._misses = registry.counter(
+            "firn_chunk_cache_misses_total", "Requested chunks that were read from the store"
+        )
         self._failures = registry.counter("firn_chunk_cache_failures_total", "Chunk reads that failed")
         self._corruptions = registry.counter(
-            "firn_remote_corruptions_total", "Chunks and footers whose bytes are not what was written"
+            "firn_remote_corruptions_total", "Chunks and footers whose bytes differ from the written bytes"
         )
         self._read_bytes = registry.counter(
             "firn_chunk_cache_read_bytes_total", "Raw bytes of chunks read from the store"
         )
-        registry.gauge("firn_chunk_cache_used_bytes", "Room taken by chunks", lambda: [((), self._used_bytes)])
-        registry.gauge("firn_chunk_cache_queued_chunks", "Chunks waiting for room", lambda: [((), len(self._queue))])
+        registry.gauge("firn_chunk_cache_used_bytes", "Space that chunks use", lambda: [((), self._used_bytes)])
+        registry.gauge("firn_chunk_cache_queued_chunks", "Chunks that wait for space", lambda: [((), len(self._queue))])
 
     # --- life -------------------------------------------------------------------------------------------------------
 

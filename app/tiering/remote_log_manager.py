@@ -131,10 +131,12 @@ class RemoteLogManager:
         self._expired = count("firn_tier_expired_segments_total", "Remote segments expired")
         self._deleted = count("firn_tier_deleted_objects_total", "Segment objects deleted")
         self._swept = count("firn_tier_swept_objects_total", "Orphan objects removed")
-        self._faults = count("firn_tier_coverage_faults_total", "Breaches of no gap, no overlap that a check found")
-        text = "Bytes of tiered topics on the local disk that are not in the store yet, active segments too"
+        self._faults = count(
+            "firn_tier_coverage_faults_total", "Gaps and overlaps between the tiers that a check found"
+        )
+        text = "Bytes of tiered topics that are on the local disk but not in the store yet, including active segments"
         registry.describe("firn_tier_lag_bytes", "gauge", text)
-        text = "Time since the first write to the oldest of these segments, 0 if there is none"
+        text = "Time since the first write to the oldest segment that is not in the store yet; 0 if there is none"
         registry.describe("firn_tier_lag_seconds", "gauge", text)
         registry.describe("firn_tier_remote_bytes", "gauge", "Bytes of readable segment objects")
         registry.source(self._read_status)

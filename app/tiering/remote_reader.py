@@ -183,11 +183,13 @@ class RemoteReader:
             "firn_remote_served_bytes_total", "Record bytes served from remote segments"
         )
         self._stalls = registry.counter("firn_remote_stalls_total", "Sequential reads that had to wait for the store")
-        self._missing = registry.counter("firn_remote_missing_objects_total", "Reads that met a missing object")
+        self._missing = registry.counter("firn_remote_missing_objects_total", "Reads that found an object missing")
         self._corruptions = registry.counter(
-            "firn_remote_corruptions_total", "Chunks and footers whose bytes are not what was written"
+            "firn_remote_corruptions_total", "Chunks and footers whose bytes differ from the written bytes"
         )
-        registry.gauge("firn_read_ahead_window_bytes", "Read-ahead windows, summed", lambda: [((), self._window_bytes)])
+        registry.gauge(
+            "firn_read_ahead_window_bytes", "Sum of all read-ahead windows", lambda: [((), self._window_bytes)]
+        )
 
     async def run(self) -> None:
         """Serve until cancelled; reads that need the store before this starts are refused as unavailable."""

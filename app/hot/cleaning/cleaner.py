@@ -46,12 +46,16 @@ class CleanerMetrics:
         self.bytes_read = registry.counter(
             "firn_log_cleaner_read_bytes_total", "Bytes that compaction read, both passes"
         )
-        self.bytes_in = registry.counter("firn_log_cleaner_input_bytes_total", "Bytes of segments that were replaced")
-        self.bytes_out = registry.counter("firn_log_cleaner_output_bytes_total", "Bytes of the segments in their place")
-        self.records_read = registry.counter(
-            "firn_log_cleaner_records_read_total", "Records that compaction decided on"
+        self.bytes_in = registry.counter(
+            "firn_log_cleaner_input_bytes_total", "Bytes of segments that compaction replaced"
         )
-        self.records_dropped = registry.counter("firn_log_cleaner_records_dropped_total", "Records that did not stay")
+        self.bytes_out = registry.counter(
+            "firn_log_cleaner_output_bytes_total", "Bytes of the segments that replaced them"
+        )
+        self.records_read = registry.counter("firn_log_cleaner_records_read_total", "Records that compaction read")
+        self.records_dropped = registry.counter(
+            "firn_log_cleaner_records_dropped_total", "Records that compaction removed"
+        )
         self.seconds = registry.histogram("firn_log_cleaner_seconds", "Time of one round of compaction over a log")
 
 
@@ -99,7 +103,9 @@ class LogCleaner:
         self._overdue_ms_max = 0
         registry.gauge("firn_log_cleaner_dirty_ratio_max", "Greatest dirty ratio of a compacted log", self._dirtiest)
         registry.gauge("firn_log_cleaner_overdue_seconds", "Longest time past max.compaction.lag.ms", self._latest)
-        registry.gauge("firn_log_cleaner_uncleanable_logs", "Logs left alone because of damage", self._damaged)
+        registry.gauge(
+            "firn_log_cleaner_uncleanable_logs", "Logs that are not compacted because of damage", self._damaged
+        )
 
     def _dirtiest(self) -> Iterable[tuple[Labels, float]]:
         yield (), self._ratio_max
