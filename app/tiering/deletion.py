@@ -1,8 +1,8 @@
-"""Deleting what a partition, or a topic, has in the store: the only place from which it is done.
+"""Deletes objects of a partition or a topic. No other code deletes them.
 
-Keys come from records and from LISTs, and a record may be damaged or of an older version that stored what a caller asked for.
-So each key is taken apart first. A key that is not one of exactly that partition (or that topic) is refused, and then nothing
-is deleted.
+Keys come from manifest records and from LISTs. A record may be damaged, or come from an older version that stored a caller's
+text. So every key is parsed first. If one key does not belong to exactly this partition (or topic), all are refused, and
+nothing is deleted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ async def delete_segments(store: ObjectStore, partition: TopicIdPartition, keys:
 
 
 async def delete_of_topics(store: ObjectStore, topic_ids: Iterable[UUID], keys: Sequence[str]) -> None:
-    """Delete segment objects and manifest entries of topics that nobody knows any more.
+    """Delete segment objects and manifest entries of topics that the cluster no longer knows.
 
     Raises: CorruptionError (a key is none of these topics'; nothing was deleted), StorageUnavailable.
     """

@@ -1,12 +1,12 @@
-"""Segments replaced by one of the same offsets: what the leader lets a compaction job do to its manifest.
+"""Replaces segments by one segment with the same offsets, in the leader's manifest, for a compaction job.
 
-The job reads and uploads; only the leader writes. It enters COPY_STARTED for the output, and when the upload is whole it looks
-once more whether every input is still readable and swaps in one entry: readers see the inputs or the output, never a mixture.
-Every step may be repeated.
+The job reads and uploads; only the leader writes the manifest. First the leader enters COPY_STARTED for the output. When the
+upload is complete, the leader checks again that every input is readable, and swaps in one entry: readers see the inputs or the
+output, never a mixture. Every step may be repeated.
 
-Whoever reaches the leader may ask for a step, so the leader takes nothing on trust. The caller gives ids and a range. The leader
-builds the output's key from the layout, and at the end reads the footer of the object under that key. The output's record is
-made of that footer and of the records of the inputs, and its times are those of the leader's clock.
+Everybody who reaches the leader may request a step, so the leader trusts no argument. The caller passes ids and a range. The
+leader builds the output's key from the layout, and at the end reads the footer of the object under this key. The output's
+record comes from this footer and from the records of the inputs, with times of the leader's clock.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from app.tiering.store_work import StoreWork
 from app.units import LeaderEpoch, Offset, SegmentId
 
 INPUTS_MAX: Final = CHANGES_PER_ENTRY_MAX - 1
-"""Segments replaced at a time: all of them and their replacement are in one entry."""
+"""Maximum segments in one replacement, because all of them and their replacement are in one entry."""
 
 
 class Replacement(NamedTuple):
-    """What a job wants to replace, and the id and range of what it puts there."""
+    """The segments that a job replaces, and the id and range of the new segment."""
 
     segment_id: SegmentId
     base_offset: Offset
@@ -42,8 +42,9 @@ class Replacement(NamedTuple):
 async def begin(manifest: SegmentManifest, wanted: Replacement, *, local_start_offset: Offset) -> None:
     """Enter the output's COPY_STARTED. ``local_start_offset``: where the leader's local log starts.
 
-    The job uploads to ``layout.segment_key`` of the partition, the base offset and the segment's id; nothing else is looked at.
-    What an earlier job has begun with the same offsets is given up: that job was killed, or it finds out when it has finished.
+    The job must upload to ``layout.segment_key`` of the partition, the base offset and the segment's id. No other key is used.
+    Unfinished replacements of earlier jobs with the same offsets are given up: such a job was killed, or learns this when it
+    finishes.
     Raises, with nothing changed: ConflictError (the inputs are not readable neighbours that the output covers exactly, or
     some of them are local still, where a consumer would see their old records), FencedError. Raises: StorageUnavailable.
     """
@@ -76,7 +77,7 @@ async def begin(manifest: SegmentManifest, wanted: Replacement, *, local_start_o
 
 
 async def finish(manifest: SegmentManifest, wanted: Replacement, work: StoreWork) -> None:
-    """Put the uploaded output in the place of the inputs, in one entry. Costs a GET of the output's footer.
+    """Replace the inputs by the uploaded output, in one entry. Costs a GET of the output's footer.
 
     Raises, with nothing changed: ConflictError (as ``begin``; or the object under the output's key is missing, damaged, or does
     not hold what was announced), FencedError. Raises: StorageUnavailable.
@@ -101,7 +102,7 @@ async def finish(manifest: SegmentManifest, wanted: Replacement, work: StoreWork
 
 
 async def give_up(manifest: SegmentManifest, segment_id: UUID) -> None:
-    """Let the sweeper have what was uploaded.
+    """Give up a replacement. The sweeper deletes uploaded bytes.
 
     Raises, with nothing changed: ConflictError (the copy is the leader's own), FencedError. Raises: StorageUnavailable.
     """
@@ -152,7 +153,7 @@ def _record_of(footer: SegmentFooter, object_bytes: int, inputs: Sequence[Segmen
 
 
 def _epochs(entries: Iterable[SegmentEntry]) -> tuple[tuple[LeaderEpoch, Offset], ...]:
-    """Leader epochs of neighbours as those of one segment."""
+    """The merged leader epochs of neighbouring segments."""
     merged: dict[LeaderEpoch, Offset] = {}
     for entry in entries:
         for epoch, start in entry.leader_epochs:
