@@ -1,4 +1,4 @@
-"""What is counted of groups of all types. State machines count, ``app/metrics.py`` sums up."""
+"""Counters of groups of all types. State machines count; ``app/metrics.py`` adds up."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from app.metrics import Registry
 
 
 class GroupCounters:
-    """What happens to groups and their offsets."""
+    """Events of groups and their offsets."""
 
     __slots__ = ("assignments", "members_expired", "offsets_committed", "offsets_deleted", "offsets_pending")
 
@@ -32,7 +32,7 @@ class GroupCounters:
 
 
 class ShareCounters:
-    """What happens to records of share groups."""
+    """Events of records of share groups."""
 
     __slots__ = ("acknowledged", "acquired", "locks_expired")
 

@@ -1,8 +1,7 @@
-"""All groups and committed offsets of one partition of ``__consumer_offsets``: events in, records and answers out. Pure.
+"""All groups and committed offsets of one partition of ``__consumer_offsets``. Input: events. Output: records and responses. Pure.
 
-``app/coordinator/shell.py`` says when which method is called. What a group of a protocol does with its members is in ``classic.py``
-and ``consumer.py``; here is what concerns groups of any type: which there are, their offsets, listing, deletion, expiry, and how
-one type takes the place of another.
+``app/coordinator/shell.py`` calls the methods. ``classic.py`` and ``consumer.py`` handle the members of a group. This module
+handles groups of all types: their existence, offsets, listing, deletion, expiry, and the replacement of one type by another.
 """
 
 from __future__ import annotations
@@ -46,16 +45,17 @@ from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest, Shar
 from app.wire.apis.sync_group import SyncGroupResponse
 
 RETRY_MS: Final = 5_000
-"""After an append that failed, until what is due is tried again."""
+"""Pause after a failed append before due work is retried."""
 
 GENERATIONLESS: Final = -1
-"""Generation of a commit by somebody who is no member of any generation."""
+"""Generation of a commit by a client that is not a member."""
 
 EPOCHS_FROM: Final = 9
-"""First version of OffsetCommit in which the generation may be a member epoch, and in which no such group is said to be so."""
+"""First version of OffsetCommit whose generation may be a member epoch, and whose response can say that the group does not
+exist."""
 
 CommittedPartition = tuple[int, int, int, str | None]
-"""Partition, offset, leader epoch, metadata: what a commit says."""
+"""The fields of a commit: partition, offset, leader epoch, metadata."""
 
 
 class GroupShard:
@@ -69,7 +69,8 @@ class GroupShard:
         image: Callable[[], ClusterImage] = ClusterImage,
         counters: GroupCounters | None = None,
     ) -> None:
-        """``config``, ``image``: the broker's settings and the cluster as they are now; without ``counters`` nobody looks."""
+        """``config``, ``image``: functions that return the broker's present settings and cluster image. ``counters`` is
+        optional."""
         self.partition = partition
         self.config = config
         self.image = image
@@ -78,9 +79,9 @@ class GroupShard:
         self.groups: dict[str, Group] = {}
         self.offsets = OffsetStore()
         self._nameless: dict[str, ClassicGroup] = {}
-        """Groups of which only offsets were loaded so far."""
+        """Groups with offsets but without a loaded group record."""
         self._dropped: set[str] = set()
-        """Groups that were deleted while loading; offsets may have been committed to them again."""
+        """Groups with a tombstone in the loaded log. Later offsets may have been committed to them."""
         self._deletions = Deletions()
         self._cleanup = OffsetCleanup(self.groups, self.offsets, config, self._forget_offsets, self._forget_group)
 
@@ -181,7 +182,7 @@ class GroupShard:
     # --- which groups there are ---------------------------------------------------------------------------------------
 
     def _config_of(self, group_id: str) -> BrokerConfig:
-        """The broker's settings with what the group does differently."""
+        """The broker's settings with the group's overrides."""
         return config_of_group(self.config(), self.image().group_configs.get(group_id))
 
     def _new_classic(self, group_id: str, now_ms: int) -> ClassicGroup:
@@ -195,17 +196,17 @@ class GroupShard:
         return group
 
     def classic_group(self, group_id: str) -> ClassicGroup:
-        """Raises: RequestRejected UNKNOWN_MEMBER_ID if there is none of that id and type: then nobody is its member."""
+        """Raises: RequestRejected UNKNOWN_MEMBER_ID if there is no group of that id and type, because then it has no members."""
         group = self.groups.get(group_id)
         if not isinstance(group, ClassicGroup):
             raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, f"Group {group_id} not found.")
         return group
 
     def classic_group_to_join(self, turn: Turn, group_id: str, member_id: str) -> ClassicGroup:
-        """The group that somebody joins by the classic protocol; a new one, or one in the place of an empty one of another type.
+        """The group for a join by the classic protocol. It may be new, or replace an empty group of another type.
 
-        Raises: RequestRejected UNKNOWN_MEMBER_ID (no group, and not a new member), INCONSISTENT_GROUP_PROTOCOL; what an append
-        raises.
+        Raises: RequestRejected UNKNOWN_MEMBER_ID (no group, and not a new member), INCONSISTENT_GROUP_PROTOCOL; the errors of
+        an append.
         """
         group = self.groups.get(group_id)
         if isinstance(group, ClassicGroup):
@@ -236,10 +237,10 @@ class GroupShard:
         client: Client,
         resolved: ResolvedRegex | None = None,
     ) -> ConsumerGroupHeartbeatResponse | TopicPattern:
-        """A heartbeat of the consumer protocol. The first one makes the group, in the place of an empty one of another type.
+        """A heartbeat of the consumer protocol. The first one creates the group, or replaces an empty group of another type.
 
-        An expression whose matching would hold up the event loop is given back, to be matched elsewhere: come again with
-        what it was ``resolved`` to.
+        If matching an expression would delay the event loop, the expression is returned. Match it elsewhere, and call again
+        with the result as ``resolved``.
 
         Raises: RequestRejected GROUP_ID_NOT_FOUND; as ``ConsumerGroup.heartbeat``; nothing is changed then.
         """
@@ -268,7 +269,7 @@ class GroupShard:
         return response
 
     def _consumer_group_to_join(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroup:
-        """The group that a heartbeat is for; one that is new is not known yet. Raises: RequestRejected GROUP_ID_NOT_FOUND."""
+        """The group of a heartbeat. A new group is not registered yet. Raises: RequestRejected GROUP_ID_NOT_FOUND."""
         group = self.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             return group
@@ -280,14 +281,14 @@ class GroupShard:
         raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {request.group_id} not found.")
 
     def _new_consumer_group(self, group_id: str, group: Group | None) -> ConsumerGroup:
-        """A group without members, perhaps in the place of one of another type that has none either."""
+        """An empty group, which may replace an empty group of another type."""
         new = ConsumerGroup(group_id, self._config_of(group_id))
         if group is not None:
             new.replaces = self.tombstones(group)
         return new
 
     def _consumer_member_due(self, turn: Turn, key: MemberTimer) -> None:
-        """A member of the consumer protocol has not kept a time limit."""
+        """A member of the consumer protocol has missed a time limit."""
         group = self.groups.get(key.group_id)
         member = group.due(key) if isinstance(group, ConsumerGroup) else None
         if member is None:
@@ -301,9 +302,9 @@ class GroupShard:
             self._counters.members_expired[GroupType.CONSUMER].value += 1
 
     def _take_out(self, turn: Turn, group: ConsumerGroup, member: Member) -> None:
-        """A member of a consumer group is gone. If only members of the classic protocol are left, so is the group's type.
+        """Remove a member of a consumer group. If only members of the classic protocol are left, the group becomes classic.
 
-        Raises: what an append raises; nothing is changed then.
+        Raises: the errors of an append; then nothing has changed.
         """
         if can_downgrade(group, member.member_id, self.config()):
             self._downgrade(turn, group, member.member_id)
@@ -311,7 +312,7 @@ class GroupShard:
             group.remove(turn, [member], self.image())
 
     def _downgrade(self, turn: Turn, group: ConsumerGroup, leaving_id: str | None) -> None:
-        """Put a classic group into the place of a consumer group. Raises: what an append raises."""
+        """Replace a consumer group by a classic group. Raises: the errors of an append."""
         classic = downgraded(group, leaving_id, self.config(), self.rng, self.image(), turn.now_ms)
         turn.append([*self.tombstones(group), classic.record_before_rebalance(turn.now_ms)])
         for member_id in group.members:
@@ -329,7 +330,7 @@ class GroupShard:
         return group
 
     def make_share_group(self, turn: Turn, group_id: str) -> None:
-        """Make a share group without members, if there is no group of that id. Raises: what an append raises."""
+        """Create a share group without members, if there is no group of that id. Raises: the errors of an append."""
         if group_id not in self.groups:
             group = ShareGroup(group_id, self._config_of(group_id))
             group.begin(turn)
@@ -341,16 +342,16 @@ class GroupShard:
         return isinstance(group, ShareGroup) and group.subscribes_to(topic)
 
     def shared_topics(self, group_id: str) -> SharedTopics:
-        """What a share group of that id has progress of, or would have if it had begun to read it."""
+        """The topics in which a share group of that id has progress, or is about to begin."""
         group = self.groups.get(group_id)
         return group.topics if isinstance(group, ShareGroup) else share_records.NO_TOPICS
 
     def share_heartbeat(
         self, turn: Turn, request: ShareGroupHeartbeatRequest, client: Client
     ) -> ShareGroupHeartbeatResponse:
-        """A heartbeat of a member of a share group. The first one makes the group.
+        """A heartbeat of a member of a share group. The first one creates the group.
 
-        Raises: RequestRejected GROUP_ID_NOT_FOUND; as ``ShareGroup.heartbeat``; nothing is changed then.
+        Raises: RequestRejected GROUP_ID_NOT_FOUND; as ``ShareGroup.heartbeat``; then nothing has changed.
         """
         group = self.groups.get(request.group_id)
         if group is None and request.member_epoch == JOINING:
@@ -365,7 +366,7 @@ class GroupShard:
         return response
 
     def _share_member_due(self, turn: Turn, key: ShareTimer) -> None:
-        """A member of a share group was not heard of."""
+        """A member of a share group sent no heartbeat in time."""
         group = self.groups.get(key.group_id)
         member = group.members.get(key.member_id) if isinstance(group, ShareGroup) else None
         if member is None:
