@@ -412,21 +412,21 @@ class GroupShard:
             self.classic_group(group_id).heartbeat(turn, member_id, instance_id, generation)
 
     def leave(self, turn: Turn, group_id: str, leaving: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
-        """A LeaveGroup, to a group of either type; a code for each member. Raises: RequestRejected."""
+        """A LeaveGroup, to a group of either type. Returns a code for each member. Raises: RequestRejected."""
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return classic_in_consumer.leave(group, turn, leaving, self.image())
         return self.classic_group(group_id).leave(turn, leaving)
 
     def topics_changed(self, added: Set[str], removed: Set[str], now_ms: int) -> None:
-        """Topics came or went, by name: groups look whether their expressions match them."""
+        """Topics were created or deleted: groups match their expressions with these names."""
         image = self.image()
         for group in self.groups.values():
             if isinstance(group, ConsumerGroup):
                 group.topics_changed(added, removed, image, now_ms)
 
     def tombstones(self, group: Group) -> list[RawRecord]:
-        """The records that take a group, but not its offsets, out of the log."""
+        """The tombstones of a group, without those of its offsets."""
         if isinstance(group, ClassicGroup):
             return [group.tombstone()]
         if isinstance(group, ShareGroup):
@@ -435,17 +435,17 @@ class GroupShard:
         return [to_bytes(group.group_id, record) for record in group.tombstones()]
 
     def empty_group(self, group_id: str) -> Group:
-        """A group without members, which can be deleted. Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        """An empty group, which can be deleted. Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
         group = self.group(group_id)
         if not group.is_empty:
             raise RequestRejected(ErrorCode.NON_EMPTY_GROUP, f"Group {group_id} is not empty.")
         return group
 
     def delete_group(self, turn: Turn, group_id: str) -> None:
-        """Delete a group without members, and its offsets: nobody sees it any more, also after a crash. Tombstones that are too
-        many for this turn follow in others.
+        """Delete an empty group and its offsets. They are gone at once, also after a crash. If there are too many tombstones
+        for one turn, later turns write the rest.
 
-        Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP; what an append raises. Nothing is changed then.
+        Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP; the errors of an append. Then nothing has changed.
         """
         group = self.empty_group(group_id)
         prefix, at_once = group_prefix(group_id), tombstones_at_once(group_id)
@@ -460,7 +460,7 @@ class GroupShard:
         self._go_on_deleting(turn, group_id, rest, range(number, number + len(sweeps)))
 
     def _go_on_deleting(self, turn: Turn, group_id: str, places: Iterable[bytes], sweeps: Sequence[int]) -> None:
-        """Have tombstones follow of what sweeps say is deleted, if there are any."""
+        """Write tombstones in later turns for the offsets that sweeps name, if there are sweeps."""
         if sweeps:
             self.offsets.next_sweep = max(self.offsets.next_sweep, *(number + 1 for number in sweeps))
             deletion = Deletion(group_id, places, sweeps, self.offsets, self._counters.offsets_deleted)
@@ -479,7 +479,7 @@ class GroupShard:
         api_version: int,
         places: Callable[[], Iterable[tuple[str, int]]] = tuple,
     ) -> Group | None:
-        """The group that offsets of ``places`` may be committed to; None for one that is made by committing to it.
+        """Check that offsets of ``places`` may be committed to a group, and return it; None for a group that the commit creates.
 
         Raises: RequestRejected ILLEGAL_GENERATION, GROUP_ID_NOT_FOUND; as ``Group.check_offset_commit``.
         """
@@ -527,10 +527,10 @@ class GroupShard:
     ) -> None:
         """Commit offsets by topic, which ``check_commit`` allowed to ``group``.
 
-        Raises: what an append raises; then nothing is committed.
+        Raises: the errors of an append; then nothing is committed.
         """
         now_ms = turn.now_ms
-        # Who says how long may mean for ever.
+        # A retention time from the client may mean for ever.
         expires_ms = NO_TIMESTAMP if retention_ms == -1 else min(now_ms + retention_ms, LONG_MAX)
         records: list[RawRecord] = []
         taken: list[tuple[str, int, int, int, str]] = []
@@ -564,12 +564,12 @@ class GroupShard:
     def delete_offsets(
         self, turn: Turn, group_id: str, asked: Iterable[tuple[str, Collection[int]]]
     ) -> list[tuple[str, ErrorCode]]:
-        """Delete committed offsets of topics that no member reads; a code for each topic. They are gone at once, also after a
-        crash; tombstones that are too many for this turn follow in others. A crash may leave some if it takes more than one batch
-        to name them, as it does for more than 7,000 topics with names of 25 characters.
+        """Delete committed offsets of topics that no member reads. Returns a code for each topic. The offsets are gone at once,
+        also after a crash. If there are too many tombstones for one turn, later turns write the rest. If naming the offsets
+        takes more than one batch (more than 7,000 topics with names of 25 characters), a crash may leave some offsets.
 
-        Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP (a group whose members may read anything); what an append
-        raises. Nothing is changed then, but for what earlier batches have named.
+        Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP (a group whose members may read anything); the errors of an
+        append. Then only offsets that earlier batches named are deleted.
         """
         group = self.group(group_id)
         if isinstance(group, ClassicGroup) and not group.is_empty and group.protocol_type != CONSUMER_PROTOCOL:
@@ -596,8 +596,8 @@ class GroupShard:
         first: Sequence[tuple[str, int]],
         parts: Sequence[Sequence[tuple[str, int]]],
     ) -> None:
-        """Delete offsets by one batch: the first by their tombstones, parts by sweeps. Raises: what an append raises; nothing is
-        deleted then."""
+        """Delete offsets with one batch: ``first`` by tombstones, ``parts`` by sweeps. Raises: the errors of an append; then
+        nothing is deleted."""
         if not first and not parts:
             return
         number = self.offsets.next_sweep
@@ -610,16 +610,16 @@ class GroupShard:
         self._go_on_deleting(turn, group_id, places, range(number, number + len(sweeps)))
 
     def _forget_offsets(self, turn: Turn, group_id: str, gone: Sequence[tuple[str, int]]) -> None:
-        """Delete some offsets. Raises: what an append raises; those are not deleted that it would have told of."""
+        """Delete some offsets. Raises: the errors of an append; the offsets of the failed batch are not deleted."""
         at_once = tombstones_at_once(group_id)
         for start in range(0, len(gone), at_once):
             self._delete_offsets(turn, group_id, gone[start : start + at_once], ())
 
     def _forget_group(self, turn: Turn, group: Group) -> None:
-        """Take a group without members, but not its offsets, out of the log. Raises: what an append raises."""
+        """Delete an empty group, but not its offsets. Raises: the errors of an append."""
         turn.append(self.tombstones(group))
         del self.groups[group.group_id]
 
     def topics_deleted(self, turn: Turn, names: Collection[str]) -> None:
-        """Topics are gone: nobody can go on where he was in them."""
+        """Topics were deleted: their committed offsets are useless."""
         self._cleanup.topics_deleted(turn, names)
