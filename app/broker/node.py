@@ -1,11 +1,10 @@
-"""One broker, composed: every part of it inside one event loop, whatever is behind the seams.
+"""One broker, composed of its parts inside one event loop, with any implementation of the seams.
 
 ``Broker`` (``process.py``) runs a ``Node`` with the machine's clock, disk and a store process; tests and the simulation run
-it with others. Start-up goes in the order in which the parts depend on each other, and nothing is served before all of it
-has succeeded::
+it with others. The parts start in the order of their dependencies, and nothing is served before all of them have started::
 
-    lock → whose directory → open the logs, list the manifests, register in the cluster log: all at once →
-    hold every led log against its manifest → raise leader epochs where something may have been lost → listen
+    lock → check the owner of the directory → open the logs, list the manifests, register in the cluster log: all at once →
+    compare every led log with its manifest → raise leader epochs if records may be lost → listen
 """
 
 from __future__ import annotations
@@ -59,20 +58,20 @@ from app.units import BrokerId, TopicIdPartition
 
 LISTENER: Final = "PLAINTEXT"
 OWN_DIRECTORY: Final = ".firn"
-"""In the data directory: what is not Kafka's."""
+"""Folder in the data directory for files that Kafka does not have."""
 KAFKA_METADATA_DIRECTORY: Final = "__cluster_metadata-0"
-"""In every data directory of Apache Kafka, and in none of Firn."""
+"""Every data directory of Apache Kafka has it, and none of Firn."""
 ROOM_CHECK_S: Final = 1.0
 LOG_DESCRIPTORS_MAX: Final = 65_536
 REFRESH_S: Final = 5.0
-"""How long a broker that was replaced reads manifests, to say what is not in them."""
+"""How long a replaced broker reads manifests, to log the records that they lack."""
 PARTITIONS_NAMED_MAX: Final = 10
-"""In one line of the log."""
+"""Partitions in one log line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a node is put into."""
+    """The surroundings of a node: the implementations of its seams."""
 
     clock: Clock
     rng: random.Random
@@ -82,22 +81,22 @@ class Surroundings:
     work: StoreWork
     log_line: Callable[[str], None]
     lock: DirectoryLock | None = None
-    """Of the data directory, if it was taken already."""
+    """The lock of the data directory, if it is already taken."""
     descriptors_max: int = 1024
-    """Files and sockets together."""
+    """Limit of open files and sockets together."""
     liveness: Liveness | None = None
-    """None is heartbeats as objects of ``store``."""
+    """None means heartbeats as objects of ``store``."""
     timings: LogTimings | None = None
     store_samples: Callable[[], Awaitable[Sequence[Sample]]] | None = None
-    """Asks the store process for its metrics."""
+    """Requests the metrics of the store process."""
     boot_s: BootClock = loop_time_s
-    """Also passes while this process is stopped, or the machine is suspended."""
+    """A clock that also runs while this process is stopped or the machine is suspended."""
     places: Places | None = None
-    """Leads to other brokers; None asks and tells nobody."""
+    """Reaches other brokers. With None, none is asked or notified."""
     elapsed_s: Callable[[], float] = loop_time_s
-    """Seconds from any moment on, fine enough to time a callback."""
+    """Seconds since an arbitrary moment, precise enough to time a callback."""
     new_cleaner_work: Callable[[], CleanerWork] | None = None
-    """None compacts logs on ``pool``, slowly."""
+    """With None, logs are compacted slowly in ``pool``."""
 
 
 class Node:
@@ -114,7 +113,7 @@ class Node:
         self._socket: socket.socket | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._leads = False
-        """Leader epochs have risen wherever records may be gone."""
+        """Whether leader epochs have risen where records may be lost."""
         self.logs = LogManager(
             config.data_dir,
             around.fs,
@@ -178,7 +177,7 @@ class Node:
         self.transactions: TransactionCoordinator = None  # type: ignore[assignment]
         self.load_report: LoadReport | None = None
         self._new_directory = False
-        """Nobody has used the data directory before."""
+        """Whether the data directory is new."""
         self._sweeping: Sweeping = None  # type: ignore[assignment]
         self._apis: Apis = None  # type: ignore[assignment]
         self.cleaner: LogCleaner = None  # type: ignore[assignment]
@@ -190,7 +189,7 @@ class Node:
     # --- starting ------------------------------------------------------------------------------------------------
 
     async def start(self, *, listen: bool = True) -> None:
-        """Do everything that has to be done before the first request; see the module.
+        """Do all work before the first request; see the module's docstring.
 
         Raises: ConfigError (another node's directory, an address that cannot be listened on), ConflictError (the directory
         is in use), StartRefused, StorageUnavailable, CorruptionError. ``stop`` must be called then, too.
@@ -359,7 +358,7 @@ class Node:
             self._apply_settings()
 
     def _apply_settings(self) -> None:
-        """Bring what was altered while brokers ran to the parts that do not ask for it themselves."""
+        """Pass dynamically changed settings to the parts that do not read them themselves."""
         self.context.effective = effective = self.controller.effective_broker_config()
         self.logs.producer_expiration_ms = effective.producer_id_expiration_ms
         self.server.limit_connections(self._connections_max(effective))
@@ -379,7 +378,7 @@ class Node:
         self.logs.log_directory.unreadable.note(f"{name}-{partition.partition}", batch)
 
     def _follow_coordinated(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """After the logs were brought in line, which coordinators need."""
+        """Runs after the logs were updated, because coordinators need the logs."""
         self.transactions.follow(image)
 
     @property
@@ -391,7 +390,7 @@ class Node:
         return self.config.advertised_port or self.port
 
     def _bind(self) -> None:
-        """Take the address, so that it is known; connections are accepted later. Raises: ConfigError."""
+        """Bind the address. Connections are accepted later. Raises: ConfigError."""
         host, port = self.config.listen_host, self.config.listen_port
         try:
             family, kind, protocol, _, address = socket.getaddrinfo(
@@ -411,7 +410,7 @@ class Node:
     # --- running -------------------------------------------------------------------------------------------------
 
     async def run(self, ready: Callable[[], None] | None = None) -> None:
-        """Serve until ``request_stop``; ``ready`` is called when the first request can come.
+        """Serve until ``request_stop``. ``ready`` is called when requests can be served.
 
         Raises: FencedError when another broker has taken over; StorageUnavailable (a manifest cannot be read, before anything
         is served); an ExceptionGroup for a bug of ours.
@@ -502,7 +501,7 @@ class Node:
             )
 
     def _first_left_behind(self, log: PartitionLog) -> int:
-        """The first offset of ``log`` that is not in the store as this broker wrote it."""
+        """The first offset of ``log`` whose record by this broker is not in the store."""
         manifest = self.remote_log_manager.last_manifest_of(TopicIdPartition(log.topic_id, log.partition))
         if manifest is None:
             return log.log_start_offset
@@ -561,7 +560,7 @@ class Node:
         self.faults.met("the log directory", self.config.data_dir, sentence, lasting=True)
 
     def _on_fenced(self, error: FencedError) -> None:
-        """Another broker has our place: stop accepting at once."""
+        """Another broker has taken this broker's place: refuse requests at once."""
         if self._fenced is None:
             self._fenced = error
             if self.server is not None:
@@ -576,7 +575,7 @@ class Node:
     # --- stopping ------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Close the logs cleanly and let go of everything. After ``run``, or a ``start`` that failed."""
+        """Close the logs cleanly, and release all resources. Call it after ``run``, or after a failed ``start``."""
         if self._socket is not None:
             self._socket.close()
         if self.controller is not None and self._fenced is None and self.load_report is not None:

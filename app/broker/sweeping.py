@@ -1,4 +1,4 @@
-"""Emptying the bucket of deleted topics, and of what no topic knows. Led partitions are swept by their leader's tier."""
+"""Deletes objects of deleted and unknown topics from the bucket. The tier of their leader sweeps led partitions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from app.units import TopicId
 
 RETRY_S: Final = 30.0
 DELETE_DEADLINE_S: Final = 600.0
-"""For one go at a topic's prefixes; the next goes on with what is left."""
+"""Deadline of one attempt to empty a topic's prefixes. The next attempt continues."""
 UNKNOWN_TOPICS_S: Final = 24 * 3600.0
-"""Between two looks for objects of topics that nobody knows: it LISTs all segments and manifests."""
+"""Pause between two searches for objects of unknown topics. A search LISTs all segments and manifests."""
 
 
 class Sweeping:
@@ -36,7 +36,7 @@ class Sweeping:
         faults: Faults | None = None,
         wait_left: Callable[[UUID], Awaitable[None]],
     ) -> None:
-        """``wait_left`` returns when this broker writes nothing more of a deleted topic."""
+        """``wait_left`` returns when this broker no longer writes objects of a deleted topic."""
         self._store = store
         self._controller = controller
         self._wait_left = wait_left
@@ -48,7 +48,7 @@ class Sweeping:
         self._uploads = registry.counter("firn_swept_uploads_total", "Orphaned multipart uploads aborted.")
 
     async def run(self) -> None:
-        """Work until cancelled. Raises: FencedError."""
+        """Run until cancelled. Raises: FencedError."""
         self._controller.on_change(self._see)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._delete_topics())
