@@ -57,9 +57,9 @@ StoreLocation: TypeAlias = DirectoryLocation | S3Location
 
 
 def parse_store_url(url: str) -> StoreLocation:
-    """What ``--store`` says.
+    """Parse ``--store``.
 
-    Raises: ConfigError, which says what is wrong with it and what to write.
+    Raises: ConfigError, which says what is wrong and what to write.
     """
     try:
         parts = urlsplit(url)

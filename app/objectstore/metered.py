@@ -1,4 +1,4 @@
-"""Counts what an object store is asked, what it answers, how much it moves and how long it takes."""
+"""Counts requests to an object store, their outcomes, bytes and times."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _OUTCOMES: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (StorageUnavailable, "unavailable"),
     (asyncio.CancelledError, "cancelled"),
 )
-"""Label of each way to end but ``ok``; anything else is ``error``."""
+"""Label of each outcome except ``ok``. All other outcomes are ``error``."""
 
 
 STORE: Final = "the object store's"
-"""As it is called in lines about faults, before an operation."""
+"""Name of the store in log lines about faults, before the operation."""
 HANGING_S: Final = 20.0
-"""An operation that is not answered for so long hangs: a part of 8 MiB takes a second."""
+"""An operation without a response for this time hangs: a part of 8 MiB takes a second."""
 
 GIVEN_UP_S: Final = 2.0
-"""Who cancels an operation earlier has another reason than that the store does not answer."""
+"""If a caller cancels an operation earlier, the reason is not that the store does not respond."""
 
 
 class MeteredStore:
@@ -52,7 +52,7 @@ class MeteredStore:
     """
 
     def __init__(self, inner: ObjectStore, registry: Registry, faults: Faults | None = None) -> None:
-        """``faults``: where it is told that the store does not answer as it should."""
+        """``faults`` gets reports that the store does not respond properly."""
         self.inner = inner
         self._faults = faults
         self._under_way: dict[object, tuple[str, float]] = {}
@@ -140,7 +140,7 @@ class MeteredStore:
             self._faults.met(STORE, operation, sentence)
 
     def look_for_hanging(self, now_s: float) -> None:
-        """Tell of operations that have not been answered for long, whether or not anybody still waits for them."""
+        """Report operations without a response for long, even if nobody waits for them any more."""
         if self._faults is None:
             return
         oldest: dict[str, float] = {}

@@ -64,24 +64,24 @@ from app.units import Buffer, TimestampMs
 T = TypeVar("T")
 
 REQUESTS_IN_FLIGHT_MAX: Final = 64
-"""Requests at a time, each on a connection of its own; others wait in order. 64 parts of 8 MiB fill a 25 Gbit/s link."""
+"""Concurrent requests, each on its own connection. Others wait in order. 64 parts of 8 MiB fill a 25 Gbit/s link."""
 
 CONNECT_TIMEOUT_S: Final = 5.0
 READ_TIMEOUT_S: Final = 20.0
-"""Without one byte of the answer."""
+"""Time-out without one byte of the response."""
 ATTEMPT_TIMEOUT_S: Final = 30.0
 OPERATION_DEADLINE_S: Final = 60.0
-"""For all attempts of an operation, the wait for a free connection included."""
+"""Deadline for all attempts of an operation, including the wait for a free connection."""
 ATTEMPTS_MAX: Final = 6
 BACKOFF_FIRST_S: Final = 0.1
 BACKOFF_MAX_S: Final = 5.0
 
 USER_AGENT: Final = f"firn/{__version__}"
-"""Given, because botocore puts its own together anew for every request, which is a tenth of what a small one costs."""
+"""A fixed user agent, because botocore builds its own for every request, which is a tenth of the cost of a small request."""
 
 UPLOADS_PER_PAGE: Final = 1000
 UPLOAD_PAGES_MAX: Final = 1000
-"""A million uploads under way: whoever has more has no use for their list."""
+"""Limit for the list of uploads: a million."""
 
 _SEND_BYTES: Final = MIB
 
@@ -463,7 +463,7 @@ class S3Store:
         return {"Bucket": self.location.bucket, "Key": self.location.prefix + key}
 
     async def _request(self, operation: str, key: str, send: Callable[[], Awaitable[T]]) -> T:
-        """The answer of ``send``, tried again while that can help and time is left."""
+        """The response of ``send``, with retries while they can help and time is left."""
         assert self._client is not None, "open() first"
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._deadline_s
@@ -490,7 +490,7 @@ class S3Store:
             await asyncio.sleep(pause_s)
 
     def _failure_of_answer(self, operation: str, key: str, error: ClientError) -> tuple[FirnError, bool]:
-        """What an error answer means, and whether sending the request again may help."""
+        """Convert an error response to an error, and tell whether a retry may help."""
         code = _code_of(error)
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         match code:
@@ -532,7 +532,7 @@ class S3Store:
         return StorageUnavailable(f"{told}; {mend}" if mend else told)
 
     def _failure_of_transport(self, operation: str, key: str, error: Exception) -> tuple[FirnError, bool]:
-        """What a missing or unreadable answer means, and whether sending the request again may help."""
+        """Convert a missing or unreadable response to an error, and tell whether a retry may help."""
         told = f"{operation} of {key or 'everything'} in {self.location}"
         if isinstance(error, (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError)):
             return StorageUnavailable(f"{told}: {error}; {_CREDENTIALS_MEND}"), False
@@ -607,7 +607,7 @@ async def _read(body: Any, length: int, key: str) -> bytes:
 
 
 def _certificates(session: AioSession) -> bytes | None:
-    """What AWS_CA_BUNDLE or the profile's ``ca_bundle`` names. Raises: ConfigError."""
+    """The certificates of AWS_CA_BUNDLE or of the profile's ``ca_bundle``. Raises: ConfigError."""
     path = session.get_config_variable("ca_bundle")
     if path is None:
         return None
@@ -629,9 +629,9 @@ async def _frozen_credentials(session: AioSession) -> ReadOnlyCredentials:
 
 
 def _take_listing(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:
-    """Take the entries of a LIST's page out of its body, in a quarter of the time that botocore needs for them.
+    """Extract the entries of a LIST's page from its body, in a quarter of botocore's time.
 
-    What is left of the body, or all of one that is not as expected, goes botocore's way.
+    botocore parses the rest of the body, or the whole body if it has an unexpected form.
     """
     if response_dict["status_code"] != 200:
         return
