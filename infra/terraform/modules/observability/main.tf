@@ -1,13 +1,13 @@
-# Logs of the journal and metrics of every machine, by the CloudWatch agent of the image. Session Manager puts the configuration on machines of the
-# cluster as they appear.
+# The CloudWatch agent of the image ships the journal and the metrics of every machine. Session Manager installs the configuration on new machines
+# of the cluster.
 #
-# Metrics are an allow-list, because each name costs by the month. None has a label partition or topic: a thousand partitions would be thousands of
-# metrics, and Prometheus reads those from /metrics for nothing.
+# An allow-list selects the metrics, because each name costs money every month. None of them has a label partition or topic: a thousand partitions
+# would be thousands of metrics. Prometheus can read those from /metrics at no cost.
 
 locals {
   namespace = "Firn"
 
-  # Of each broker, under the dimensions cluster and node_id. docs/metrics.md says what they mean.
+  # Metrics of each broker, with the dimensions cluster and node_id. docs/metrics.md explains them.
   metrics = [
     "firn_broker_up",
     "firn_bytes_in_total",
