@@ -1,16 +1,15 @@
 """One client's connection: frames in, responses out, in order, without a task per request.
 
-**In.** All connections of a loop read into one shared scratch buffer, because the loop asks for a buffer, fills it and
-calls back without anything in between. Whole frames are served where they lie. What is left of the last frame is kept:
-up to ``OWN_FRAME_BYTES_MIN`` as a copy that is put in front of the next read, beyond that in a pooled buffer of its own
-that the following reads fill directly, so that a frame of 100 MiB is received without being copied. Record bytes are
-handed on as slices of the receive buffer; it is overwritten by the next read, so whoever works past the callback copies.
+**In.** All connections of a loop read into one shared buffer. That works because the loop asks for a buffer, fills it and calls
+back, with nothing in between. Whole frames are served where they lie. The start of an unfinished frame is kept. Up to
+``OWN_FRAME_BYTES_MIN`` it is copied in front of the next read. A longer one gets a pooled buffer of its own, which the following
+reads fill directly, so that a frame of 100 MiB is received without a copy. Record bytes are passed on as slices of the receive
+buffer. The next read overwrites it, so code that works past the callback makes a copy.
 
-**Served at once.** Produce, a Fetch that has something to answer, ApiVersions and every other handler that does not wait
-are answered within the callback. A request that has to wait takes a ``Slot``, which holds its place in the order of
-responses. Further Produces are served behind a waiting Produce (they are appended in order, only their answers wait);
-anything else that waits stops the parsing of this connection until it is answered, and a request that is not a Produce
-does not pass waiting Produces.
+**Served at once.** Produce, a Fetch that has records to return, ApiVersions and every other handler that does not wait are
+answered within the callback. A request that has to wait takes a ``Slot``, which holds its place in the order of responses. Behind
+a waiting Produce further Produces are served: they are appended in order, and only their answers wait. Any other request that
+waits stops the parsing of this connection until it is answered. A request that is not a Produce does not pass waiting Produces.
 
 **Out.** The responses of one callback leave in one write, those with file ranges piece by piece (``app/handlers/sending.py``).
 While a client does not read its answers, its requests are not read either.
