@@ -146,9 +146,9 @@ class Connection(asyncio.BufferedProtocol):
         self.now_ms = 0
         """Wall-clock time of this callback, for whatever it appends."""
         self._shape: ProduceShape | None = None
-        """Of the last Produce that went the long way, or was found among the others."""
+        """The shape of the last Produce that was decoded in full, or found among the other shapes."""
         self.fetch_shape: FetchShape | None = None
-        """Of the last Fetch that went the long way."""
+        """The shape of the last Fetch that was decoded in full."""
 
         self._slots: deque[Slot] = deque()
         self._waiters = 0

@@ -257,7 +257,7 @@ def test_of_a_topic_that_stays_on_the_brokers_disks_that_is_said(
     asyncio.run(make())
     assert main(["job", job, "local", "--store", (tmp_path / "bucket").as_uri(), *options[job]]) == 2
     told = (
-        f"firn: Nothing of topic 'local' is in the store: its setting {setting} keeps it on the brokers' disks alone.\n"
+        f"firn: Nothing of topic 'local' is in the store: its setting {setting} keeps it only on the brokers' disks.\n"
     )
     assert capsys.readouterr().err == told
 
