@@ -62,9 +62,9 @@ def policy(
 ) -> int:
     """Print the least policy that lets a role do its work in the cluster's bucket, as JSON.
 
-    Brokers read and write everything of the cluster. Spark reads topics; `firn job compact` writes segments, so give it the
-    broker's policy, and `firn job audit` looks at the whole bucket, so give it one without --topic. An http process needs nothing
-    of the bucket: its policy denies it.
+    Brokers read and write everything of the cluster. Spark reads topics. `firn job compact` writes segments, so give it the
+    broker's policy. `firn job audit` reads the whole bucket, so give it a policy without --topic. An http process needs no access
+    to the bucket: its policy denies all access.
     """
     from app.iam.policy import policy_of
     from app.objectstore.location import S3Location, parse_store_url

@@ -72,7 +72,7 @@ def archive(
 ) -> None:
     """Write stored records that are not archived yet to Parquet files by date, or to an Iceberg table.
 
-    Each record once: safe to repeat and to kill. Run it more often than retention deletes.
+    Each record is archived once, even if you repeat the job or kill it. Run it more often than retention deletes.
     """
     if not to and not iceberg:
         raise ConfigError("Give the target of the archive: --to or --iceberg.")
@@ -219,8 +219,8 @@ def compact(
 ) -> None:
     """Merge a topic's small segments in the store. Offsets do not change.
 
-    Beside a running cluster only what has left the local disks. With --offline make sure that no broker runs: one that keeps
-    its signs of life in Redis cannot be seen.
+    In a running cluster, only segments that have left the local disks are merged. With --offline, make sure that no broker runs:
+    the command cannot see a broker that keeps its heartbeats in Redis.
     """
     if offline and http is not None:
         raise ConfigError("--offline is for a stopped cluster, and --http for a running one: use only one of them.")
